@@ -20,7 +20,7 @@ ModelName = Annotated[
 DeviceName = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/+:@(), -]*$")]
 """A device as its driver prints it, such as `NVIDIA H100 80GB HBM3`."""
 
-RecipeName = Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+PrecisionName = Annotated[str, Field(max_length=50, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 ModulePath = Annotated[
     str, Field(max_length=500, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*)*$")
@@ -49,7 +49,7 @@ _CONTROLS = re.compile(r"[\x01-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def _said(value: object) -> object:
-    """NUL is left for the border to refuse: no database stores it."""
+    """NUL is left for the border to reject: no database stores it."""
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
 
 

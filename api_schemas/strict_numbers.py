@@ -29,7 +29,7 @@ def exact(cls: type, node: Any) -> Any:
 
 
 def _whole(schema: CoreSchema) -> CoreSchema:
-    """Strict integers would refuse 5e8, which is one in JSON."""
+    """Strict integers would reject 5e8, which is one in JSON."""
     return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
 
 

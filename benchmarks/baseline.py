@@ -4,7 +4,7 @@
 
 Each study has two defaults, one of them 5 % faster, and six other trials as fast as the slower default; none has a baseline of
 the user's. Runs have the noise of the recorded idle machine, but the faster default's only search run is as slow as one of the disturbed
-record, unseen by the rule that repeats such runs. `then` is the promotion as it was: the default that was fastest in the
+record, unseen by the rule that repeats such runs. `then` is the final comparison as it was: the default that was fastest in the
 search is the baseline, and is served unless a candidate is confirmed to be faster.
 """
 
@@ -20,10 +20,10 @@ from typing import Any
 from benchmarks import noise, repeats
 from benchmarks.noise import Machine, Record, resampled
 from benchmarks.verdicts import GAIN
-from shardtune.api_schemas.promotion import PromotionField
-from shardtune.api_schemas.studies import Budget
-from shardtune.tuner.verdict import promotion, ranking
-from shardtune.tuner.verdict.promotion import FreshRun
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import Budget
+from shardtune.tuner.verdict import final_comparison, ranking
+from shardtune.tuner.verdict.final_comparison import ValidationRun
 
 SLOWER, FASTER = 0, 1
 TRIALS = 8
@@ -32,18 +32,20 @@ SLOWED = -0.2
 
 
 def served(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
-    """Who is served by one study, and its fresh runs."""
+    """Who is served by one study, and its validation runs."""
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
     seen = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
     baseline = max((SLOWER, FASTER), key=lambda arm: seen[arm])
     others = sorted((arm for arm in seen if arm != baseline), key=lambda arm: -seen[arm])
-    near = tuple(arm for arm in others if seen[arm] >= promotion.NEAR * seen[others[0]])
-    field = PromotionField(baseline, near, defaults=(SLOWER, FASTER))
+    near = tuple(arm for arm in others if seen[arm] >= final_comparison.NEAR * seen[others[0]])
+    field = Finalists(baseline, near, defaults=(SLOWER, FASTER))
     if not defaults_run_again:
         field = replace(field, defaults=())
-    made: list[FreshRun] = []
-    while (ask := (now := promotion.standing(field, seen, made, Budget().max_pairs, salt)).next) is not None:
-        made.append(FreshRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    made: list[ValidationRun] = []
+    while (
+        ask := (now := final_comparison.ranking_state(field, seen, made, Budget().max_pairs, salt)).next
+    ) is not None:
+        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     is_challenger = now.challenger is not None and ranking.serves_challenger(field, now.log_ratios)
     return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(made)
 
@@ -58,7 +60,7 @@ def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_ru
     return {
         "slower_default_served": sum(who == SLOWER for who, _ in ends) / studies,
         "faster_default_served": sum(who == FASTER for who, _ in ends) / studies,
-        "fresh_runs": round(fmean(runs for _, runs in ends), 1),
+        "validation_runs": round(fmean(runs for _, runs in ends), 1),
     }
 
 

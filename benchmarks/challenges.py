@@ -20,9 +20,9 @@ from typing import Any
 
 from benchmarks import repeats
 from benchmarks.noise import Draw, Noise, of_records, resampled
-from shardtune.api_schemas.promotion import PromotionField
-from shardtune.tuner.verdict import challenge, paired_test, promotion
-from shardtune.tuner.verdict.promotion import NEAR, FreshRun
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.tuner.verdict import challenge, final_comparison, paired_test
+from shardtune.tuner.verdict.final_comparison import NEAR, ValidationRun
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)
@@ -43,9 +43,11 @@ def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]
         return "kept", len(seen)
     first = math.log(seen[rival] / seen[0])
     rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
-    field, searched, made = PromotionField(0, (rival,)), dict(enumerate(seen)), list[FreshRun]()
-    while (ask := (now := promotion.standing(field, searched, made, challenge.PAIRS, salt, rule)).next) is not None:
-        made.append(FreshRun(ask.trial, ask.block, "worker", run(ask.trial)))
+    field, searched, made = Finalists(0, (rival,)), dict(enumerate(seen)), list[ValidationRun]()
+    while (
+        ask := (now := final_comparison.ranking_state(field, searched, made, challenge.PAIRS, salt, rule)).next
+    ) is not None:
+        made.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
     found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
     return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.trials.leases import TrialTask
 from tests.lab.laboratory import for_this_process
 from tests.lab.session import GangSession
 from tests.support.tiny_trials import tiny_task

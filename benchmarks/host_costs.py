@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.own_trials import execute, workplace
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import Measurement, MeasurePlan
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.strategies.zero import Offload
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
 from shardtune.workers.agent.attempt import Workplace
 
 _LLAMA: dict[str, Any] = {
@@ -66,11 +66,11 @@ KINDS: dict[str, tuple[TrialConfig, str, str]] = {
 
 def seconds(place: Workplace, kind: str, layers: int, accumulation: int, number: int) -> float:
     """Of one step."""
-    config, recipe, family = KINDS[kind]
+    config, precision, family = KINDS[kind]
     model = _LLAMA | {"num_hidden_layers": layers} if family == "llama" else _GPT2 | {"n_layer": layers}
     task = TrialTask(
         model=ModelSpec(name=family, config=model),
-        workload=Workload(sequence_length=8, global_batch=2 * accumulation, recipe=RECIPES[recipe]),
+        workload=Workload(sequence_length=8, global_batch=2 * accumulation, precision=PRECISIONS[precision]),
         cluster=Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16),
         config=config,
         plan=_PLAN,

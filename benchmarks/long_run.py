@@ -23,10 +23,10 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 from typing import Any
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.search_space import BACKENDS
-from shardtune.api_schemas.trials import TrialState
-from shardtune.service.cli.stack import local_service, state_directory
+from shardtune.api_schemas.training.search_space import BACKENDS
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.service.cli.local_stack import local_service, state_directory
 
 STUDY = Path("examples/llama-tiny.json")
 WARM_UP = 20

@@ -2,7 +2,7 @@
 
 import random
 
-from shardtune.api_schemas.diagnosis import (
+from shardtune.api_schemas.trials.diagnosis import (
     PART_LETTERS,
     PART_NAMES,
     CollectiveFigures,

@@ -12,8 +12,8 @@ from statistics import median
 from typing import NamedTuple
 
 from benchmarks.repeats import CLUSTER, Repeat
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.tuner.verdict import disturbance
 
 BLOCK = 10

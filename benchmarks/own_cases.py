@@ -8,11 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.search import space
 
 SEED = 4
@@ -80,18 +80,18 @@ class Job:
 
     @property
     def cluster(self) -> Cluster:
-        """CPU ranks of this machine; the memory is only declared, and nothing is refused for it."""
+        """CPU ranks of this machine; the memory is only declared, and nothing is rejected for it."""
         return Cluster(device="cpu", gpus_per_node=self.ranks, memory_gib=4, host_memory_gib=16)
 
 
-def _job(name: str, config: dict[str, Any], recipe: str, ranks: int = 2, per_strategy: int = 5) -> Job:
-    workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
+def _job(name: str, config: dict[str, Any], precision: str, ranks: int = 2, per_strategy: int = 5) -> Job:
+    workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS[precision])
     return Job(name, ModelSpec(name=name, config=config), workload, ranks, per_strategy)
 
 
-def _mesh(name: str, config: dict[str, Any], recipe: str) -> Job:
+def _mesh(name: str, config: dict[str, Any], precision: str) -> Job:
     """Layouts of four ranks; samples enough for four micro batches on each."""
-    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES[recipe])
+    workload = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS[precision])
     return Job(name, ModelSpec(name=name, config=config), workload, 4, 3, _MESHES)
 
 
@@ -111,14 +111,16 @@ JOBS: dict[str, Job] = {
 }
 
 
-def draw(job: Job, profile: ModelProfile, seed: int = SEED) -> Iterator[tuple[str, TrialConfig]]:
+def draw(job: Job, model_summary: ModelSummary, seed: int = SEED) -> Iterator[tuple[str, TrialConfig]]:
     """Strategy and configuration, `per_strategy` different ones of each; the same ones every time with a seed."""
     seen: set[str] = set()
     for name, knobs in job.strategies.items():
         limits = {knob: value for knob, value in knobs.items() if knob != "backend"}
         if name == "hsdp":
             limits["dp_replicate"] = 2
-        built = space.build(job.workload, job.cluster, profile, SpaceLimits(backends=(knobs["backend"],), knobs=limits))
+        built = space.build(
+            job.workload, job.cluster, model_summary, SpaceLimits(backends=(knobs["backend"],), knobs=limits)
+        )
         rng = random.Random(f"{seed}:{job.name}:{name}")
         found = 0
         for _ in range(400):

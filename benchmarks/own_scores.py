@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.correlation import spearman
 from benchmarks.own_cases import JOBS, SEED, Job
-from shardtune.api_schemas.hardware import HardwareReport
+from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.calibration import CPU_PART_SIGMA, fit_speed

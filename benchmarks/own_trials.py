@@ -23,14 +23,14 @@ from pathlib import Path
 from benchmarks.own_cases import JOBS, SEED, draw, remaining
 from benchmarks.own_scores import Row, read, report
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import ProfileTask, Task, TrialTask
-from shardtune.api_schemas.measurements import Measurement, MeasurePlan
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
@@ -49,7 +49,7 @@ _LIMITS = RunLimits(deadline_s=240, no_progress_s=200)
 
 @contextmanager
 def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
-    """A warm host of so many CPU ranks at most; one thread each, as on a machine that others use."""
+    """A fork server of so many CPU ranks at most; one thread each, as on a machine that others use."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
     launcher = LocalLauncher(
         environment, f"own-trials-{os.getpid()}", folder / "host.log", 600, observer=HostObserver(None)
@@ -62,10 +62,10 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
         launcher.close()
 
 
-def execute(place: Workplace, task: TrialTask | ProfileTask, number: int) -> Measurement | ModelProfile | Failure:
+def execute(place: Workplace, task: TrialTask | ModelSummaryTask, number: int) -> Measurement | ModelSummary | Failure:
     """Run a task to its outcome."""
     result = attempted(place, task, number).result
-    assert not isinstance(result, RestartMeasurement | Traced)
+    assert not isinstance(result, ResumeMeasurement | Traced)
     return result
 
 
@@ -87,9 +87,9 @@ def plan(names: list[str], path: Path, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, workplace(Path(folder)) as place:
         for number, name in enumerate(names):
             job = JOBS[name]
-            profile = execute(place, ProfileTask(model=job.model, workload=job.workload), number)
-            assert isinstance(profile, ModelProfile), profile
-            for strategy, config in draw(job, profile, seed):
+            model_summary = execute(place, ModelSummaryTask(model=job.model, workload=job.workload), number)
+            assert isinstance(model_summary, ModelSummary), model_summary
+            for strategy, config in draw(job, model_summary, seed):
                 append(path, PLANNED, {"job": name, "strategy": strategy, "config": text_of(config)})
 
 
@@ -106,7 +106,7 @@ def run(planned: list[Row], data: Path, rounds: int, minutes: float) -> None:
             task = TrialTask(model=job.model, workload=job.workload, cluster=job.cluster, config=config, plan=PLAN)
             begun = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
             result = execute(place, task, number)
-            assert not isinstance(result, ModelProfile)
+            assert not isinstance(result, ModelSummary)
             append(data, COLUMNS, row | {"started": begun} | outcome(result, place.fingerprint))
             print(f"{begun} {row['job']} {config.describe()}: {_short(result)}", flush=True)
 

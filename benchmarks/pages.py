@@ -20,13 +20,21 @@ from fastapi.testclient import TestClient
 from sqlalchemy import insert, select
 
 from benchmarks import made_diagnosis
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
-from shardtune.api_schemas.models import preset, preset_names
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import Contender, Speedup, StudyPhase, StudyResult, StudySpec, StudyState, Verdict
-from shardtune.api_schemas.trials import RunPurpose, TrialState
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import (
+    Contender,
+    Speedup,
+    StudyPhase,
+    StudyResult,
+    StudySpec,
+    StudyState,
+    Verdict,
+)
+from shardtune.api_schemas.training.models import preset, preset_names
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import workers
 from shardtune.db.session import Database, upgrade
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
@@ -126,7 +134,7 @@ def _study(
     return {
         "id": identity, "version": 1, "state": StudyState.COMPLETE, "phase": StudyPhase.DONE,
         "spec": StudySpec(model=model, workload=workload), "cluster": CLUSTER, "baseline": None, "notes": [],
-        "profile": None, "fingerprint_key": key, "gpu_seconds": 1000.0, "promotion_round": 1, "match": None, "best_so_far": best,
+        "profile": None, "fingerprint_key": key, "gpu_seconds": 1000.0, "comparison_round": 1, "match": None, "best_so_far": best,
         "result": StudyResult(best=best, baseline=base, speedup=speedup, verdict=Verdict.CONFIRMED), "reason": None,
         "created_at": moment, "finished_at": moment + timedelta(minutes=9),
     }  # fmt: skip
@@ -149,7 +157,7 @@ def _run(
 ) -> dict[str, Any]:
     return {
         "id": f"run-{trial:016x}", "study_id": study, "trial_id": trial, "position": position, "purpose": "search",
-        "promotion_round": 0, "state": TrialState.COMPLETE, "attempt": 1, "worker_id": worker, "worker_session": "session-00",
+        "comparison_round": 0, "state": TrialState.COMPLETE, "attempt": 1, "worker_id": worker, "worker_session": "session-00",
         "started_at": moment, "lease_until": None, "fingerprint_key": key, "measurement": value, "failure": None,
         "progress": None, "log_tail": None, "created_at": moment, "finished_at": moment,
     }  # fmt: skip

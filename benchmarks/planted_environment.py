@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from shardtune.api_schemas.rank_environment import KEPT_MEMORY
+from shardtune.api_schemas.strategies.rank_environment import KEPT_MEMORY
 
 _LIMIT_S = 1800.0
 _MODEL = {
@@ -40,9 +40,9 @@ def study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
     """The study file of one run."""
     return {
         "model": {"name": "wide", "config": _MODEL},
-        "workload": {"sequence_length": 16, "global_batch": 4, "recipe": "fp32"},
+        "workload": {"sequence_length": 16, "global_batch": 4, "precision": "fp32"},
         "baseline": _BASELINE,
-        "budget": {"max_trials": trials, "max_pairs": pairs, "restart_check": False},
+        "budget": {"max_trials": trials, "max_pairs": pairs, "resume_check": False},
         "space": {
             "backends": ["fsdp2"],
             "knobs": {"micro_batch": [1, 2], "activation_checkpointing": "none", "blocks_per_unit": 1},

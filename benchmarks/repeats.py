@@ -15,13 +15,13 @@ import time
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster, Fingerprint
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
@@ -116,7 +116,7 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
 def _run(place: Workplace, found: Fingerprint, chosen: str) -> Measurement:
     task = TrialTask(
         model=preset("llama-tiny"),
-        workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["bf16-mixed"]),
+        workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-mixed"]),
         cluster=CLUSTER,
         # As in the rounds before: the recorded ones kept freed memory.
         config=CONFIGURATIONS[chosen].model_copy(update={"malloc": "keep"}),

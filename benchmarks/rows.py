@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks import columns
 from benchmarks.programs import Row, implementation
-from shardtune.api_schemas.gpus import GpuModel
+from shardtune.api_schemas.machines.gpus import GpuModel
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.candidates import (
     DDP,

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction.candidates import FSDP2, FULL, NONE, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.model_shape import from_config

@@ -3,7 +3,7 @@
 `python -m benchmarks.verdicts --json [--record idle] [--studies 1000] [--data benchmarks/data/repeats.csv]`
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
-search sees every arm once and promotes the fastest; then the promotion of `tuner` runs as in a study, run by run, and
+search sees every arm once and promotes the fastest; then the final comparison of `tuner` runs as in a study, run by run, and
 `tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise (`benchmarks.noise`). The
 sections `disturbed` replay the record of a disturbed machine, and the rule that repeats a disturbed run: as if the cores that
 other programs took had been seen, and by the runs' own windows alone, which is all that this record has.
@@ -21,10 +21,10 @@ from typing import Any
 
 from benchmarks import noise, repeats
 from benchmarks.noise import Machine, Record, resampled
-from shardtune.api_schemas.promotion import PromotionField
-from shardtune.api_schemas.studies import FEWEST_PAIRS, Budget
-from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget
+from shardtune.tuner.verdict import final_comparison, paired_test
+from shardtune.tuner.verdict.final_comparison import ValidationRun
 
 ARMS, GAIN = 20, 0.05
 BASELINE = 0
@@ -37,21 +37,25 @@ class Verdict:
     winner: int | None
     """None: no significant improvement."""
     runs: int
-    """Of its promotion, repeats included."""
+    """Of its final comparison, repeats included."""
     searched: int
     """Runs of its search, repeats included."""
 
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
-    """Search and promotion over arms with these true log speeds."""
+    """Search and final comparison over arms with these true log speeds."""
     seen = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
     searched = machine.counted + machine.repeats
     others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
-    near = [arm for arm in others[: promotion.MOST_CANDIDATES] if seen[arm] >= promotion.NEAR * seen[others[0]]]
-    field = PromotionField(BASELINE, tuple(near))
-    made: list[FreshRun] = []
-    while (ask := (now := promotion.standing(field, seen, made, max_pairs, salt)).next) is not None:
-        made.append(FreshRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    near = [
+        arm
+        for arm in others[: final_comparison.MOST_CANDIDATES]
+        if seen[arm] >= final_comparison.NEAR * seen[others[0]]
+    ]
+    field = Finalists(BASELINE, tuple(near))
+    made: list[ValidationRun] = []
+    while (ask := (now := final_comparison.ranking_state(field, seen, made, max_pairs, salt)).next) is not None:
+        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     speedup = paired_test.speedup(now.log_ratios)
     winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
     return Verdict(winner, machine.counted + machine.repeats - searched, searched)

@@ -1,4 +1,4 @@
-"""What starting a trial costs: ranks forked from the warm host against ranks started by torchrun.
+"""What starting a trial costs: ranks forked from the fork server against ranks started by torchrun.
 
 Run: python -m benchmarks.warm_cold --json [--repeats 10]
 
@@ -19,14 +19,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.api_schemas.training.search_space import BACKENDS
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED, Launch
+from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.operators import BUILD_COMMAND
-from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.trial_dir import TrialDir
 
 RANKS = 2
@@ -58,7 +58,7 @@ def task(strategy: dict[str, Any]) -> TrialTask:
     return TrialTask.model_validate(
         {
             "model": MODEL,
-            "workload": {"sequence_length": 32, "global_batch": 4, "recipe": "fp32"},
+            "workload": {"sequence_length": 32, "global_batch": 4, "precision": "fp32"},
             "cluster": {"device": "cpu", "gpus_per_node": RANKS, "memory_gib": 4, "host_memory_gib": 8},
             "config": {"strategy": strategy, "micro_batch": 1},
             "plan": {
@@ -73,8 +73,8 @@ def task(strategy: dict[str, Any]) -> TrialTask:
     )
 
 
-def warm_start(launcher: WarmLauncher) -> Start:
-    """By the warm host, as the worker does it."""
+def warm_start(launcher: ForkServerLauncher) -> Start:
+    """By the fork server, as the worker does it."""
 
     def start(directory: TrialDir) -> float:
         return supervise(launcher, directory, Launch.of(RANKS), RunLimits(_LIMIT_S, _LIMIT_S), lambda: None).elapsed_s
@@ -111,7 +111,7 @@ def measure(repeats: int, folder: Path) -> dict[str, dict[str, list[float]]]:
     """Seconds of every run, by backend and kind of start."""
     subprocess.run(BUILD_COMMAND, check=True)
     configurations = {name: strategy for name, strategy in CONFIGURATIONS.items() if name in BACKENDS}
-    launcher = WarmLauncher(_ENVIRONMENT, f"warm-cold-{os.getpid()}", folder / "host.log")
+    launcher = ForkServerLauncher(_ENVIRONMENT, f"warm-cold-{os.getpid()}", folder / "host.log")
     starts: dict[str, Start] = {"warm": warm_start(launcher), "cold": cold_start}
     seconds: dict[str, dict[str, list[float]]] = {name: {"warm": [], "cold": []} for name in configurations}
     try:

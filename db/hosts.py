@@ -1,4 +1,4 @@
-"""Queries on hosts that several workers share: who runs or waits there. What follows is service.leasing.host_turns' to say."""
+"""Queries on hosts that several workers share: who runs or waits there. What follows is service.leasing.host_exclusivity' to say."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from datetime import datetime
 from sqlalchemy import and_, func, or_, select, text, update
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.host_share import HostShare, HostWait
-from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.machines.host_partition import HostPartition, HostWait
+from shardtune.api_schemas.studies.system_studies import SystemStudy
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, WorkerRow
 
 _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 
 @dataclass(frozen=True)
-class HostNeighbour:
+class CoTenant:
     """Another worker of a host."""
 
-    share: HostShare
+    share: HostPartition
     seen_at: datetime
     waits: HostWait | None
     purpose: RunPurpose | None
@@ -37,7 +37,7 @@ def hold(session: Session, host_id: str) -> None:
         session.execute(_HOLD, {"name": f"host {host_id}"})
 
 
-def neighbours(session: Session, worker: WorkerRow) -> Sequence[HostNeighbour]:
+def neighbours(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
     """The other workers of a host, as far as they run or wait for something. The caller holds the host."""
     query = (
         select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.waits, RunRow.purpose, StudyRow.system_study)
@@ -47,7 +47,7 @@ def neighbours(session: Session, worker: WorkerRow) -> Sequence[HostNeighbour]:
         .where(or_(RunRow.id.is_not(None), and_(WorkerRow.waits.is_not(None), WorkerRow.is_draining.is_(False))))
     )
     return [
-        HostNeighbour(offer.share, seen_at, waits, purpose, system_study)
+        CoTenant(offer.share, seen_at, waits, purpose, system_study)
         for offer, seen_at, waits, purpose, system_study in session.execute(query)
         if offer.share is not None
     ]

@@ -13,9 +13,9 @@ from sqlalchemy import insert, inspect
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.unitofwork import UOWTransaction
 
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.studies import Contender, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.studies.study import Contender, StudyState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
@@ -129,7 +129,7 @@ def _of_study(row: StudyRow) -> Iterator[_Happened]:
         yield _Happened(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
     if _changed(row, "best_so_far") and row.best_so_far is not None:
         figures = _best_figures(row.best_so_far)
-        # How often it was run changes with each fresh run, which is no news.
+        # How often it was run changes with each validation run, which is no news.
         if figures not in [_best_figures(best) for best in _before(row, "best_so_far") if best is not None]:
             yield _Happened(5, row.id, EventType.STUDY_BEST_CHANGED, figures)
     if _changed(row, "phase"):

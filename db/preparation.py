@@ -8,7 +8,7 @@ class DatabaseNotMigrated(RuntimeError):
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate SQLite; refuse a Postgres that is not migrated.
+    """Migrate SQLite; reject a Postgres that is not migrated.
 
     Raises:
         DatabaseNotMigrated: names the command.

@@ -6,9 +6,9 @@ from typing import Any
 from sqlalchemy import CursorResult, delete, exists, select, tuple_, update
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.schedules import TickState
+from shardtune.api_schemas.retuning.schedules import TickState
 from shardtune.db.tables.access import IdempotentRow
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.retunes import ScheduleTickRow
@@ -89,7 +89,7 @@ def delete_fingerprints(session: Session, before: datetime) -> int:
         FingerprintPeriodRow.predecessor_key,
         StudyRow.fingerprint_key,
         RunRow.fingerprint_key,
-        ServedCaseRow.fingerprint_key,
+        TuningTargetRow.fingerprint_key,
     )
     old = select(FingerprintRow.key).where(
         FingerprintRow.first_seen_at < before, *(~exists().where(name == FingerprintRow.key) for name in naming)

@@ -8,16 +8,16 @@ import os
 import sys
 from pathlib import Path
 
-from shardtune.api_schemas.studies import StudyRequest
-from shardtune.client import ServiceClient, ServiceRefused
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.client import ServiceClient, ServiceRejected
 
 spec = StudyRequest.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 try:
     with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
         known = shardtune.resolve(spec, accept_nearest=True)
-except ServiceRefused as refused:
+except ServiceRejected as rejected:
     # No worker has the cluster, or the answer waits for approval.
-    sys.exit(f"train with your defaults: {refused}")
+    sys.exit(f"train with your defaults: {rejected}")
 if known.best is not None:
     print(f"train with {known.best.description} ({known.best.confidence.level} confidence)")
 elif known.study is not None:

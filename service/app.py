@@ -14,7 +14,7 @@ from shardtune.service import pages, retention
 from shardtune.service.access import actions, auth
 from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
-from shardtune.service.http import door, error_answers, idempotent_requests, openapi, turns
+from shardtune.service.http import error_answers, fair_queue_middleware, idempotent_requests, openapi, pre_body_auth
 from shardtune.service.http.error_codes import Problem
 from shardtune.service.http.input_guard import READABLE
 from shardtune.service.leasing import long_poll
@@ -110,8 +110,8 @@ def create_app(
     for routes in _ROUTES:
         app.include_router(routes.router)
     pages.install(app)
-    turns.install(app)
-    door.install(app, door.Entry(door.API, auth.enter), *pages.ENTRIES)
+    fair_queue_middleware.install(app)
+    pre_body_auth.install(app, pre_body_auth.Entry(pre_body_auth.API, auth.enter), *pages.ENTRIES)
     return app
 
 

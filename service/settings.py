@@ -6,9 +6,9 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from shardtune.api_schemas.measurements import MeasurePlan
-from shardtune.api_schemas.restart import RestartPlan
 from shardtune.api_schemas.times import check_windows, check_zone
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.session import parse_url
 
@@ -34,7 +34,7 @@ class Settings(BaseSettings):
     """After this the server ends a transaction that asks nothing: how long a lost host holds rows. None: half the lease."""
     log_level: str = "INFO"
     require_keys: bool = False
-    """Without any API key everything is refused, also to this machine. For a service behind a proxy, which makes everybody
+    """Without any API key everything is rejected, also to this machine. For a service behind a proxy, which makes everybody
     look local; the first key is made with `shardtune keys create`, on the database itself."""
     telemetry: bool = False
     """Record a span and a duration for each request by OpenTelemetry, exported by OTLP as `OTEL_*` variables say."""
@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     """A request must have arrived so long after its first byte, and an answer be taken; else the connection ends."""
     measure: MeasurePlan = MeasurePlan()
     """How long runs warm up and measure; JSON in the environment."""
-    restart: RestartPlan = RestartPlan()
+    resume_check: ResumePlan = ResumePlan()
     """How long the winner trains before and after its restart; JSON in the environment."""
 
     @field_validator("retune_timezone")

@@ -1,5 +1,5 @@
 """The HTTP client of the service: `ServiceClient`, and the errors it raises."""
 
-from shardtune.service.client import ServiceClient, ServiceError, ServiceRefused, ServiceUnreachable
+from shardtune.service.client import ServiceClient, ServiceError, ServiceRejected, ServiceUnreachable
 
-__all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
+__all__ = ["ServiceClient", "ServiceError", "ServiceRejected", "ServiceUnreachable"]

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from shardtune.api_schemas.diagnosis import (
+from shardtune.api_schemas.trials.diagnosis import (
     PART_NAMES,
     CollectiveFigures,
     Diagnosis,
@@ -15,7 +15,14 @@ from shardtune.api_schemas.diagnosis import (
     Timeline,
 )
 from shardtune.traces.json_pieces import UnreadableTrace
-from shardtune.traces.meetings import clock_offsets, meetings, moving_from, on_clock, steps_of, waits_for
+from shardtune.traces.matched_collectives import (
+    clock_offsets,
+    matched_collectives,
+    moving_from,
+    on_clock,
+    steps_of,
+    waits_for,
+)
 from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
 
@@ -34,7 +41,7 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
     """
     ordered = sorted(traces, key=lambda trace: trace.rank)
     _check(ordered)
-    met = meetings(ordered)
+    met = matched_collectives(ordered)
     offsets = clock_offsets(ordered, met)
     ordered = [on_clock(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
     moving = moving_from(ordered, met)

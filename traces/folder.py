@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.traces.json_pieces import UnreadableTrace, too_large

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.diagnosis import PART_LETTERS, PART_NAMES, StepParts
+from shardtune.api_schemas.trials.diagnosis import PART_LETTERS, PART_NAMES, StepParts
 from shardtune.traces.kinds import purpose
 from shardtune.traces.rank_trace import RankTrace, StepMark, Work
 from shardtune.traces.spans import Segments, Spans, clip, holds, spans, union

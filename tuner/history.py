@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialOrigin, TrialState
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 
 
 @dataclass(frozen=True)
 class Observation:
-    """One trial of a study, its search run and its fresh runs in the present promotion."""
+    """One trial of a study, its search run and its validation runs in the present final comparison."""
 
     number: int
     config: TrialConfig
@@ -19,8 +19,8 @@ class Observation:
     measurement: Measurement | None = None
     """Of the search run; also kept for a trial that was later found infeasible."""
     failure: Failure | None = None
-    confirmations: tuple[Measurement, ...] = ()
-    """Of the complete fresh runs, in the order they were made."""
+    validation_runs: tuple[Measurement, ...] = ()
+    """Of the complete validation runs, in the order they were made."""
 
     @property
     def is_measured(self) -> bool:

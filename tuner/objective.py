@@ -1,10 +1,10 @@
 """What a finished run is worth, and whether it kept to its share of memory."""
 
-from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.formatting import memory as in_words
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:

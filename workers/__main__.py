@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. What commands need is imported after the options were read: help waits for none."""
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
-    code: int = import_module("shardtune.workers.commands.carry_out").carry_out(options)
+    code: int = import_module("shardtune.workers.commands.dispatch").carry_out(options)
     return code
 
 

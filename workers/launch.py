@@ -1,4 +1,4 @@
-"""What one launcher starts of a trial: some or all of its ranks, and what they are told. Crosses to the warm host, and to other hosts."""
+"""What one launcher starts of a trial: some or all of its ranks, and what they are told. Crosses to the fork server, and to other hosts."""
 
 import socket
 from typing import Literal
@@ -32,9 +32,9 @@ class Launch(Schema):
     """Beside the launcher's own, such as where the ranks of several hosts meet."""
     program: Program = "trial"
     resumes: bool = False
-    """The second launch of a restart check: load what the first one saved."""
+    """The second launch of a resume check: load what the first one saved."""
     checkpoint: str | None = None
-    """Folder for what a restart check saves, which every host sees; None: the trial directory's own."""
+    """Folder for what a resume check saves, which every host sees; None: the trial directory's own."""
 
     @classmethod
     def of(cls, world_size: int, program: Program = "trial", checkpoint: str | None = None) -> "Launch":
@@ -64,7 +64,7 @@ class Launch(Schema):
         }
 
 
-def meeting(address: str, port: int) -> dict[str, str]:
+def rendezvous(address: str, port: int) -> dict[str, str]:
     """Where ranks of several hosts meet, in torchelastic's words: what joins by `env://` is a client of that store, also its rank 0."""
     return {"MASTER_ADDR": address, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import Task
-from shardtune.api_schemas.measurements import Progress, RankReport
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.leases import Task
+from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
 _FIRST_LIFE = "first_life"
 CHECKPOINT = "checkpoint"
-"""Folder that the ranks of a restart check write to; the largest thing in a trial directory, so it never stays."""
+"""Folder that the ranks of a resume check write to; the largest thing in a trial directory, so it never stays."""
 TRACES = "traces"
 """Folder that the ranks of a trace write to, a file each."""
 LOG_TAIL_CHARACTERS = 8000
@@ -116,7 +116,7 @@ class TrialDir:
         (self.path / "store").unlink(missing_ok=True)
 
     def remove_checkpoint(self) -> None:
-        """Free the disk of what a restart check has saved; does nothing where there is nothing."""
+        """Free the disk of what a resume check has saved; does nothing where there is nothing."""
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def reported_at(self, rank: int) -> float:
@@ -126,10 +126,10 @@ class TrialDir:
         except OSError:
             return float("inf")
 
-    def profile(self) -> ModelProfile | None:
+    def model_summary(self) -> ModelSummary | None:
         """The profile task's result."""
         try:
-            return ModelProfile.model_validate_json((self.path / "profile.json").read_bytes())
+            return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
         except (OSError, ValidationError):
             return None
 

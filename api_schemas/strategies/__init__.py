@@ -13,7 +13,7 @@ from shardtune.api_schemas.strategies.ddp import DdpConfig
 from shardtune.api_schemas.strategies.fsdp1 import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp2 import Fsdp2Config
 from shardtune.api_schemas.strategies.zero import Offload, ZeroConfig
-from shardtune.api_schemas.workload import gradient_accumulation
+from shardtune.api_schemas.training.workload import gradient_accumulation
 
 __all__ = [
     "Checkpointing",

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.workload import Precision, Workload
 
 Checkpointing = Literal["none", "selective", "full"]
 """Activation checkpointing of the repeated blocks.
@@ -81,21 +81,21 @@ class StrategySchema(Schema):
         return 1
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Refuse what the backend cannot do with the model's blocks.
+        """Reject what the backend cannot do with the model's blocks.
 
         Raises:
             ValueError: names the field and the remedy.
         """
 
     def check_ranks(self, ranks: int) -> None:
-        """Refuse groups that do not come out.
+        """Reject groups that do not come out.
 
         Raises:
             ValueError: names the field and the remedy.
         """
 
-    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
-        """Refuse what cannot run there, or would train something else.
+    def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
+        """Reject what cannot run there, or would train something else.
 
         Raises:
             ValueError: names the field and the remedy.

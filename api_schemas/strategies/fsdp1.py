@@ -4,9 +4,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, check_mesh
-from shardtune.api_schemas.workload import Recipe
+from shardtune.api_schemas.training.workload import Precision
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
 """Upstream's names. `…_OP` and `…_ZERO2` keep gathered parameters from forward to backward."""
@@ -77,28 +77,28 @@ class Fsdp1Config(StrategySchema):
         """See `StrategySchema`."""
         check_mesh(self.dp_replicate, self.dp_shard, ranks)
 
-    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+    def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """See `StrategySchema`."""
-        super().check_cluster(cluster, recipe, accumulation)
+        super().check_cluster(cluster, precision, accumulation)
         if self.cpu_offload and cluster.device == "cpu":
             raise ValueError(
                 "cpu_offload (true) needs page-locked memory under FSDP1, which torch has only with a GPU; set it to false: "
                 "on CPU ranks shards are in host memory already"
             )
-        self.check_accumulation(recipe, accumulation)
+        self.check_accumulation(precision, accumulation)
 
-    def check_accumulation(self, recipe: Recipe, accumulation: int) -> None:
-        """Refuse what torch 2.13 takes without a word and trains wrongly.
+    def check_accumulation(self, precision: Precision, accumulation: int) -> None:
+        """Reject what torch 2.13 takes without a word and trains wrongly.
 
         Raises:
             ValueError: names the field and the remedy.
         """
-        legal = sync_policies(self.cpu_offload, recipe)
+        legal = sync_policies(self.cpu_offload, precision)
         if accumulation > 1 and self.grad_sync not in legal:
             why = (
                 "replaces offloaded gradients instead of adding to them"
                 if self.grad_sync == "every"
-                else f"adds micro batches up in {recipe.weights_dtype}, the recipe ({recipe.name!r}) in {recipe.reduce_dtype}"
+                else f"adds micro batches up in {precision.weights_dtype}, the precision ({precision.name!r}) in {precision.reduce_dtype}"
             )
             raise ValueError(
                 f"grad_sync ({self.grad_sync!r}) with gradient accumulation ({accumulation}): FSDP1 {why}; "
@@ -149,11 +149,11 @@ class Fsdp1Config(StrategySchema):
         return name + (", CPU offload" if self.cpu_offload else "")
 
 
-def sync_policies(cpu_offload: bool, recipe: Recipe) -> tuple[Literal["every", "last"], ...]:
-    """Policies that train the recipe while accumulating (torch 2.13, `_runtime_utils.py` and `_flat_param.py`).
+def sync_policies(cpu_offload: bool, precision: Precision) -> tuple[Literal["every", "last"], ...]:
+    """Policies that train the precision while accumulating (torch 2.13, `_runtime_utils.py` and `_flat_param.py`).
 
     With offload, the gradient of each reduction overwrites the last one's on the host. Under `no_sync`, gradients add up
     in the dtype of the gathered parameters, whatever `reduce_dtype` says.
     """
     every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
-    return (*every, "last") if recipe.weights_dtype == recipe.reduce_dtype else every
+    return (*every, "last") if precision.weights_dtype == precision.reduce_dtype else every

@@ -4,11 +4,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from shardtune.api_schemas import expert_parallel, pipeline_parallel, pipeline_schedules
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.pipeline_schedules import PipelineSchedule
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import expert_parallel, pipeline_parallel, pipeline_schedules
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep, check_mesh
-from shardtune.api_schemas.workload import Recipe
+from shardtune.api_schemas.strategies.pipeline_schedules import PipelineSchedule
+from shardtune.api_schemas.training.workload import Precision
 
 
 class Fsdp2Config(StrategySchema):
@@ -128,9 +128,9 @@ class Fsdp2Config(StrategySchema):
             )
         check_mesh(self.dp_replicate, self.dp_shard, ranks, self.tensor_parallel, self.pipeline_parallel)
 
-    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+    def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """See `StrategySchema`."""
-        super().check_cluster(cluster, recipe, accumulation)
+        super().check_cluster(cluster, precision, accumulation)
         pipeline_parallel.check(self.pipeline_parallel, accumulation)
         pipeline_schedules.check_micro_batches(self.pipeline_schedule, self.pipeline_parallel, accumulation)
 

@@ -7,14 +7,14 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.strategies.base import TrainerStep
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
     """What does not depend on the configuration."""
     optimizer = workload.optimizer
     return {
-        "bf16": workload.recipe.compute_dtype == "bfloat16",
+        "bf16": workload.precision.compute_dtype == "bfloat16",
         "learning_rate": optimizer.lr,
         "adam_beta1": optimizer.beta1,
         "adam_beta2": optimizer.beta2,

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, StrategySchema, TrainerStep
-from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.api_schemas.training.workload import Precision, Workload
 
 _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
@@ -103,9 +103,9 @@ class ZeroConfig(StrategySchema):
                 "use 1 or a divisor"
             )
 
-    def check_cluster(self, cluster: Cluster, recipe: Recipe, accumulation: int) -> None:
+    def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """See `StrategySchema`."""
-        super().check_cluster(cluster, recipe, accumulation)
+        super().check_cluster(cluster, precision, accumulation)
         if self.deepcompile and cluster.device == "cpu":
             # deepspeed 0.19.8 would go on without it and without a word (`is_deepcompile_supported`).
             raise ValueError("deepcompile (true) needs GPUs, and this cluster has CPU ranks; set it to false")
@@ -114,7 +114,7 @@ class ZeroConfig(StrategySchema):
         """See `StrategySchema`."""
         document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
         # Else Trainer asks for DeepSpeed's own bf16, which casts the weights.
-        own = {"bf16": False} if step.workload.recipe.autocast else {}
+        own = {"bf16": False} if step.workload.precision.autocast else {}
         # Accelerate calls the engine's `compile`, without which nothing is compiled, where Trainer is told to compile.
         return {
             "deepspeed": document,
@@ -131,17 +131,17 @@ class ZeroConfig(StrategySchema):
         The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
         that its arithmetic is the same as every other backend's; hence no `optimizer` section.
         """
-        recipe = workload.recipe
+        precision = workload.precision
         return {
-            # DeepSpeed counts a sample once for each of the ranks that share it, and refuses another product.
+            # DeepSpeed counts a sample once for each of the ranks that share it, and rejects another product.
             "train_batch_size": workload.global_batch * context_parallel,
             "train_micro_batch_size_per_gpu": micro_batch,
             "gradient_accumulation_steps": accumulation,
             "gradient_clipping": workload.max_grad_norm or 0.0,
-            "bf16": {"enabled": recipe.weights_dtype == "bfloat16"},
-            **({"torch_autocast": _autocast(recipe)} if recipe.autocast else {}),
-            "communication_data_type": _DTYPE[recipe.reduce_dtype],
-            "data_types": {"grad_accum_dtype": _DTYPE[recipe.reduce_dtype]},
+            "bf16": {"enabled": precision.weights_dtype == "bfloat16"},
+            **({"torch_autocast": _autocast(precision)} if precision.autocast else {}),
+            "communication_data_type": _DTYPE[precision.reduce_dtype],
+            "data_types": {"grad_accum_dtype": _DTYPE[precision.reduce_dtype]},
             "zero_allow_untested_optimizer": True,
             # DeepSpeed's own timer waits for the device twice in each micro batch (0.19.8, ThroughputTimer).
             "timers": {"throughput": {"enabled": False}},
@@ -194,6 +194,6 @@ class ZeroConfig(StrategySchema):
         return ", ".join(parts)
 
 
-def _autocast(recipe: Recipe) -> dict[str, Any]:
+def _autocast(precision: Precision) -> dict[str, Any]:
     """DeepSpeed's own section. By default it gathers and reduces the linear layers in the lower dtype: the list is empty."""
-    return {"enabled": True, "dtype": recipe.compute_dtype, "lower_precision_safe_modules": []}
+    return {"enabled": True, "dtype": precision.compute_dtype, "lower_precision_safe_modules": []}

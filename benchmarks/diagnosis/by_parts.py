@@ -15,11 +15,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.diagnosis.record import PAIRS, PROFILE, REMEDY, named, rates
-from shardtune.api_schemas.hardware import MeasuredHardware
-from shardtune.api_schemas.models import ModelProfile
+from benchmarks.diagnosis.record import MODEL_SUMMARY, PAIRS, REMEDY, named, rates
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.service.cli.explaining import trace_files
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.service.cli.explain import trace_files
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.prediction import traced_shape
 from shardtune.tuner.prediction.predict import predict
@@ -30,14 +30,14 @@ _BOUND = 20.0
 
 def predictions(folder: Path) -> dict[str, float] | None:
     """The remedy's seconds by each way, and as timed; None where the case has no such record."""
-    if not ((folder / PAIRS).exists() and (folder / PROFILE).exists()):
+    if not ((folder / PAIRS).exists() and (folder / MODEL_SUMMARY).exists()):
         return None
     name, _, seed = folder.name.rpartition("-")
     case = named(name, int(seed))
-    profile = ModelProfile.model_validate_json((folder / PROFILE).read_text())
+    model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
     measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
     remedy = TrialConfig.model_validate_json((folder / REMEDY).read_text())
-    found, shape = trace_files.diagnosis_of(folder / "traces"), traced_shape.of_study(case.model, profile)
+    found, shape = trace_files.diagnosis_of(folder / "traces"), traced_shape.of_study(case.model, model_summary)
     assert shape is not None
 
     def parts(config: TrialConfig) -> tuple[dict[str, float], dict[str, float]]:

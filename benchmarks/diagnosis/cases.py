@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from shardtune.api_schemas.diagnosis import FindingKind
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.diagnosis import FindingKind
 
 SET_ON = (*range(3), *range(200, 205))
 """Seeds that thresholds were set on."""
@@ -68,7 +68,7 @@ def _case(
 ) -> Case:  # fmt: skip
     """`shape`: sequence length, global batch, micro batch."""
     sequence, batch, micro = shape
-    workload = Workload(sequence_length=sequence, global_batch=batch, recipe=RECIPES["fp32"])
+    workload = Workload(sequence_length=sequence, global_batch=batch, precision=PRECISIONS["fp32"])
     made = TrialConfig.model_validate({"strategy": strategy, "micro_batch": micro, **(config or {})})
     return Case(name, planted, model, workload, made, **more)
 

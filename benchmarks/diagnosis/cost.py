@@ -19,9 +19,9 @@ from typing import Any
 from benchmarks.diagnosis import cases
 from benchmarks.own_trials import attempted, execute, workplace
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
-from shardtune.api_schemas.leases import TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.leases import TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.db.tables.types import Packed
 from shardtune.workers.agent.analysis import diagnosed
 from shardtune.workers.agent.attempt import Workplace

@@ -14,15 +14,15 @@ from pathlib import Path
 from benchmarks.diagnosis import cases, own_job
 from benchmarks.diagnosis.cases import Case
 from benchmarks.own_trials import PLAN, attempted, execute, workplace
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.hardware import Cluster, Inventory
-from shardtune.api_schemas.leases import ProfileTask, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
 
-PROFILE, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
+MODEL_SUMMARY, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
 """Beside a case's `traces`: the model's profile, the run that left them, the configuration to try, and the step times of both."""
 _OWN_JOB_S = 240.0
 
@@ -44,7 +44,7 @@ def ratios_of(folder: Path) -> list[float]:
 
 
 class Recorder:
-    """A warm host that runs one case after the other."""
+    """A fork server that runs one case after the other."""
 
     def __init__(self, place: Workplace, folder: Path) -> None:
         self._place, self._folder, self._number = place, folder, 0
@@ -56,8 +56,8 @@ class Recorder:
         if case.is_own_job:
             _own_job(case, into / "traces")
             return
-        profile = execute(self._place, ProfileTask(model=case.model, workload=case.workload), self._next())
-        (into / PROFILE).write_text(profile.model_dump_json())
+        model_summary = execute(self._place, ModelSummaryTask(model=case.model, workload=case.workload), self._next())
+        (into / MODEL_SUMMARY).write_text(model_summary.model_dump_json())
         traced = self._traced(case)
         (into / TRACED).write_text(traced.model_dump_json())
         shutil.copytree(traced.folder, into / "traces")

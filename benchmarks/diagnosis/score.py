@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.diagnosis.cases import Case
-from benchmarks.diagnosis.record import PROFILE, REMEDY, TRACED, named, rates
-from shardtune.api_schemas.diagnosis import Finding, Traced
-from shardtune.api_schemas.hardware import MeasuredHardware
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.search_space import SpaceLimits
-from shardtune.service.cli.explaining import trace_files
+from benchmarks.diagnosis.record import MODEL_SUMMARY, REMEDY, TRACED, named, rates
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.trials.diagnosis import Finding, Traced
+from shardtune.service.cli.explain import trace_files
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from shardtune.tuner.search import space
@@ -44,9 +44,9 @@ def told(folder: Path) -> Told:
     name, _, seed = folder.name.rpartition("-")
     case, trial, measured = named(name, int(seed)), None, None
     found = trace_files.diagnosis_of(folder / "traces")
-    if (folder / PROFILE).exists():
-        profile = ModelProfile.model_validate_json((folder / PROFILE).read_text())
-        built = space.build(case.workload, case.cluster, profile, SpaceLimits())
+    if (folder / MODEL_SUMMARY).exists():
+        model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
+        built = space.build(case.workload, case.cluster, model_summary, SpaceLimits())
         trial = TracedTrial(case.config, case.workload, case.cluster, built, lambda _: True)
         recorded = Traced.model_validate_json((folder / TRACED).read_text())
         found = found.model_copy(update={"recorded": recorded})

@@ -1,8 +1,8 @@
-"""Does the restart check name a slow disk, and is it silent on the same disk when nothing holds it back?
+"""Does the resume check name a slow disk, and is it silent on the same disk when nothing holds it back?
 
 Run as root: unshare -m python -m benchmarks.diagnosis.slow_disk --json [--runs 5] [--healthy 5] [--pairs 2] [--first-seed 100]
 
-Each case is a real restart check on 2 CPU ranks, in a work directory on a disk of its own (`throttled_disk`): model, backend, speed
+Each case is a real resume check on 2 CPU ranks, in a work directory on a disk of its own (`throttled_disk`): model, backend, speed
 and interval are drawn. The remedy (saving beside training) runs in pairs with waiting for the checkpoint, in a job of its own
 (`saving_job`) on the same disk; what a checkpoint takes from training is its seconds less those of the steps alone.
 """
@@ -23,12 +23,12 @@ from benchmarks.diagnosis import saving_job
 from benchmarks.diagnosis.cases import RANKS
 from benchmarks.diagnosis.throttled_disk import ThrottledDisk, throttled_disk
 from benchmarks.own_trials import attempted, workplace
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import RestartTask, TrialTask
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.restart import RestartMeasurement, RestartPlan
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 from shardtune.tuner.verdict import checkpoint_cost
 from shardtune.workers.agent.attempt import Workplace
 
@@ -39,13 +39,13 @@ _STRATEGIES: tuple[dict[str, Any], ...] = (
     {"kind": "zero", "stage": 1},
     {"kind": "zero", "stage": 3},
 )
-_PLAN = RestartPlan(fewest_steps=2, most_steps=2, steps_after=2)
+_PLAN = ResumePlan(fewest_steps=2, most_steps=2, steps_after=2)
 _WINDOW_S, _JOB_S = 10.0, 400.0
 
 
 @dataclass(frozen=True)
 class Case:
-    """One restart check."""
+    """One resume check."""
 
     model: ModelSpec
     strategy: dict[str, Any]
@@ -73,18 +73,18 @@ def drawn(seed: int, *, is_slow: bool) -> Case:
     )
 
 
-def checked(place: Workplace, case: Case, number: int) -> RestartMeasurement:
-    """What the restart check of a winner measures."""
-    workload = Workload(sequence_length=64, global_batch=4, recipe=RECIPES["fp32"])
+def checked(place: Workplace, case: Case, number: int) -> ResumeMeasurement:
+    """What the resume check of a winner measures."""
+    workload = Workload(sequence_length=64, global_batch=4, precision=PRECISIONS["fp32"])
     cluster = Cluster(device="cpu", gpus_per_node=RANKS, memory_gib=4, host_memory_gib=16)
     config = TrialConfig.model_validate({"strategy": case.strategy, "micro_batch": 2})
-    task = RestartTask(trial=TrialTask(model=case.model, workload=workload, cluster=cluster, config=config), plan=_PLAN)
+    task = ResumeTask(trial=TrialTask(model=case.model, workload=workload, cluster=cluster, config=config), plan=_PLAN)
     result = attempted(place, task, number).result
-    assert isinstance(result, RestartMeasurement), result
+    assert isinstance(result, ResumeMeasurement), result
     return result
 
 
-def row_of(case: Case, measured: RestartMeasurement) -> dict[str, Any]:
+def row_of(case: Case, measured: ResumeMeasurement) -> dict[str, Any]:
     """What is said, beside what was planted."""
     assert measured.disk is not None
     said = checkpoint_cost.findings(measured, case.strategy["kind"], case.every_s)
@@ -94,7 +94,7 @@ def row_of(case: Case, measured: RestartMeasurement) -> dict[str, Any]:
         "save_s": round(measured.save_s, 2),
         "planted_mb_per_s": case.disk_bytes_per_s / 1e6,
         "told_mb_per_s": round(measured.disk.write_bytes_per_s / 1e6, 1),
-        "share": round(checkpoint_cost.saving_share(measured, case.every_s), 4),
+        "share": round(checkpoint_cost.saving_fraction(measured, case.every_s), 4),
         "named": next((place for place, one in enumerate(said) if checkpoint_cost.ON_THE_DISK in one), None),
         "said": said,
     }

@@ -28,9 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         gpus = find_gpus()
     except DetectionFailed as error:
-        return _refuse(str(error))
+        return _reject(str(error))
     if not gpus.devices:
-        return _refuse("no CUDA device is visible (NVML finds none; look at nvidia-smi and CUDA_VISIBLE_DEVICES)")
+        return _reject("no CUDA device is visible (NVML finds none; look at nvidia-smi and CUDA_VISIBLE_DEVICES)")
     out.mkdir(parents=True, exist_ok=True)
     study = out / "study.json"
     study.write_text(json.dumps(study_for(min(gpu.memory_bytes for gpu in gpus.devices), len(gpus.devices))))
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if found["passed"] else 1
 
 
-def _refuse(reason: str) -> int:
+def _reject(reason: str) -> int:
     sys.stderr.write(f"make test-gpu needs a CUDA GPU: {reason}\n")
     return NO_DEVICE
 

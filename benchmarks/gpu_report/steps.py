@@ -47,7 +47,7 @@ def steps(out: Path, study: Path) -> tuple[Step, ...]:
         Step("tests", 260, (_PYTHON, "-m", "pytest", "tests/gpu", *tests), "each test of tests/gpu"),
         Step("tune", 130, (*tune, "--state-dir", str(out / "state")), "a study from its file to its answer"),
         Step("export", 30, ("bash", str(best / "launch.sh"), "--steps", "30"), "torchrun trains what was exported"),
-        Step("warm", 30, trial, "the exported trial, forked from a warm host"),
+        Step("warm", 30, trial, "the exported trial, forked from a fork server"),
         Step("cold", 30, (*trial, "--cold"), "the same in fresh interpreters"),
     )
 

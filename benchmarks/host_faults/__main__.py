@@ -83,9 +83,9 @@ def _spec(scene: Scene) -> dict[str, Any]:
     """Of one trial over all hosts."""
     return {
         "model": TINY,
-        "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
+        "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
         "cluster": _await(scene, lambda: _offered(scene), _STUDY_S, "the worker registers"),
-        "budget": {"max_trials": 1, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
+        "budget": {"max_trials": 1, "max_pairs": 7, "resume_check": False, "repeat_disturbed": 0},
         "space": {"backends": ["ddp"], "knobs": {"micro_batch": [1]}},
     }
 

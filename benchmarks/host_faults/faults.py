@@ -40,11 +40,11 @@ class HostFault:
 
 
 def ranks_on(host: Host) -> set[int]:
-    """Ranks, and where they meet the store: what a warm host has forked."""
-    return {child.pid for warm in _warm_hosts(host) for child in _children(warm)}
+    """Ranks, and where they meet the store: what a fork server has forked."""
+    return {child.pid for warm in _fork_servers(host) for child in _children(warm)}
 
 
-def _warm_hosts(host: Host) -> set[int]:
+def _fork_servers(host: Host) -> set[int]:
     found = host.find("rank.warm.host") - host.find("parent_death")
     return {pid for pid in found if _parent(pid) not in found}
 
@@ -77,8 +77,8 @@ def _rank(scene: Scene) -> set[int]:
     return {max(ranks_on(scene.last))}
 
 
-def _warm_host(scene: Scene) -> set[int]:
-    return _warm_hosts(scene.last)
+def _fork_server(scene: Scene) -> set[int]:
+    return _fork_servers(scene.last)
 
 
 def _node_process(scene: Scene) -> set[int]:
@@ -125,8 +125,8 @@ _CUT = HostFault(lambda scene: scene.laboratory.cut(LAST), _restore_last, lasts_
 COMMON: dict[str, HostFault] = {
     "rank_killed": HostFault(_signalled(signal.SIGKILL, _rank)),
     "rank_stopped": HostFault(_signalled(signal.SIGSTOP, _rank)),
-    "warm_host_killed": HostFault(_signalled(signal.SIGKILL, _warm_host)),
-    "warm_host_stopped": HostFault(_signalled(signal.SIGSTOP, _warm_host)),
+    "fork_server_killed": HostFault(_signalled(signal.SIGKILL, _fork_server)),
+    "fork_server_stopped": HostFault(_signalled(signal.SIGSTOP, _fork_server)),
     "node_process_killed": HostFault(_signalled(signal.SIGKILL, _node_process)),
     "node_process_stopped": HostFault(_signalled(signal.SIGSTOP, _node_process)),
     "agent_killed": HostFault(_signalled(signal.SIGKILL, _agent)),

@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.hosts.jobs import JOBS
 from benchmarks.hosts.measured import PLAN, Candidate, exhaust, found_by
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import StudySpec
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.service import LabService
 from tests.lab.session import GangSession
@@ -50,7 +50,7 @@ def _options() -> argparse.Namespace:
 
 def _spec(options: argparse.Namespace, cluster: dict[str, Any]) -> dict[str, Any]:
     job = JOBS[options.job](options.hosts, options.ranks)
-    job["budget"] |= {"max_pairs": 7, "restart_check": False, "repeat_disturbed": 0}
+    job["budget"] |= {"max_pairs": 7, "resume_check": False, "repeat_disturbed": 0}
     return job | {"cluster": cluster}
 
 

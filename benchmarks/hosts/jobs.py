@@ -52,4 +52,4 @@ JOBS = {"meshes": meshes, "layouts": layouts}
 
 
 def _workload(global_batch: int) -> dict[str, Any]:
-    return {"sequence_length": 64, "global_batch": global_batch, "recipe": "fp32"}
+    return {"sequence_length": 64, "global_batch": global_batch, "precision": "fp32"}

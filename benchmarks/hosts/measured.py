@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.measurements import MeasurePlan
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
+from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.tuner.search.space import build
 from tests.lab.session import GangSession
 
@@ -56,9 +56,9 @@ class Candidate:
 
 def exhaust(session: GangSession, spec: StudySpec, cluster: Cluster) -> list[Candidate]:
     """Measure the whole space."""
-    profile = session.run(ProfileTask(model=spec.model, workload=spec.workload))
-    assert profile["kind"] == "ModelProfile", profile
-    space = build(spec.workload, cluster, ModelProfile.model_validate(profile["result"]), spec.space)
+    model_summary = session.run(ModelSummaryTask(model=spec.model, workload=spec.workload))
+    assert model_summary["kind"] == "ModelSummary", model_summary
+    space = build(spec.workload, cluster, ModelSummary.model_validate(model_summary["result"]), spec.space)
     candidates = [Candidate(config) for config in space.enumerate()]
     for number in range(ROUNDS):
         for one in random.Random(number).sample(candidates, len(candidates)):

@@ -18,8 +18,8 @@ import numpy as np
 
 from benchmarks.search.measured import MeasuredTable
 from benchmarks.search.replay import View
-from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.search_space import KnobValue
 
 TUNERS: dict[str, tuple[str, ...]] = {"grid": (), "random": (), "model_based": ("xgboost",)}
 """By our name, with what each needs besides DeepSpeed."""

@@ -25,9 +25,9 @@ from benchmarks.own_trials import append, execute, text_of, workplace
 from benchmarks.search.record import PLAN, Recording, record
 from benchmarks.search.replay import GOAL
 from benchmarks.search.table import Table, config_of, read
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import Measurement
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.tuner.search.space import Space
 from shardtune.workers.agent.attempt import Workplace
@@ -72,7 +72,7 @@ def compare(asked: Comparison) -> dict[str, Any]:
     return {
         "table": table.name,
         "configurations": len(table.space.measured),
-        "fresh_runs": asked.fresh,
+        "validation_runs": asked.fresh,
         "fastest": [_row(table, ranked, measured[key], runs) for key in ranked[:_FASTEST]],
         "studies": [
             _row(table, ranked, config, runs) | {"verdict": answer["verdict"], "trials": answer["trials"]}
@@ -84,7 +84,7 @@ def compare(asked: Comparison) -> dict[str, Any]:
 def lines(result: dict[str, Any]) -> list[str]:
     """The same as text."""
     made = [
-        f"{result['table']}: all {result['configurations']} configurations measured; {result['fresh_runs']} runs of each below"
+        f"{result['table']}: all {result['configurations']} configurations measured; {result['validation_runs']} runs of each below"
     ]
     for title in ("fastest", "studies"):
         for number, row in enumerate(result[title], start=1):
@@ -167,7 +167,7 @@ def _seconds(place: Workplace, table: Table, config: TrialConfig, number: int) -
 
 
 def _row(table: Table, ranked: list[str], config: TrialConfig, runs: dict[str, list[float]]) -> dict[str, Any]:
-    """A configuration by the table, and by its fresh runs against those of whichever finalist was then fastest.
+    """A configuration by the table, and by its validation runs against those of whichever finalist was then fastest.
 
     The interval is of the ratio of medians: rounds are drawn again, so that what a round has in common stays in it.
     """

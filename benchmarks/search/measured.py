@@ -7,11 +7,11 @@ from functools import cached_property
 from statistics import median
 
 from benchmarks.search.table_space import TableSpace
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.service.cli.errors import InputError
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration

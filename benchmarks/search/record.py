@@ -17,14 +17,14 @@ from pathlib import Path
 
 from benchmarks.own_trials import append, execute, outcome, text_of, workplace
 from benchmarks.search.table import COLUMNS
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster, HardwareReport, Inventory
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement, MeasurePlan
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.study_file import read_json_object, study_spec
 from shardtune.tuner.search.guided.pool import evenly
@@ -70,9 +70,9 @@ def record(asked: Recording) -> None:
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), request.cluster.gpus_per_node) as place:
         hardware = _hardware(asked.folder, place, request.cluster)
         devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
-        spec = request.with_recipe(decide(request.workload.recipe, devices)[0])
-        profile = _profile(asked.folder, place, spec)
-        space = build(spec.workload, request.cluster, profile, spec.space)
+        spec = request.with_precision(decide(request.workload.precision, devices)[0])
+        model_summary = _model_summary(asked.folder, place, spec)
+        space = build(spec.workload, request.cluster, model_summary, spec.space)
         _measure(asked, place, spec, request.cluster, _configurations(space, request.cluster, asked.configurations))
 
 
@@ -86,14 +86,14 @@ def _hardware(folder: Path, place: Workplace, cluster: Cluster) -> HardwareRepor
     return HardwareReport.model_validate_json(path.read_bytes())
 
 
-def _profile(folder: Path, place: Workplace, spec: StudySpec) -> ModelProfile:
+def _model_summary(folder: Path, place: Workplace, spec: StudySpec) -> ModelSummary:
     path = folder / "profile.json"
     if not path.exists():
-        found = execute(place, ProfileTask(model=spec.model, workload=spec.workload), 0)
-        if not isinstance(found, ModelProfile):
+        found = execute(place, ModelSummaryTask(model=spec.model, workload=spec.workload), 0)
+        if not isinstance(found, ModelSummary):
             raise PlatformFailure(f"model ({spec.model.name}) could not be profiled: {found}")
         path.write_text(found.model_dump_json(indent=1) + "\n")
-    return ModelProfile.model_validate_json(path.read_bytes())
+    return ModelSummary.model_validate_json(path.read_bytes())
 
 
 def _configurations(space: Space, cluster: Cluster, count: int) -> list[TrialConfig]:
@@ -134,7 +134,7 @@ def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measur
         begun = time.monotonic()
         result = execute(place, task, number + repeat)
         seconds = time.monotonic() - begun
-        assert not isinstance(result, ModelProfile)
+        assert not isinstance(result, ModelSummary)
         why = disturbance.reason(result, task.cluster, os.cpu_count) if isinstance(result, Measurement) else None
         if why is None or repeat == disturbance.MOST_REPEATS:
             return result, seconds

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.search.measured import MeasuredTable, Run
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.measurements import Measurement, Memory
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.measurements import Measurement, Memory
+from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 

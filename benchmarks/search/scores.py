@@ -52,7 +52,7 @@ def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64
 
 
 def _shares(one: Replay) -> list[float]:
-    """Nothing is found where the gate refuses everything."""
+    """Nothing is found where the gate rejects everything."""
     return one.shares or [0.0]
 
 

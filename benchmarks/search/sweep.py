@@ -19,11 +19,11 @@ from benchmarks.parallel.time import step_seconds
 from benchmarks.search.measured import MeasuredTable, Run
 from benchmarks.search.table_space import TableSpace
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.trials import Rejection
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.service.cli.errors import InputError
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import PARTS, MemoryCalibration

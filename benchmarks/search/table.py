@@ -17,12 +17,12 @@ from pydantic import ValidationError
 from benchmarks.search.measured import MeasuredTable, Run
 from benchmarks.search.table_space import TableSpace
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Cluster, HardwareReport
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudySpec
-from shardtune.api_schemas.trials import Rejection
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
+from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.study_file import error_lines, read_json_object, study_spec
 from shardtune.tuner.history import Observation
@@ -48,7 +48,7 @@ class Table(MeasuredTable):
 
     spec: StudySpec
     hardware: HardwareReport
-    profile: ModelProfile
+    model_summary: ModelSummary
     shape: ModelShape
 
     @property
@@ -96,18 +96,21 @@ def read(folder: Path) -> Table:
                 f"--table ({folder}) has no {name}; a table is a folder with study.json, profile.json, hardware.json "
                 "and runs.csv, as --record writes them"
             )
-    hardware, profile = _model(HardwareReport, folder / "hardware.json"), _model(ModelProfile, folder / "profile.json")
+    hardware, model_summary = (
+        _model(HardwareReport, folder / "hardware.json"),
+        _model(ModelSummary, folder / "profile.json"),
+    )
     request = study_spec(read_json_object(folder / "study.json"), folder)
     cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
     devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
-    spec = request.with_recipe(decide(request.workload.recipe, devices)[0])
-    shape = of_study(spec.model, profile)
+    spec = request.with_precision(decide(request.workload.precision, devices)[0])
+    shape = of_study(spec.model, model_summary)
     if shape is None:
         raise InputError(
             f"{folder / 'study.json'}: model ({spec.model.name}) is the user's own code, which nothing predicts"
         )
     try:
-        space = build(spec.workload, cluster, profile, spec.space)
+        space = build(spec.workload, cluster, model_summary, spec.space)
         measured = _runs(folder / "runs.csv")
         keyed = {space.canonical(config): runs for config, runs in measured.items()}
         given = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
@@ -120,7 +123,7 @@ def read(folder: Path) -> Table:
     for config, runs in measured.items():
         by_key[space.key(config)] += tuple(runs)
     made = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
-    table = Table(folder.name, spec.workload, cluster, made, dict(by_key), spec, hardware, profile, shape)
+    table = Table(folder.name, spec.workload, cluster, made, dict(by_key), spec, hardware, model_summary, shape)
     if not table.seconds:
         raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
     return table

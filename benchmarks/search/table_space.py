@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space import Chooser, Space, choices
 from shardtune.tuner.search.space.define_by_run import Question
 from shardtune.tuner.search.space.domains import Domains

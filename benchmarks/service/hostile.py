@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.service import attackers, figures, load
-from shardtune.api_schemas.keys import KeySpec, Scope
+from shardtune.api_schemas.access.keys import KeySpec, Scope
 from shardtune.db.session import Database, upgrade
 from shardtune.service.access import manage_keys
 from shardtune.service.process.context import Context

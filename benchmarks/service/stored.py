@@ -12,7 +12,7 @@ from sqlalchemy import Table, text
 
 from shardtune.db.session import Database
 from shardtune.db.tables.base import Row
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 
 _BATCH = 500
@@ -45,12 +45,12 @@ def reads(database: Database, http: httpx.Client, template: str) -> list[tuple[s
     """What a platform asks for: (kind, path)."""
     study = http.get(f"/v1/studies/{template}").raise_for_status().json()
     with database.read() as session:
-        query = text("SELECT case_key FROM recommendations WHERE study_id = :id")
+        query = text("SELECT target_key FROM recommendations WHERE study_id = :id")
         key = session.execute(query, {"id": template}).scalar_one()
     case = {"model": study["spec"]["model"], "cluster": study["cluster"], "workload": study["spec"]["workload"]}
     other = case | {"workload": case["workload"] | {_CHANGED: 2 * case["workload"][_CHANGED]}}
     return [
-        ("GET best by key", f"/v1/best?case_key={key}"),
+        ("GET best by key", f"/v1/best?target_key={key}"),
         ("GET best by case", f"/v1/best?{_query(case)}"),
         ("GET best nearest", f"/v1/best?{_query(other)}"),
         ("GET study", f"/v1/studies/{template}"),
@@ -87,14 +87,14 @@ def _statements() -> list[str]:
         ),
         _copy(
             RecommendationRow.__table__,
-            {"id": recommendation, "study_id": new, "case_key": _KEY},
+            {"id": recommendation, "study_id": new, "target_key": _KEY},
             "n",
             "s.study_id = :template",
         ),
         _copy(
-            ServedCaseRow.__table__,
+            TuningTargetRow.__table__,
             # The same model on the same cluster, for another workload.
-            {"case_key": _KEY, "case_key_without_fingerprint": _KEY, "serving_id": recommendation},
+            {"target_key": _KEY, "target_key_without_fingerprint": _KEY, "serving_id": recommendation},
             "recommendations c CROSS JOIN n",
             "c.study_id = :template AND s.serving_id = c.id",
         ),

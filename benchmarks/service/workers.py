@@ -10,10 +10,10 @@ from typing import Any
 
 import httpx
 
-from shardtune.api_schemas.hardware import Inventory
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.strategies import TrialConfig
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, measurement, restarted, speed_of
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, measurement, restarted, speed_of
 
 _RETRY_S = 0.1
 INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")
@@ -105,10 +105,10 @@ class SimulatedWorker:
 
 
 def _outcome(task: dict[str, Any]) -> dict[str, Any]:
-    if task["kind"] == "profile":
-        return {"profile": PROFILE.model_dump(mode="json")}
-    if task["kind"] == "restart":
-        return {"restart": restarted().model_dump(mode="json")}
+    if task["kind"] == "model_summary":
+        return {"model_summary": MODEL_SUMMARY.model_dump(mode="json")}
+    if task["kind"] == "resume_check":
+        return {"resume_check": restarted().model_dump(mode="json")}
     speed = speed_of(TrialConfig.model_validate(task["config"])) * random.uniform(0.99, 1.01)
     return {"measurement": measurement(speed).model_dump(mode="json")}
 

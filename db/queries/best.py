@@ -8,11 +8,11 @@ from sqlalchemy import ColumnElement, Select, and_, or_, select, tuple_
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.best import DecisionAction, RecommendationState
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import StudyState
-from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
+from shardtune.api_schemas.studies.study import StudyState
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
@@ -26,45 +26,49 @@ _SERVED_BY = (
 """After one of these a recommendation is what is served."""
 
 
-def served(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
+def served(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """What is served under a key: two lookups by primary key, whatever is stored."""
-    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
-    return session.scalars(query.options(joinedload(ServedCaseRow.serving))).one_or_none()
+    query = select(TuningTargetRow).where(
+        TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
+    )
+    return session.scalars(query.options(joinedload(TuningTargetRow.serving))).one_or_none()
 
 
-def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], ServedCaseRow]:
-    """The same of many cases (project and case_key) at once."""
-    query = select(ServedCaseRow).where(tuple_(ServedCaseRow.project_id, ServedCaseRow.case_key).in_(cases))
-    found = session.scalars(query.options(joinedload(ServedCaseRow.serving)))
-    return {(row.project_id, row.case_key): row for row in found}
+def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
+    """The same of many cases (project and target_key) at once."""
+    query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
+    found = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
+    return {(row.project_id, row.target_key): row for row in found}
 
 
-def current(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
+def current(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """What is served for the case of a key: under it, or where it was measured since under the key that superseded it."""
-    row = served(session, project_id, case_key)
+    row = served(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
         row = served(session, project_id, row.superseded_by)
     return row
 
 
-def of_shape(session: Session, project_id: str, case_key_without_fingerprint: str) -> Sequence[ServedCaseRow]:
+def of_shape(session: Session, project_id: str, target_key_without_fingerprint: str) -> Sequence[TuningTargetRow]:
     """What is served for a case on any fingerprint, the newest first."""
     return session.scalars(
         _serving(
-            ServedCaseRow.project_id == project_id,
-            ServedCaseRow.case_key_without_fingerprint == case_key_without_fingerprint,
-        ).options(joinedload(ServedCaseRow.serving))
+            TuningTargetRow.project_id == project_id,
+            TuningTargetRow.target_key_without_fingerprint == target_key_without_fingerprint,
+        ).options(joinedload(TuningTargetRow.serving))
     ).all()
 
 
-def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[ServedCaseRow]:
+def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[TuningTargetRow]:
     """What is served for the same model; else for the same architecture on the same kind of device. The newest only.
 
     Its answers are read when asked for.
     """
-    same = session.scalars(_serving(ServedCaseRow.project_id == project_id, ServedCaseRow.model_key == model_key)).all()
-    kind = (ServedCaseRow.model_type == model_type, ServedCaseRow.device == device)
-    return same or session.scalars(_serving(ServedCaseRow.project_id == project_id, *kind)).all()
+    same = session.scalars(
+        _serving(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
+    ).all()
+    kind = (TuningTargetRow.model_type == model_type, TuningTargetRow.device == device)
+    return same or session.scalars(_serving(TuningTargetRow.project_id == project_id, *kind)).all()
 
 
 def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
@@ -72,20 +76,20 @@ def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
     query = (
         select(StudyRow.cluster)
         .join(RecommendationRow, RecommendationRow.study_id == StudyRow.id)
-        .join(ServedCaseRow, ServedCaseRow.serving_id == RecommendationRow.id)
-        .where(ServedCaseRow.project_id == project_id, ServedCaseRow.superseded_by.is_(None))
-        .order_by(ServedCaseRow.updated_at.desc())
+        .join(TuningTargetRow, TuningTargetRow.serving_id == RecommendationRow.id)
+        .where(TuningTargetRow.project_id == project_id, TuningTargetRow.superseded_by.is_(None))
+        .order_by(TuningTargetRow.updated_at.desc())
         .limit(_MOST_CANDIDATES)
     )
     return session.scalars(query).all()
 
 
-def _serving(*conditions: ColumnElement[bool]) -> Select[ServedCaseRow]:
-    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
+def _serving(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
+    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     return (
-        select(ServedCaseRow)
+        select(TuningTargetRow)
         .where(*conditions, *present)
-        .order_by(ServedCaseRow.updated_at.desc())
+        .order_by(TuningTargetRow.updated_at.desc())
         .limit(_MOST_CANDIDATES)
     )
 
@@ -97,19 +101,21 @@ def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[Reco
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
-def lock(session: Session, project_id: str, case_key: str) -> ServedCaseRow | None:
+def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """What is served under a key, held until the transaction ends."""
-    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
-    query = query.with_for_update(key_share=True, of=ServedCaseRow)
+    query = select(TuningTargetRow).where(
+        TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
+    )
+    query = query.with_for_update(key_share=True, of=TuningTargetRow)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
-def put(session: Session, project_id: str, case_key: str, now: datetime, **keys: str) -> ServedCaseRow:
+def put(session: Session, project_id: str, target_key: str, now: datetime, **keys: str) -> TuningTargetRow:
     """The row of a case, made if there is none; held until the transaction ends."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {
         "project_id": project_id,
-        "case_key": case_key,
+        "target_key": target_key,
         "is_pinned": False,
         "freshness": Freshness.FRESH,
         "changed_fields": (),
@@ -118,8 +124,8 @@ def put(session: Session, project_id: str, case_key: str, now: datetime, **keys:
         "updated_at": now,
         **keys,
     }
-    session.execute(insert(ServedCaseRow).values(values).on_conflict_do_nothing())
-    row = lock(session, project_id, case_key)
+    session.execute(insert(TuningTargetRow).values(values).on_conflict_do_nothing())
+    row = lock(session, project_id, target_key)
     assert row is not None
     return row
 
@@ -128,13 +134,13 @@ def recommendation(session: Session, recommendation_id: str) -> RecommendationRo
     return session.get(RecommendationRow, recommendation_id)
 
 
-def newest_proposal(session: Session, project_id: str, case_key: str) -> RecommendationRow | None:
+def newest_proposal(session: Session, project_id: str, target_key: str) -> RecommendationRow | None:
     """The newest answer that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(
             RecommendationRow.project_id == project_id,
-            RecommendationRow.case_key == case_key,
+            RecommendationRow.target_key == target_key,
             RecommendationRow.state == RecommendationState.PROPOSED,
         )
         .order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
@@ -143,16 +149,17 @@ def newest_proposal(session: Session, project_id: str, case_key: str) -> Recomme
 
 
 def newest_proposal_of_shapes(
-    session: Session, project_id: str, case_keys_without_fingerprint: Collection[str]
+    session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
     """The newest answer for one of these cases, on any fingerprint, that waits for approval."""
     same = and_(
-        ServedCaseRow.project_id == RecommendationRow.project_id, ServedCaseRow.case_key == RecommendationRow.case_key
+        TuningTargetRow.project_id == RecommendationRow.project_id,
+        TuningTargetRow.target_key == RecommendationRow.target_key,
     )
-    query = select(RecommendationRow).join(ServedCaseRow, same)
+    query = select(RecommendationRow).join(TuningTargetRow, same)
     query = query.where(
-        ServedCaseRow.project_id == project_id,
-        ServedCaseRow.case_key_without_fingerprint.in_(case_keys_without_fingerprint),
+        TuningTargetRow.project_id == project_id,
+        TuningTargetRow.target_key_without_fingerprint.in_(target_keys_without_fingerprint),
         RecommendationRow.state == RecommendationState.PROPOSED,
     )
     newest = query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())
@@ -160,11 +167,11 @@ def newest_proposal_of_shapes(
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """The same of many cases (project and case_key) at once."""
-    case = tuple_(RecommendationRow.project_id, RecommendationRow.case_key)
+    """The same of many cases (project and target_key) at once."""
+    case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
     found = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
-    return {(row.project_id, row.case_key): row for row in found}
+    return {(row.project_id, row.target_key): row for row in found}
 
 
 def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
@@ -178,7 +185,7 @@ def earlier(session: Session, found: RecommendationRow) -> Sequence[Recommendati
     """The recommendations of the same key from before one, the newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == found.project_id,
-        RecommendationRow.case_key == found.case_key,
+        RecommendationRow.target_key == found.target_key,
         RecommendationRow.created_at <= found.created_at,
         RecommendationRow.id != found.id,
     )
@@ -188,7 +195,7 @@ def earlier(session: Session, found: RecommendationRow) -> Sequence[Recommendati
 def recommendations(
     session: Session,
     project_id: str | None,
-    case_key: str | None,
+    target_key: str | None,
     states: Sequence[RecommendationState],
     after: tuple[datetime, str] | None,
     limit: int,
@@ -198,8 +205,8 @@ def recommendations(
     query = select(RecommendationRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
         query = query.where(RecommendationRow.project_id == project_id)
-    if case_key is not None:
-        query = query.where(RecommendationRow.case_key == case_key)
+    if target_key is not None:
+        query = query.where(RecommendationRow.target_key == target_key)
     if states:
         query = query.where(RecommendationRow.state.in_(states))
     if after is not None:
@@ -207,21 +214,23 @@ def recommendations(
     return session.scalars(query).all()
 
 
-def decisions(session: Session, project_id: str, case_key: str, after: int | None, limit: int) -> Sequence[DecisionRow]:
+def decisions(
+    session: Session, project_id: str, target_key: str, after: int | None, limit: int
+) -> Sequence[DecisionRow]:
     """Decisions about a case, newest first, behind the row `after`."""
-    query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.case_key == case_key)
+    query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
 
 
-def served_before(session: Session, row: ServedCaseRow) -> RecommendationRow | None:
+def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
     """What was served before the present one."""
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
         .where(
             DecisionRow.project_id == row.project_id,
-            DecisionRow.case_key == row.case_key,
+            DecisionRow.target_key == row.target_key,
             DecisionRow.action.in_(_SERVED_BY),
             DecisionRow.recommendation_id != row.serving_id,
             RecommendationRow.state == RecommendationState.RETIRED,

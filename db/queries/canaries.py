@@ -6,21 +6,23 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.canaries import CanaryVerdict
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.retuning.canaries import CanaryVerdict
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 
 
-def watched(session: Session) -> Sequence[ServedCaseRow]:
+def watched(session: Session) -> Sequence[TuningTargetRow]:
     """What is served and believed to be fresh, with its recommendation, the most used first."""
-    query = select(ServedCaseRow).where(
-        ServedCaseRow.serving_id.is_not(None),
-        ServedCaseRow.superseded_by.is_(None),
-        ServedCaseRow.freshness == Freshness.FRESH,
+    query = select(TuningTargetRow).where(
+        TuningTargetRow.serving_id.is_not(None),
+        TuningTargetRow.superseded_by.is_(None),
+        TuningTargetRow.freshness == Freshness.FRESH,
     )
     return session.scalars(
-        query.order_by(ServedCaseRow.uses.desc(), ServedCaseRow.case_key).options(joinedload(ServedCaseRow.serving))
+        query.order_by(TuningTargetRow.uses.desc(), TuningTargetRow.target_key).options(
+            joinedload(TuningTargetRow.serving)
+        )
     ).all()
 
 
@@ -36,32 +38,32 @@ def lock(session: Session, canary_id: str) -> CanaryRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def of_case(session: Session, project_id: str, case_key: str) -> Sequence[CanaryRow]:
+def of_case(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
     """All canaries of a case in order."""
-    query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.case_key == case_key)
+    query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
 
-def measured(session: Session, project_id: str, case_keys: Collection[str], at_most: int) -> Sequence[CanaryRow]:
+def measured(session: Session, project_id: str, target_keys: Collection[str], at_most: int) -> Sequence[CanaryRow]:
     """Of several cases, those that have a speed, the newest first."""
     query = select(CanaryRow).where(
         CanaryRow.project_id == project_id,
-        CanaryRow.case_key.in_(case_keys),
+        CanaryRow.target_key.in_(target_keys),
         CanaryRow.tokens_per_s_per_gpu.is_not(None),
     )
     return session.scalars(query.order_by(CanaryRow.created_at.desc()).limit(at_most)).all()
 
 
 def page(
-    session: Session, project_id: str | None, case_key: str | None, after: tuple[datetime, str] | None, limit: int
+    session: Session, project_id: str | None, target_key: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[CanaryRow]:
     """Canaries, newest first, behind `after`."""
     time, name = CanaryRow.created_at, CanaryRow.id
     query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
     if project_id is not None:
         query = query.where(CanaryRow.project_id == project_id)
-    if case_key is not None:
-        query = query.where(CanaryRow.case_key == case_key)
+    if target_key is not None:
+        query = query.where(CanaryRow.target_key == target_key)
     if after is not None:
         query = query.where((time < after[0]) | ((time == after[0]) & (name < after[1])))
     return session.scalars(query).all()

@@ -7,9 +7,9 @@ from datetime import datetime
 from sqlalchemy import JSON, SQLColumnExpression, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, load_only
 
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies import StudyPurpose
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import best
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
@@ -54,7 +54,7 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
             study.id,
             study.project_id,
             (now - run.started_at).total_seconds() if run.started_at else 0.0,
-            1 if run.purpose == RunPurpose.PROFILE else study.cluster.world_size,
+            1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size,
         )
         for run, study in session.execute(query)
     ]
@@ -72,22 +72,22 @@ def origin_of(session: Session, study_id: str) -> str | None:
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
     row = session.scalars(query.limit(1)).first()
-    return None if row is None else incumbent_study(session, row.project_id, row.case_key)
+    return None if row is None else incumbent_study(session, row.project_id, row.target_key)
 
 
-def incumbent_study(session: Session, project_id: str, case_key: str) -> str | None:
+def incumbent_study(session: Session, project_id: str, target_key: str) -> str | None:
     """The study that found what is served for a case."""
-    row = best.served(session, project_id, case_key)
+    row = best.served(session, project_id, target_key)
     return None if row is None or row.serving is None else row.serving.study_id
 
 
-def last_cost(session: Session, project_id: str, case_key: str) -> float | None:
+def last_cost(session: Session, project_id: str, target_key: str) -> float | None:
     """What the last retune of a case that measured anything used."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(
             RetuneRow.project_id == project_id,
-            RetuneRow.case_key == case_key,
+            RetuneRow.target_key == target_key,
             RetuneRow.state == RetuneState.ENDED,
             RetuneRow.outcome.in_(_MEASURED),
             RetuneRow.gpu_seconds > 0,

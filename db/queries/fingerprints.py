@@ -8,9 +8,9 @@ from sqlalchemy import ColumnElement, Text, cast, delete, exists, func, or_, sel
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
@@ -31,12 +31,12 @@ class FingerprintFilter:
 
 
 @dataclass(frozen=True)
-class ServedCase:
+class TargetFreshness:
     """What is served for one case, as far as its freshness is concerned."""
 
     project_id: str
-    case_key: str
-    case_key_without_fingerprint: str
+    target_key: str
+    target_key_without_fingerprint: str
     version: int
     fingerprint_key: str
     cluster_json: str
@@ -108,7 +108,9 @@ def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple
         .where(WorkerRow.forgotten_at.is_(None))
         .order_by(FingerprintPeriodRow.id)
     )
-    served = session.execute(select(func.count(), func.sum(ServedCaseRow.version), func.max(ServedCaseRow.updated_at)))
+    served = session.execute(
+        select(func.count(), func.sum(TuningTargetRow.version), func.max(TuningTargetRow.updated_at))
+    )
     return tuple(map(tuple, periods)), tuple(served.one())
 
 
@@ -159,38 +161,38 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
     return found
 
 
-def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[ServedCaseRow]:
+def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
     """What is served that was measured under a fingerprint, by study key."""
-    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
-    query = select(ServedCaseRow).where(ServedCaseRow.fingerprint_key == key, *present)
+    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
+    query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
-        query = query.where(ServedCaseRow.project_id == project_id)
-    query = query.order_by(ServedCaseRow.case_key, ServedCaseRow.project_id).limit(limit)
-    return session.scalars(query.options(joinedload(ServedCaseRow.serving))).all()
+        query = query.where(TuningTargetRow.project_id == project_id)
+    query = query.order_by(TuningTargetRow.target_key, TuningTargetRow.project_id).limit(limit)
+    return session.scalars(query.options(joinedload(TuningTargetRow.serving))).all()
 
 
-def cases(session: Session) -> Sequence[ServedCase]:
+def cases(session: Session) -> Sequence[TargetFreshness]:
     """Everything that is served, without its content; the newest first."""
     query = (
         select(
-            ServedCaseRow.project_id,
-            ServedCaseRow.case_key,
-            ServedCaseRow.case_key_without_fingerprint,
-            ServedCaseRow.version,
-            ServedCaseRow.fingerprint_key,
+            TuningTargetRow.project_id,
+            TuningTargetRow.target_key,
+            TuningTargetRow.target_key_without_fingerprint,
+            TuningTargetRow.version,
+            TuningTargetRow.fingerprint_key,
             cast(StudyRow.cluster, Text).label("cluster_json"),
-            ServedCaseRow.freshness,
-            ServedCaseRow.changed_fields,
-            ServedCaseRow.stale_since,
-            ServedCaseRow.stale_announced_at,
-            ServedCaseRow.stale_announced_for,
+            TuningTargetRow.freshness,
+            TuningTargetRow.changed_fields,
+            TuningTargetRow.stale_since,
+            TuningTargetRow.stale_announced_at,
+            TuningTargetRow.stale_announced_for,
         )
-        .join(RecommendationRow, RecommendationRow.id == ServedCaseRow.serving_id)
+        .join(RecommendationRow, RecommendationRow.id == TuningTargetRow.serving_id)
         .join(StudyRow, StudyRow.id == RecommendationRow.study_id)
-        .where(ServedCaseRow.fingerprint_key.is_not(None), ServedCaseRow.superseded_by.is_(None))
-        .order_by(ServedCaseRow.updated_at.desc(), ServedCaseRow.case_key)
+        .where(TuningTargetRow.fingerprint_key.is_not(None), TuningTargetRow.superseded_by.is_(None))
+        .order_by(TuningTargetRow.updated_at.desc(), TuningTargetRow.target_key)
     )
-    return [ServedCase(**row._mapping) for row in session.execute(query)]
+    return [TargetFreshness(**row._mapping) for row in session.execute(query)]
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:

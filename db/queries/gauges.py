@@ -7,10 +7,10 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
-from shardtune.api_schemas.webhooks import DeliveryState
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.notifications.webhooks import DeliveryState
+from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 

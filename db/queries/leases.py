@@ -12,8 +12,8 @@ from typing import Any
 from sqlalchemy import Update, and_, bindparam, func, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.measurements import StepTimeRange
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
+from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
 
@@ -60,7 +60,7 @@ _OPEN_STATES = (
 _CONFIRMING = (
     select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
     .join(RunRow, RunRow.id == AttemptRow.run_id)
-    .where(RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.CONFIRM)
+    .where(RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.VALIDATION)
 )
 _EXPIRED = (
     select(RunRow)
@@ -83,7 +83,7 @@ def add_run(
     block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
-    """A new waiting run; with a `block` it is one of the study's present promotion. The caller holds the study's lock."""
+    """A new waiting run; with a `block` it is one of the study's present final comparison. The caller holds the study's lock."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -91,7 +91,7 @@ def add_run(
         trial=trial,
         position=following.scalar_subquery(),
         purpose=purpose,
-        promotion_round=study.promotion_round if block is not None else 0,
+        comparison_round=study.comparison_round if block is not None else 0,
         block=block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
@@ -143,7 +143,7 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
 
 
 def gpu_seconds_confirming(session: Session, study_id: str) -> float:
-    """GPU-seconds of all attempts at a study's fresh runs."""
+    """GPU-seconds of all attempts at a study's validation runs."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, SQLColumnExpression, and_, case, func, or_, select, type_coerce
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.best import RecommendationState
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.recommendations.best import RecommendationState
+from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.listing import Page, one_page, paged
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
 _SPEC = type_coerce(StudyRow.spec, JSON)
@@ -52,10 +52,10 @@ def best_ids(
     position = func.row_number().over(
         partition_by=alike,
         order_by=(
-            ServedCaseRow.serving_id.is_(None),
-            ServedCaseRow.superseded_by.is_not(None),
-            ServedCaseRow.freshness != Freshness.FRESH,
-            ServedCaseRow.updated_at.desc(),
+            TuningTargetRow.serving_id.is_(None),
+            TuningTargetRow.superseded_by.is_not(None),
+            TuningTargetRow.freshness != Freshness.FRESH,
+            TuningTargetRow.updated_at.desc(),
             ended.desc(),
             StudyRow.id,
         ),
@@ -67,7 +67,7 @@ def best_ids(
     )
     is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
     ranked = ranked.outerjoin(RecommendationRow, is_served)
-    shown = ranked.outerjoin(ServedCaseRow, ServedCaseRow.serving_id == RecommendationRow.id).subquery()
+    shown = ranked.outerjoin(TuningTargetRow, TuningTargetRow.serving_id == RecommendationRow.id).subquery()
     query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))
     return one_page(session, query, BEST_SORTS[page.sort], StudyRow.id, page)
@@ -111,7 +111,7 @@ def devices(session: Session, project_id: str | None) -> list[str]:
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Complete runs of one purpose and promotion, and the GPU-seconds they took."""
+    """Complete runs of one purpose and final comparison, and the GPU-seconds they took."""
 
     runs: int
     shortest: float
@@ -121,15 +121,15 @@ class RunCosts:
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
-    """By study, then by purpose and number of the promotion (0: of the search)."""
+    """By study, then by purpose and number of the final comparison (0: of the search)."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
     query = (
-        select(RunRow.study_id, RunRow.purpose, RunRow.promotion_round, runs, counted, func.sum(spent) / runs)
+        select(RunRow.study_id, RunRow.purpose, RunRow.comparison_round, runs, counted, func.sum(spent) / runs)
         .join(AttemptRow, AttemptRow.run_id == RunRow.id)
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
-        .group_by(RunRow.study_id, RunRow.purpose, RunRow.promotion_round)
+        .group_by(RunRow.study_id, RunRow.purpose, RunRow.comparison_round)
     )
     found: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
     for study_id, purpose, number, count, shortest, mean in session.execute(query) if study_ids else ():

@@ -6,8 +6,8 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import RecommendationState
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.api_schemas.recommendations.best import RecommendationState
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
@@ -24,22 +24,24 @@ def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
 
 
-def keys_of_case(session: Session, project_id: str, case_key: str) -> Sequence[str]:
+def keys_of_case(session: Session, project_id: str, target_key: str) -> Sequence[str]:
     """Of the same case, under each hardware and software that it was served on."""
-    own = select(ServedCaseRow.case_key_without_fingerprint).where(
-        ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key
+    own = select(TuningTargetRow.target_key_without_fingerprint).where(
+        TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
-    query = select(ServedCaseRow.case_key).where(
-        ServedCaseRow.project_id == project_id,
-        ServedCaseRow.case_key_without_fingerprint == own.scalar_subquery(),
+    query = select(TuningTargetRow.target_key).where(
+        TuningTargetRow.project_id == project_id,
+        TuningTargetRow.target_key_without_fingerprint == own.scalar_subquery(),
     )
     return session.scalars(query).all()
 
 
-def of_case(session: Session, project_id: str, case_keys: Collection[str], at_most: int) -> Sequence[RecommendationRow]:
+def of_case(
+    session: Session, project_id: str, target_keys: Collection[str], at_most: int
+) -> Sequence[RecommendationRow]:
     """What was recommended under these keys, the newest first."""
     query = select(RecommendationRow).where(
-        RecommendationRow.project_id == project_id, RecommendationRow.case_key.in_(case_keys)
+        RecommendationRow.project_id == project_id, RecommendationRow.target_key.in_(target_keys)
     )
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(at_most)).all()
 

@@ -10,8 +10,8 @@ from sqlalchemy import JSON, CursorResult, and_, func, or_, select, tuple_, type
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneCause, RetuneOutcome, RetuneState
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES, RetuneCause, RetuneOutcome, RetuneState
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow
 from shardtune.db.tables.studies import StudyRow
 
@@ -23,7 +23,7 @@ class RetuneFilter:
     """Which retunes of a list; None or empty: any."""
 
     project_id: str | None = None
-    case_key: str | None = None
+    target_key: str | None = None
     schedule_id: str | None = None
     states: tuple[RetuneState, ...] = ()
 
@@ -39,10 +39,10 @@ def lock(session: Session, retune_id: str) -> RetuneRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def unfinished(session: Session, project_id: str, case_key: str) -> RetuneRow | None:
+def unfinished(session: Session, project_id: str, target_key: str) -> RetuneRow | None:
     """The queued or running retune of a case, held until the transaction ends."""
     query = select(RetuneRow).where(
-        RetuneRow.project_id == project_id, RetuneRow.case_key == case_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
+        RetuneRow.project_id == project_id, RetuneRow.target_key == target_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
     )
     query = query.with_for_update(key_share=True).execution_options(populate_existing=True)
     return session.scalars(query).one_or_none()
@@ -51,7 +51,7 @@ def unfinished(session: Session, project_id: str, case_key: str) -> RetuneRow | 
 def put(
     session: Session,
     project_id: str,
-    case_key: str,
+    target_key: str,
     cause: RetuneCause,
     not_before: datetime,
     now: datetime,
@@ -64,7 +64,7 @@ def put(
         row: dict[str, Any] = {
             "id": retune_id,
             "project_id": project_id,
-            "case_key": case_key,
+            "target_key": target_key,
             "cause": cause,
             "changes": (),
             "state": RetuneState.QUEUED,
@@ -75,11 +75,11 @@ def put(
             **values,
         }
         session.execute(insert(RetuneRow).values(row).on_conflict_do_nothing())
-        found = unfinished(session, project_id, case_key)
+        found = unfinished(session, project_id, target_key)
         # None: the one that was in the way has ended between the two statements.
         if found is not None:
             return found, found.id == retune_id
-    raise AssertionError(f"retunes of {case_key} end as fast as they are made")
+    raise AssertionError(f"retunes of {target_key} end as fast as they are made")
 
 
 def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
@@ -88,8 +88,8 @@ def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | N
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
     if wanted.project_id is not None:
         query = query.where(RetuneRow.project_id == wanted.project_id)
-    if wanted.case_key is not None:
-        query = query.where(RetuneRow.case_key == wanted.case_key)
+    if wanted.target_key is not None:
+        query = query.where(RetuneRow.target_key == wanted.target_key)
     if wanted.schedule_id is not None:
         query = query.where(RetuneRow.schedule_id == wanted.schedule_id)
     if wanted.states:
@@ -101,12 +101,12 @@ def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | N
 
 def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
     """Queued retunes whose time has come, those of the most used recommendation first."""
-    used = and_(ServedCaseRow.project_id == RetuneRow.project_id, ServedCaseRow.case_key == RetuneRow.case_key)
+    used = and_(TuningTargetRow.project_id == RetuneRow.project_id, TuningTargetRow.target_key == RetuneRow.target_key)
     query = (
         select(RetuneRow)
-        .outerjoin(ServedCaseRow, used)
+        .outerjoin(TuningTargetRow, used)
         .where(RetuneRow.state == RetuneState.QUEUED, RetuneRow.not_before <= now)
-        .order_by(func.coalesce(ServedCaseRow.uses, 0).desc(), RetuneRow.created_at, RetuneRow.id)
+        .order_by(func.coalesce(TuningTargetRow.uses, 0).desc(), RetuneRow.created_at, RetuneRow.id)
     )
     return session.scalars(query).all()
 
@@ -149,24 +149,24 @@ def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, n
 
 def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
     """Add to how often recommendations were given out, by project and key."""
-    for (project_id, case_key), count in sorted(counts.items()):
+    for (project_id, target_key), count in sorted(counts.items()):
         session.execute(
-            update(ServedCaseRow)
-            .where(ServedCaseRow.project_id == project_id, ServedCaseRow.case_key == case_key)
-            .values(uses=ServedCaseRow.uses + count)
+            update(TuningTargetRow)
+            .where(TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key)
+            .values(uses=TuningTargetRow.uses + count)
             .execution_options(synchronize_session=False)
         )
 
 
 def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
-    """Of each case (project_id, case_key) the retune that was asked for last."""
+    """Of each case (project_id, target_key) the retune that was asked for last."""
     if not cases:
         return {}
-    case = (RetuneRow.project_id, RetuneRow.case_key)
+    case = (RetuneRow.project_id, RetuneRow.target_key)
     place = func.row_number().over(partition_by=case, order_by=(RetuneRow.created_at.desc(), RetuneRow.id.desc()))
     ranked = select(RetuneRow.id, place.label("place")).where(tuple_(*case).in_(cases)).subquery()
     query = select(RetuneRow).join(ranked, ranked.c.id == RetuneRow.id).where(ranked.c.place == 1)
-    return {(row.project_id, row.case_key): row for row in session.scalars(query)}
+    return {(row.project_id, row.target_key): row for row in session.scalars(query)}
 
 
 def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:

@@ -6,9 +6,9 @@ from datetime import datetime
 from sqlalchemy import JSON, CursorResult, func, select, tuple_, type_coerce, update
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import TickKind, TickState, Trigger
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import TickKind, TickState, Trigger
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
@@ -128,10 +128,10 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
     )
 
 
-def serving_cases(session: Session, project_id: str) -> Sequence[ServedCaseRow]:
+def serving_cases(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
     """Cases of a project that have an answer, the newest answer first."""
-    present = (ServedCaseRow.serving_id.is_not(None), ServedCaseRow.superseded_by.is_(None))
-    query = select(ServedCaseRow).where(ServedCaseRow.project_id == project_id, *present)
+    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
+    query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(
-        query.order_by(ServedCaseRow.updated_at.desc()).options(joinedload(ServedCaseRow.serving))
+        query.order_by(TuningTargetRow.updated_at.desc()).options(joinedload(TuningTargetRow.serving))
     ).all()

@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy import Select, bindparam, func, select, text, tuple_, union_all
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.studies import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, TrialState
+from shardtune.api_schemas.studies.study import ACTIVE_STUDY_STATES, OPEN_STUDY_STATES, StudyPurpose, StudyState
+from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, TrialState
 from shardtune.db.tables.studies import RejectionRow, RunRow, StudyRow, TrialRow
 
 # FOR NO KEY UPDATE: rows that refer to the study may still be written, such as a heartbeat's.
@@ -48,7 +48,7 @@ _TRIALS = (
     .where(TrialRow.study_id.in_(bindparam("study_ids", expanding=True)))
     .group_by(TrialRow.study_id, TrialRow.state)
 )
-_REFUSED = (
+_REJECTED = (
     select(RejectionRow.study_id, func.count())
     .where(RejectionRow.study_id.in_(bindparam("study_ids", expanding=True)))
     .group_by(RejectionRow.study_id)
@@ -185,6 +185,6 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Number of configurations the memory gate refused, for each study that has any."""
-    found = session.execute(_REFUSED, {"study_ids": list(study_ids)})
+    """Number of configurations the memory gate rejected, for each study that has any."""
+    found = session.execute(_REJECTED, {"study_ids": list(study_ids)})
     return {study_id: int(count) for study_id, count in found}

@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import JSON, ColumnElement, Float, Select, SQLColumnExpression, and_, func, select, type_coerce
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.listing import Page, paged
 from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
 from shardtune.db.tables.types import AnyJson

@@ -1,4 +1,4 @@
-"""Queries on trials, on blocks of a promotion (runs that are compared, and so made by one worker), and on refused configurations."""
+"""Queries on trials, on blocks of a final comparison (runs that are compared, and so made by one worker), and on rejected configurations."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -7,10 +7,17 @@ from typing import NamedTuple
 from sqlalchemy import and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session, aliased, defer, selectinload, undefer
 
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.predictions import TrialPrediction
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import FEASIBLE_STATES, Rejection, RunPurpose, TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.trial import (
+    FEASIBLE_STATES,
+    Rejection,
+    RunPurpose,
+    TrialOrigin,
+    TrialReason,
+    TrialState,
+)
 from shardtune.db.tables.studies import AttemptRow, RejectionRow, RunRow, TrialRow
 
 # Statements of every step of a study are made once: making one costs more than running it.
@@ -52,14 +59,16 @@ _MEASURED_RUNS = (
     .where(RunRow.id.in_(bindparam("run_ids", expanding=True)))
 )
 _PROFILED_FOR = select(RunRow.measured_for).where(
-    RunRow.study_id == bindparam("of_study"), RunRow.purpose == RunPurpose.PROFILE, RunRow.measured_for.is_not(None)
+    RunRow.study_id == bindparam("of_study"),
+    RunRow.purpose == RunPurpose.MODEL_SUMMARY,
+    RunRow.measured_for.is_not(None),
 )
 _OTHER = aliased(RunRow)
 # Made once: an alias adapts each of its columns anew, which was a tenth of what a lease costs (SQLAlchemy 2.1).
 _SAME_BLOCK = (
     _OTHER.study_id == RunRow.study_id,
     _OTHER.purpose == RunRow.purpose,
-    _OTHER.promotion_round == RunRow.promotion_round,
+    _OTHER.comparison_round == RunRow.comparison_round,
     _OTHER.block == RunRow.block,
     _OTHER.id != RunRow.id,
 )
@@ -77,7 +86,7 @@ _BEGAN = (
     .where(
         RunRow.study_id == bindparam("of_study"),
         RunRow.purpose == bindparam("of_purpose"),
-        RunRow.promotion_round == bindparam("of_round"),
+        RunRow.comparison_round == bindparam("of_round"),
         RunRow.block == bindparam("of_block"),
         RunRow.id != bindparam("run_id"),
         RunRow.worker_id.is_not(None),
@@ -178,7 +187,7 @@ def profiled_for(session: Session, study_id: str) -> str | None:
 def rejections(
     session: Session, study_id: str, after: int | None = None, limit: int | None = None
 ) -> Sequence[RejectionRow]:
-    """Refused configurations in the order they were found, behind the row `after`."""
+    """Rejected configurations in the order they were found, behind the row `after`."""
     query = _REJECTIONS if limit is None else _REJECTIONS.limit(limit)
     return session.scalars(
         query if after is None else query.where(RejectionRow.id > after), {"of_study": study_id}
@@ -186,12 +195,12 @@ def rejections(
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
-    """Content keys of the refused configurations."""
+    """Content keys of the rejected configurations."""
     return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 
 def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:
-    """Store refused configurations; those already stored are left alone. The caller holds the study's lock."""
+    """Store rejected configurations; those already stored are left alone. The caller holds the study's lock."""
     known = set(rejected_keys(session, study_id))
     for value in values:
         key = value.config.content_key()
@@ -212,7 +221,12 @@ def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozen
 
 def began_block(session: Session, run: RunRow) -> frozenset[str]:
     """Ids of the workers that have run, or run, other parts of a run's block."""
-    same = {"of_study": run.study_id, "of_purpose": run.purpose, "of_round": run.promotion_round, "of_block": run.block}
+    same = {
+        "of_study": run.study_id,
+        "of_purpose": run.purpose,
+        "of_round": run.comparison_round,
+        "of_block": run.block,
+    }
     # The run itself may be new, and written once it is given out.
     with session.no_autoflush:
         found = session.scalars(_BEGAN, same | {"run_id": run.id})

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import bindparam, func, select, update
 from sqlalchemy.orm import Session, joinedload
 
-from shardtune.api_schemas.webhooks import DeliveryState
+from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()

@@ -9,8 +9,8 @@ from sqlalchemy import JSON, ColumnElement, Select, bindparam, func, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session, undefer
 
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, MeasuredHardware
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory, MeasuredHardware
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import fingerprints
 from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, WorkerRow
 

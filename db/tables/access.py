@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.keys import Quotas, Scope
-from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.access.keys import Quotas, Scope
+from shardtune.api_schemas.retuning.retunes import RetunePolicy
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.types import Stored
 

@@ -5,8 +5,8 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.best import Answer, DecisionAction, RecommendationState
-from shardtune.api_schemas.fingerprints import Freshness
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.recommendations.best import Answer, DecisionAction, RecommendationState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.studies import StudyRow
@@ -20,7 +20,7 @@ class RecommendationRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    case_key: Mapped[str] = mapped_column(String(32))
+    target_key: Mapped[str] = mapped_column(String(32))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), index=True)
     state: Mapped[RecommendationState] = mapped_column(words(RecommendationState))
     answer: Mapped[Answer] = mapped_column(Stored(Answer))
@@ -29,17 +29,17 @@ class RecommendationRow(Row):
     study: Mapped[StudyRow] = relationship()
     project: Mapped[ProjectRow] = relationship()
 
-    __table_args__ = (Index("ix_recommendations_list", "project_id", "case_key", "created_at", "id"),)
+    __table_args__ = (Index("ix_recommendations_list", "project_id", "target_key", "created_at", "id"),)
 
 
-class ServedCaseRow(Row):
+class TuningTargetRow(Row):
     """What is served for one case in one project. `version` grows with every change."""
 
     __tablename__ = "best_configs"
 
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
-    case_key: Mapped[str] = mapped_column(String(32), primary_key=True)
-    case_key_without_fingerprint: Mapped[str] = mapped_column(String(32))
+    target_key: Mapped[str] = mapped_column(String(32), primary_key=True)
+    target_key_without_fingerprint: Mapped[str] = mapped_column(String(32))
     model_key: Mapped[str] = mapped_column(String(32))
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
@@ -61,7 +61,7 @@ class ServedCaseRow(Row):
     planned_gpu_seconds: Mapped[float | None]
     """Declared length of the training run it is for."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """case_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
+    """target_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 
@@ -69,7 +69,7 @@ class ServedCaseRow(Row):
 
     __table_args__ = (
         Index("ix_best_fingerprint", "fingerprint_key"),
-        Index("ix_best_without_fingerprint", "project_id", "case_key_without_fingerprint", "updated_at"),
+        Index("ix_best_without_fingerprint", "project_id", "target_key_without_fingerprint", "updated_at"),
         Index("ix_best_model", "project_id", "model_key", "updated_at"),
         Index("ix_best_type", "project_id", "model_type", "device", "updated_at"),
     )
@@ -82,7 +82,7 @@ class DecisionRow(Row):
 
     id: Mapped[int] = mapped_column(primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    case_key: Mapped[str] = mapped_column(String(32))
+    target_key: Mapped[str] = mapped_column(String(32))
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     action: Mapped[DecisionAction] = mapped_column(words(DecisionAction))
     by: Mapped[str] = mapped_column(String(100))
@@ -91,4 +91,4 @@ class DecisionRow(Row):
 
     recommendation: Mapped[RecommendationRow] = relationship()
 
-    __table_args__ = (Index("ix_decisions_case", "project_id", "case_key", "id"),)
+    __table_args__ = (Index("ix_decisions_case", "project_id", "target_key", "id"),)

@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.canaries import CanaryRole, CanaryVerdict
+from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
@@ -19,7 +19,7 @@ class CanaryRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    case_key: Mapped[str] = mapped_column(String(32))
+    target_key: Mapped[str] = mapped_column(String(32))
     recommendation_id: Mapped[str] = mapped_column(ForeignKey("recommendations.id"))
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
@@ -42,7 +42,7 @@ class CanaryRow(Row):
 
     __table_args__ = (
         # Of several replicas one begins the canary of a period.
-        UniqueConstraint("project_id", "case_key", "tick", "role"),
+        UniqueConstraint("project_id", "target_key", "tick", "role"),
         Index("ix_canaries_verdict", "verdict", "created_at"),
-        Index("ix_canaries_case", "project_id", "case_key", "created_at"),
+        Index("ix_canaries_case", "project_id", "target_key", "created_at"),
     )

@@ -5,9 +5,9 @@ from datetime import datetime
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from shardtune.api_schemas.fingerprints import FieldChange
-from shardtune.api_schemas.retunes import OPEN_RETUNE_STATES, Gain, RetuneCause, RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import ScheduleSpec, TickKind, TickState, Trigger
+from shardtune.api_schemas.machines.fingerprints import FieldChange
+from shardtune.api_schemas.retuning.retunes import OPEN_RETUNE_STATES, Gain, RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import ScheduleSpec, TickKind, TickState, Trigger
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.types import Stored, among, words
 
@@ -68,7 +68,7 @@ class RetuneRow(Row):
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
-    case_key: Mapped[str] = mapped_column(String(32))
+    target_key: Mapped[str] = mapped_column(String(32))
     """The case: key of `best_configs`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
     changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
@@ -97,7 +97,7 @@ class RetuneRow(Row):
         Index(
             "uq_retunes_unfinished",
             "project_id",
-            "case_key",
+            "target_key",
             unique=True,
             sqlite_where=_OPEN,
             postgresql_where=_OPEN,

@@ -1,4 +1,4 @@
-"""The tables, one class each. States and their allowed moves are api_schemas.trials; who may move them is the service."""
+"""The tables, one class each. States and their allowed moves are api_schemas.trials.trial; who may move them is the service."""
 
 from datetime import datetime
 from typing import Any
@@ -6,19 +6,14 @@ from typing import Any
 from sqlalchemy import ForeignKey, Index, String, Text, UniqueConstraint, text
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory, Offer
-from shardtune.api_schemas.host_share import HostWait
-from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.measurements import Measurement, Progress, StepTimeRange
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.predictions import TrialPrediction
-from shardtune.api_schemas.promotion import PromotionField
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory, Offer
+from shardtune.api_schemas.machines.host_partition import HostWait
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import (
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import (
     OPEN_STUDY_STATES,
     Contender,
     StudyPhase,
@@ -27,8 +22,14 @@ from shardtune.api_schemas.studies import (
     StudySpec,
     StudyState,
 )
-from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import (
+from shardtune.api_schemas.studies.system_studies import SystemStudy
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.measurements import Measurement, Progress, StepTimeRange
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
+from shardtune.api_schemas.trials.trial import (
     OPEN_TRIAL_STATES,
     AttemptEnd,
     Rejection,
@@ -37,7 +38,6 @@ from shardtune.api_schemas.trials import (
     TrialReason,
     TrialState,
 )
-from shardtune.api_schemas.webhooks import DeliveryState
 from shardtune.db.tables.access import ProjectRow
 from shardtune.db.tables.base import Row
 from shardtune.db.tables.types import Packed, Stored, among, words
@@ -121,13 +121,13 @@ class StudyRow(Row):
     """`spec.baseline` as a configuration of ours."""
     notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
     """What the reader of the result should know from the creation on."""
-    profile: Mapped[ModelProfile | None] = mapped_column(Stored(ModelProfile))
+    model_summary: Mapped[ModelSummary | None] = mapped_column(Stored(ModelSummary))
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     """Of the worker that took the first lease; only equal ones measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
-    promotion_round: Mapped[int] = mapped_column(default=0)
-    """Grows with every promotion that is begun anew; runs of earlier rounds do not count."""
-    promotion: Mapped[PromotionField | None] = mapped_column(Stored(PromotionField))
+    comparison_round: Mapped[int] = mapped_column(default=0)
+    """Grows with every final comparison that is begun anew; runs of earlier rounds do not count."""
+    final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
     """Who is promoted."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
@@ -192,7 +192,7 @@ class TrialRow(Row):
 
 
 class RejectionRow(Row):
-    """A configuration the memory gate refused."""
+    """A configuration the memory gate rejected."""
 
     __tablename__ = "rejections"
 
@@ -206,7 +206,7 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """The leased unit: the profile run, a trial's search run, one of its fresh runs in a promotion, its restart check, or a trace of it."""
+    """The leased unit: the profile run, a trial's search run, one of its validation runs in a final comparison, its resume check, or a trace of it."""
 
     __tablename__ = "runs"
 
@@ -216,10 +216,10 @@ class RunRow(Row):
     position: Mapped[int]
     """Order of creation within the study."""
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
-    promotion_round: Mapped[int] = mapped_column(default=0)
+    comparison_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
     block: Mapped[int | None]
-    """For `confirm`: the block of the promotion."""
+    """For `confirm`: the block of the final comparison."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Step times between which it must be timed precisely; None: all."""
     state: Mapped[TrialState]
@@ -236,7 +236,7 @@ class RunRow(Row):
     measured_for: Mapped[str | None] = mapped_column(String(32))
     """The only project that may learn from it, since its worker is bound to it; None: every one."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
-    restart: Mapped[RestartMeasurement | None] = mapped_column(Stored(RestartMeasurement))
+    resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
     diagnosis: Mapped[Diagnosis | None] = mapped_column(Packed(Diagnosis), deferred=True)
     """Of a trace; read where it is asked for."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))

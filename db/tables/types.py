@@ -31,7 +31,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        """Refuse a naive time: it would be stored as if it were UTC."""
+        """Reject a naive time: it would be stored as if it were UTC."""
         if value is None:
             return None
         assert value.tzinfo is not None, f"naive time {value}"

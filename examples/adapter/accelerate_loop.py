@@ -11,14 +11,14 @@ from torch.utils.data import DataLoader
 from shardtune import adapter
 from shardtune.adapter.accelerate_options import BACKENDS, accelerator_options
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=BACKENDS,  # >>> nothing else is tried
     default=TrialConfig(strategy=DdpConfig()),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
-accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; refuses what Accelerate cannot do here
+accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; rejects what Accelerate cannot do here
 model = trial.prepare(tiny_language.build_model(trial.workload.seed))  # >>> before accelerator.prepare
 optimizer = torch.optim.AdamW(model.parameters(), lr=trial.workload.optimizer.lr)
 loader = DataLoader(tiny_language.Text(), batch_size=trial.micro_batch)  # >>> micro batch

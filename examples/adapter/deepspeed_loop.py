@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from shardtune import adapter
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=("zero",),  # >>> nothing else is tried
     default=TrialConfig(strategy=ZeroConfig(stage=2)),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
 
 dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 from shardtune import adapter
 from shardtune.adapter import fully_sharded
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=fully_sharded.BACKENDS,  # >>> nothing else is tried
     default=TrialConfig(strategy=Fsdp2Config(dp_shard=int(os.environ.get("WORLD_SIZE", "1")))),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
 
 dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")
@@ -37,7 +37,7 @@ for _ in range(int(os.environ.get("STEPS", "1_000_000"))):
     for micro in range(trial.accumulation):  # >>> micro batches of a step
         inputs = {name: value.to(trial.device) for name, value in next(batches).items()}
         fully_sharded.before_backward(sharded, trial, micro == trial.accumulation - 1)  # >>> when gradients are reduced
-        with trial.autocast():  # >>> only under the recipe bf16-autocast
+        with trial.autocast():  # >>> only under the precision bf16-autocast
             loss = model(**inputs).loss / trial.accumulation
         loss.backward()
         total += loss.detach()

@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from shardtune import adapter
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=("ddp",),  # >>> nothing else is tried
     default=TrialConfig(strategy=DdpConfig()),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
 
 dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")
@@ -39,7 +39,7 @@ for _ in range(int(os.environ.get("STEPS", "1_000_000"))):
         last = micro == trial.accumulation - 1
         with contextlib.nullcontext() if last or sync_every else ddp.no_sync():
             inputs = {name: value.to(trial.device) for name, value in next(batches).items()}
-            with trial.autocast():  # >>> only under the recipe bf16-autocast
+            with trial.autocast():  # >>> only under the precision bf16-autocast
                 loss = ddp(**inputs).loss / trial.accumulation
             loss.backward()
         total += loss.detach()

@@ -9,12 +9,12 @@ from transformers import Trainer, TrainingArguments
 from shardtune import adapter
 from shardtune.adapter.trainer import attach, backends, training_arguments
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=backends(),  # >>> nothing else is tried
     default=TrialConfig(strategy=DdpConfig()),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
 arguments = TrainingArguments(
     output_dir=tempfile.gettempdir(),
@@ -23,7 +23,7 @@ arguments = TrainingArguments(
     logging_strategy="no",
     disable_tqdm=True,
     max_steps=int(os.environ.get("STEPS", "1_000_000")),
-    **training_arguments(trial),  # >>> its knobs; refuses what Trainer cannot do here
+    **training_arguments(trial),  # >>> its knobs; rejects what Trainer cannot do here
 )
 trainer = Trainer(tiny_language.build_model(trial.workload.seed), arguments, train_dataset=tiny_language.Text())
 attach(trainer, trial)  # >>> reports every step, and ends the training when the trial has seen enough

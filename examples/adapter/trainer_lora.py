@@ -10,12 +10,12 @@ from transformers import Trainer, TrainingArguments
 from shardtune import adapter
 from shardtune.adapter.trainer import attach, backends, training_arguments
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
     backends=backends(),  # >>> nothing else is tried
     default=TrialConfig(strategy=DdpConfig()),
-    workload=Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"]),
+    workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
 lora = LoraConfig(r=int(trial.options.get("rank", 8)), target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
 model = get_peft_model(tiny_language.build_model(trial.workload.seed), lora)

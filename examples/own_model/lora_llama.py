@@ -10,7 +10,7 @@ from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
 
 
 def build_model(config: dict[str, Any], workload: Workload) -> nn.Module:

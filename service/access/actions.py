@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.http.errors import Forbidden
 from shardtune.service.process.principal import Principal
 
@@ -97,7 +97,7 @@ def scopes_of(action: str) -> tuple[Scope, ...]:
 
 
 def check(principal: Principal, action: Action) -> None:
-    """Refuse who may not.
+    """Reject who may not.
 
     Raises:
         Forbidden: names the scope that is missing.

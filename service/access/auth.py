@@ -154,7 +154,7 @@ async def _authorize(
 
 
 def count(context: Context, principal: Principal) -> None:
-    """Against the project's requests per minute. Not what workers ask: a heartbeat refused would cost a run.
+    """Against the project's requests per minute. Not what workers ask: a heartbeat rejected would cost a run.
 
     Raises:
         TooMany: it is one too many for this minute.
@@ -184,5 +184,5 @@ def _note_use(context: Context, row: ApiKeyRow) -> None:
         with context.db.write() as session:
             keys.used(session, row.id, now)
     except OperationalError:
-        # A busy database is no reason to refuse a good key.
+        # A busy database is no reason to reject a good key.
         log.warning("the use of a key could not be noted", extra={"key": row.id})

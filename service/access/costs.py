@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from shardtune.api_schemas.costs import Cost, CostCause, CostReport, price_of
-from shardtune.api_schemas.studies import StudyPurpose
-from shardtune.api_schemas.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.retuning.costs import Cost, CostCause, CostReport, price_of
+from shardtune.api_schemas.studies.study import StudyPurpose
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import costs
 from shardtune.db.queries.costs import Spent
 from shardtune.service.http.errors import NotFound
@@ -64,5 +64,5 @@ def _cause(row: Spent) -> CostCause:
         return CostCause.CHALLENGE
     if row.run_purpose is RunPurpose.TRACE:
         return CostCause.DIAGNOSIS
-    is_fresh = row.run_purpose in (RunPurpose.CONFIRM, RunPurpose.RESTART)
-    return CostCause.PROMOTION if is_fresh else CostCause.SEARCH
+    is_fresh = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK)
+    return CostCause.FINAL_COMPARISON if is_fresh else CostCause.SEARCH

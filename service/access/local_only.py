@@ -1,6 +1,6 @@
 """Who may come in while there are no keys: programs on this machine, and pages of this service in a browser on it.
 
-A proxy on this machine makes everybody look local. What one adds to a request is refused therefore, and so is HTTP/1.0,
+A proxy on this machine makes everybody look local. What one adds to a request is rejected therefore, and so is HTTP/1.0,
 which nginx speaks to what stands behind it unless told otherwise. A proxy that leaves no trace at all cannot be seen:
 whoever puts one in front sets SHARDTUNE_REQUIRE_KEYS (as every file under deploy/ does).
 """
@@ -18,7 +18,7 @@ _OWN_SITE = ("same-origin", "none")
 
 
 def check(request: Request) -> None:
-    """Refuse what does not come from this machine itself, or was made by a page of another site.
+    """Reject what does not come from this machine itself, or was made by a page of another site.
 
     Raises:
         Forbidden: says why.

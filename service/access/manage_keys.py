@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
+from shardtune.api_schemas.access.keys import ApiKey, ApiKeyPage, KeyCreated, KeySpec, RotateRequest, Scope
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
 from shardtune.service.access import auth

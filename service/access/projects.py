@@ -2,8 +2,8 @@
 
 import logging
 
-from shardtune.api_schemas.keys import Project, ProjectPage, ProjectSpec
-from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.access.keys import Project, ProjectPage, ProjectSpec
+from shardtune.api_schemas.retuning.retunes import RetunePolicy
 from shardtune.db.queries import keys
 from shardtune.db.tables.access import ProjectRow
 from shardtune.service.http import etags, paging

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.keys import Quotas
+from shardtune.api_schemas.access.keys import Quotas
 from shardtune.db.queries import keys
 from shardtune.service.http.errors import NotFound, TooMany
 

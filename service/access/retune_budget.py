@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
-from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.retuning.retunes import RetunePolicy
 from shardtune.db.queries import costs, keys
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
@@ -98,10 +98,10 @@ def likely_run(session: Session, study_id: str, ranks: int) -> float:
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
     """GPU-seconds a retune may take: what the last one of its case did, else a third of the search that found its answer."""
-    last = costs.last_cost(session, row.project_id, row.case_key)
+    last = costs.last_cost(session, row.project_id, row.target_key)
     if last is not None:
         return last
-    origin = costs.incumbent_study(session, row.project_id, row.case_key)
+    origin = costs.incumbent_study(session, row.project_id, row.target_key)
     if origin is None:
         return 0.0
     cost, is_search = costs.study_cost(session, origin)
@@ -110,5 +110,5 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
 
 def dearest_run(session: Session, row: RetuneRow) -> float:
     """GPU-seconds of the dearest run of the study that found what is served; 0 where nothing is known."""
-    origin = costs.incumbent_study(session, row.project_id, row.case_key)
+    origin = costs.incumbent_study(session, row.project_id, row.target_key)
     return (costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.db.queries import best
 from shardtune.service.http.errors import invalid
 from shardtune.service.process.context import Context

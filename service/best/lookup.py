@@ -6,17 +6,17 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import BestConfig, Confidence, ConfidenceLevel, Difference
-from shardtune.api_schemas.cases import Case, differing
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.native_dtypes import decide
-from shardtune.api_schemas.studies import Verdict
-from shardtune.api_schemas.workload import RECIPES, WorkloadRequest
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.best import BestConfig, Confidence, ConfidenceLevel, Difference
+from shardtune.api_schemas.recommendations.tuning_targets import Case, differing
+from shardtune.api_schemas.studies.study import Verdict
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.native_dtypes import decide
+from shardtune.api_schemas.training.workload import PRECISIONS, WorkloadRequest
 from shardtune.db.queries import best
-from shardtune.db.tables.best import ServedCaseRow
-from shardtune.service.best import awaited, local_clusters, nearness
+from shardtune.db.tables.best import TuningTargetRow
+from shardtune.service.best import local_clusters, pending_approval, target_distance
 from shardtune.service.http import etags
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
@@ -29,19 +29,19 @@ from shardtune.tuner import export
 log = logging.getLogger(__name__)
 
 
-def by_key(context: Context, case_key: str, project_id: str | None = None) -> BestConfig:
+def by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
     """What is served under a key.
 
     Raises:
         NotFound: nothing is known, or what is known waits for approval.
     """
     with context.db.read() as session:
-        row = best.current(session, project_of(context, project_id), case_key)
+        row = best.current(session, project_of(context, project_id), target_key)
         if row is None or row.serving is None:
-            raise awaited.refusal(
-                best.newest_proposal(session, row.project_id, row.case_key) if row else None
-            ) or unknown_key(case_key)
-        return _view(row, (), context.now(), case_key)
+            raise pending_approval.rejection(
+                best.newest_proposal(session, row.project_id, row.target_key) if row else None
+            ) or unknown_key(target_key)
+        return _view(row, (), context.now(), target_key)
 
 
 def by_case(
@@ -58,12 +58,12 @@ def by_case(
         found = next((same for case in cases if (same := find(context, session, project_id, case, None))), None)
         if found is None and lowest is not None:
             found = find(context, session, project_id, cases[0], lowest)
-        proposed = None if found else awaited.proposed(session, project_id, cases)
+        proposed = None if found else pending_approval.proposed(session, project_id, cases)
         is_unknown = found is None and proposed is None
         other = find(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
     if found is not None:
         return found
-    raise awaited.refusal(proposed) or _nothing(cases[0], lowest, other)
+    raise pending_approval.rejection(proposed) or _nothing(cases[0], lowest, other)
 
 
 def _nothing(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
@@ -89,9 +89,9 @@ def cases_of(
     cluster: Cluster | None,
     project_id: str | None = None,
 ) -> list[Case]:
-    """The case that a request means: a recipe that it leaves out is the one a study there would get. `cluster` None: `local`.
+    """The case that a request means: a precision that it leaves out is the one a study there would get. `cluster` None: `local`.
 
-    Where nobody can tell, since the workers are gone and the name says nothing, there is one for each recipe.
+    Where nobody can tell, since the workers are gone and the name says nothing, there is one for each precision.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.
@@ -100,15 +100,15 @@ def cases_of(
     if cluster is None:
         meant = local_clusters.meant(context, project_id)
         return [case for one in meant for case in cases_of(context, model, workload, one, project_id)]
-    if workload.recipe is not None:
-        return [Case(model, workload.with_recipe(workload.recipe), cluster)]
+    if workload.precision is not None:
+        return [Case(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
     devices = compatibility.dtypes_of(cluster, live)
-    recipe, _ = decide(None, devices)
+    precision, _ = decide(None, devices)
     is_known = any(device.emulates("bfloat16") is not None for device in devices)
-    others = () if is_known else (other for other in RECIPES.values() if other != recipe)
-    return [Case(model, workload.with_recipe(one), cluster) for one in (recipe, *others)]
+    others = () if is_known else (other for other in PRECISIONS.values() if other != precision)
+    return [Case(model, workload.with_precision(one), cluster) for one in (precision, *others)]
 
 
 def tag_of(found: BestConfig) -> str:
@@ -116,8 +116,8 @@ def tag_of(found: BestConfig) -> str:
     return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
-def check_unchanged(context: Context, row: ServedCaseRow, if_match: str | None) -> None:
-    """Refuse a decision about a case that is not what its sender saw: its answer by key, or its history.
+def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
+    """Reject a decision about a case that is not what its sender saw: its answer by key, or its history.
 
     Raises:
         PreconditionFailed: it has changed.
@@ -137,7 +137,7 @@ def find(
     context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
     """What is served for a case, else what is nearest to it, as `by_case` says."""
-    same = best.of_shape(session, project_id, case.case_key_without_fingerprint)
+    same = best.of_shape(session, project_id, case.target_key_without_fingerprint)
     if same:
         return _view(min(same, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
     if lowest is None:
@@ -149,17 +149,17 @@ def find(
     compared = [
         (names, row)
         for names, row in compared
-        if nearness.may_serve(wanted, known[row.serving_id or ""], names, lowest)
+        if target_distance.may_serve(wanted, known[row.serving_id or ""], names, lowest)
     ]
     if not compared:
         return None
-    names, row = min(compared, key=lambda pair: nearness.distance(pair[0]))
+    names, row = min(compared, key=lambda pair: target_distance.distance(pair[0]))
     found = known[row.serving_id or ""]
     told = (Difference(field=name, wanted=wanted.get(name), found=found.get(name)) for name in names)
     return _view(row, tuple(told), context.now())
 
 
-def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence:
+def _confidence(row: TuningTargetRow, found: tuple[Difference, ...]) -> Confidence:
     assert row.serving is not None
     reasons = []
     is_low = False
@@ -169,7 +169,7 @@ def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence
     elif row.changed_fields:
         reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
     if found:
-        is_low = is_low or nearness.is_far([item.field for item in found])
+        is_low = is_low or target_distance.is_far([item.field for item in found])
         reasons.append("measured for another case: " + ", ".join(item.field for item in found))
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
@@ -180,14 +180,16 @@ def _confidence(row: ServedCaseRow, found: tuple[Difference, ...]) -> Confidence
     )
 
 
-def _view(row: ServedCaseRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None) -> BestConfig:
+def _view(
+    row: TuningTargetRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None
+) -> BestConfig:
     serving = row.serving
     assert serving is not None
     answer = serving.answer
     result = answer.result
     return BestConfig(
-        case_key=row.case_key,
-        asked_key=asked_key if asked_key != row.case_key else None,
+        target_key=row.target_key,
+        asked_key=asked_key if asked_key != row.target_key else None,
         match="nearest" if found else "exact",
         differences=found,
         freshness=row.freshness,

@@ -13,15 +13,15 @@ from functools import partial
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.best import DecisionAction
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.fingerprints import Effect, Freshness
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.machines.fingerprints import Effect, Freshness
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.best import DecisionAction
+from shardtune.api_schemas.retuning.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.db import outbox
 from shardtune.db.queries import best, fingerprints, retunes
-from shardtune.db.queries.fingerprints import ServedCase
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.queries.fingerprints import TargetFreshness
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.service.process.background import count_done, run_every
 from shardtune.service.process.context import Context
@@ -30,7 +30,7 @@ from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since
-from shardtune.tuner.freshness.staleness import CaseStanding, Machine, Marks, assess, marked
+from shardtune.tuner.freshness.staleness import Machine, Marks, TargetMeasurement, assess, marked
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ _MOST_BETWEEN_LOOKS_S = 30.0
 class _Move:
     """What is to become of one row."""
 
-    case: ServedCase
+    case: TargetFreshness
     was: Marks
     to: Marks
-    standing: CaseStanding
+    ranking_state: TargetMeasurement
 
     @property
     def is_told(self) -> bool:
@@ -56,7 +56,7 @@ def watch(context: Context) -> int:
     """Mark what the fleet of now makes stale or fresh, and announce what has settled; returns how many rows changed."""
     with context.db.read() as session:
         moves = list(_moves(context, session))
-    return count_done(moves, partial(_make, context), lambda move: move.case.case_key)
+    return count_done(moves, partial(_make, context), lambda move: move.case.target_key)
 
 
 async def keep_watching(context: Context) -> None:
@@ -109,47 +109,47 @@ def _moves(context: Context, session: Session) -> Iterator[_Move]:
     if not periods:
         return
     values = fingerprints.values(session, {case.fingerprint_key for case in cases})
-    known: dict[tuple[str, str, str], CaseStanding | None] = {}
+    known: dict[tuple[str, str, str], TargetMeasurement | None] = {}
     debounce = timedelta(seconds=context.settings.fingerprint_debounce_s)
-    standings = []
+    ranking_states = []
     for case in cases:
         kind = (case.project_id, case.fingerprint_key, case.cluster_json)
         if kind not in known:
             cluster = Cluster.model_validate_json(case.cluster_json)
             able = machines(context, periods, case.project_id, cluster)
             known[kind] = assess(values[case.fingerprint_key], cluster.nodes, able)
-        standings.append((case, known[kind]))
-    asked = _asked(standings)
-    for case, standing in standings:
-        if standing is None:
+        ranking_states.append((case, known[kind]))
+    asked = _asked(ranking_states)
+    for case, ranking_state in ranking_states:
+        if ranking_state is None:
             continue
         was = _marks(case)
         to = marked(
             was,
-            standing,
-            asked[case.project_id, case.case_key_without_fingerprint] == case.case_key,
+            ranking_state,
+            asked[case.project_id, case.target_key_without_fingerprint] == case.target_key,
             context.now(),
             debounce,
         )
         if to != was:
-            yield _Move(case, was, to, standing)
+            yield _Move(case, was, to, ranking_state)
 
 
-def _asked(standings: Sequence[tuple[ServedCase, CaseStanding | None]]) -> dict[tuple[str, str], str]:
+def _asked(ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]]) -> dict[tuple[str, str], str]:
     """By project and shape: the key of what whoever asks for the case is given, the newest fresh one before stale ones.
 
     The cases come newest first.
     """
     found: dict[tuple[str, str], tuple[bool, str]] = {}
-    for case, standing in standings:
-        is_fresh = case.freshness == Freshness.FRESH if standing is None else standing.changed_at is None
-        shape = (case.project_id, case.case_key_without_fingerprint)
+    for case, ranking_state in ranking_states:
+        is_fresh = case.freshness == Freshness.FRESH if ranking_state is None else ranking_state.changed_at is None
+        shape = (case.project_id, case.target_key_without_fingerprint)
         if shape not in found or (is_fresh and not found[shape][0]):
-            found[shape] = (is_fresh, case.case_key)
+            found[shape] = (is_fresh, case.target_key)
     return {shape: key for shape, (_, key) in found.items()}
 
 
-def _marks(case: ServedCase) -> Marks:
+def _marks(case: TargetFreshness) -> Marks:
     return Marks(
         case.freshness, case.changed_fields, case.stale_since, case.stale_announced_at, case.stale_announced_for
     )
@@ -158,7 +158,7 @@ def _marks(case: ServedCase) -> Marks:
 def _make(context: Context, move: _Move) -> bool:
     now, case = context.now(), move.case
     with context.db.write() as session:
-        row = best.lock(session, case.project_id, case.case_key)
+        row = best.lock(session, case.project_id, case.target_key)
         if row is None or row.version != case.version or row.serving is None:
             return False
         row.freshness, row.changed_fields = move.to.freshness, move.to.changed_fields
@@ -166,25 +166,25 @@ def _make(context: Context, move: _Move) -> bool:
         row.stale_announced_for = move.to.announced_for
         row.version += 1
         if move.is_told:
-            _announce(session, row, move.standing, now)
+            _announce(session, row, move.ranking_state, now)
         elif move.was.announced_at is not None and move.to.freshness == Freshness.FRESH:
             _take_back(context, session, row, now)
-    extra = {"case_key": case.case_key, "fields": move.to.changed_fields, "is_told": move.is_told}
+    extra = {"target_key": case.target_key, "fields": move.to.changed_fields, "is_told": move.is_told}
     log.info("best configuration is %s", move.to.freshness, extra=extra)
     return True
 
 
-def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now: datetime) -> None:
+def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasurement, now: datetime) -> None:
     """The history, webhooks, and a retune, if schedules and project have it so."""
     assert row.serving is not None
-    described = "; ".join(change.describe() for change in standing.changes if change.effect == Effect.STALE)
+    described = "; ".join(change.describe() for change in ranking_state.changes if change.effect == Effect.STALE)
     note_decision(session, row, row.serving, DecisionAction.STALE, SERVICE, described, now)
     data = {
         "project_id": row.project_id,
-        "case_key": row.case_key,
+        "target_key": row.target_key,
         "recommendation_id": row.serving.id,
-        "changed_fields": list(standing.stale_fields),
-        "changes": [change.model_dump(mode="json") for change in standing.changes],
+        "changed_fields": list(ranking_state.stale_fields),
+        "changes": [change.model_dump(mode="json") for change in ranking_state.changes],
     }
     outbox.notify(
         session, project_id=row.project_id, study_id=row.serving.study_id, kind=EventType.BEST_STALE, data=data, now=now
@@ -192,15 +192,15 @@ def _announce(session: Session, row: ServedCaseRow, standing: CaseStanding, now:
     queue.request(
         session,
         project_id=row.project_id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         cause=RetuneCause.FINGERPRINT,
-        changes=standing.stale_changes,
+        changes=ranking_state.stale_changes,
         not_before=now,
         now=now,
     )
 
 
-def _take_back(context: Context, session: Session, row: ServedCaseRow, now: datetime) -> None:
+def _take_back(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
     """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
     assert row.serving is not None
     note_decision(
@@ -212,6 +212,6 @@ def _take_back(context: Context, session: Session, row: ServedCaseRow, now: date
         "the hardware and software of the measurement are back",
         now,
     )
-    waiting = retunes.unfinished(session, row.project_id, row.case_key)
+    waiting = retunes.unfinished(session, row.project_id, row.target_key)
     if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == RetuneCause.FINGERPRINT:
         finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

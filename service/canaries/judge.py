@@ -12,13 +12,13 @@ from functools import partial
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.best import DecisionAction
-from shardtune.api_schemas.canaries import CanaryRole, CanaryVerdict
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.retunes import RetuneCause
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.best import DecisionAction
+from shardtune.api_schemas.retuning.canaries import CanaryRole, CanaryVerdict
+from shardtune.api_schemas.retuning.retunes import RetuneCause
+from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best, canaries, studies, workers
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.canaries import reference, send
@@ -56,7 +56,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         study, now = studies.lock(session, study_id), context.now()
         found = session.get(CanaryRow, canary_id)
         assert found is not None
-        row = best.lock(session, found.project_id, found.case_key)
+        row = best.lock(session, found.project_id, found.target_key)
         canary = canaries.lock(session, canary_id)
         if canary.ended_at is not None:
             return False  # another replica judged it since it was read
@@ -99,7 +99,7 @@ def _give_up(context: Context, session: Session, canary: CanaryRow, study: Study
     return True
 
 
-def _read(session: Session, canary: CanaryRow, study: StudyRow, row: ServedCaseRow, now: datetime) -> bool:
+def _read(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
     """Take in what the study measured; True where it looks slow, and more has to be known."""
     assert study.system_study is not None and row.serving is not None
     runs = reference.speeds(session, study)
@@ -130,7 +130,7 @@ def _read(session: Session, canary: CanaryRow, study: StudyRow, row: ServedCaseR
 
 
 def _peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
-    found = canaries.of_case(session, canary.project_id, canary.case_key)
+    found = canaries.of_case(session, canary.project_id, canary.target_key)
     return next((row for row in found if row.role == CanaryRole.PEER and row.tick == canary.tick), None)
 
 
@@ -148,7 +148,7 @@ def _fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) 
 
 
 def _drifted(
-    context: Context, session: Session, canary: CanaryRow, row: ServedCaseRow, compared: str, now: datetime
+    context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
     """The case is slower than it was: say so, and have it measured anew."""
     assert row.serving is not None
@@ -157,9 +157,9 @@ def _drifted(
     note_decision(session, row, row.serving, DecisionAction.REGRESSION, SERVICE, reason, now)
     notify(session, EventType.BEST_REGRESSION, row.serving, now, reason=reason, change=canary.change)
     queue.request(
-        session, project_id=row.project_id, case_key=row.case_key, cause=RetuneCause.DRIFT, not_before=now, now=now
+        session, project_id=row.project_id, target_key=row.target_key, cause=RetuneCause.DRIFT, not_before=now, now=now
     )
-    log.warning("what is served has become slower: %s", reason, extra={"case_key": row.case_key})
+    log.warning("what is served has become slower: %s", reason, extra={"target_key": row.target_key})
 
 
 def _end(canary: CanaryRow, verdict: CanaryVerdict, reason: str | None, now: datetime) -> None:

@@ -1,21 +1,21 @@
 """Read canaries."""
 
-from shardtune.api_schemas.canaries import Canary, CanaryPage
+from shardtune.api_schemas.retuning.canaries import Canary, CanaryPage
 from shardtune.db.queries import canaries
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.service.http import paging
 from shardtune.service.process.context import Context
 
 
-def page(context: Context, case_key: str | None, token: str | None, limit: int, project_id: str | None) -> CanaryPage:
+def page(context: Context, target_key: str | None, token: str | None, limit: int, project_id: str | None) -> CanaryPage:
     """Canaries of the sender's projects, newest first."""
     if not context.principal.sees(project_id):
         return CanaryPage(canaries=())
     only = project_id or context.principal.project_id
-    filters = (only, case_key)
+    filters = (only, target_key)
     after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = canaries.page(session, only, case_key, after, limit + 1)
+        rows = canaries.page(session, only, target_key, after, limit + 1)
         shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
         return CanaryPage(canaries=tuple(map(_view, shown)), next_page_token=following)
 
@@ -24,7 +24,7 @@ def _view(row: CanaryRow) -> Canary:
     return Canary(
         canary_id=row.id,
         project_id=row.project_id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         recommendation_id=row.recommendation_id,
         study_id=row.study_id,
         worker=row.worker.name,

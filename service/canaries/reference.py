@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.canaries import CanaryVerdict
+from shardtune.api_schemas.retuning.canaries import CanaryVerdict
 from shardtune.db.queries import best, canaries, trials
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import study_snapshot
@@ -34,9 +34,9 @@ class Normal:
     """tokens_per_s_per_gpu of one worker's canaries since, in order."""
 
 
-def normal(session: Session, row: ServedCaseRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
+def normal(session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
     """What the recommendation did when it was measured, and a worker's canaries of it since."""
-    known = canaries.of_case(session, row.project_id, row.case_key)
+    known = canaries.of_case(session, row.project_id, row.target_key)
     line = _line(
         session, serving, {canary.recommendation_id for canary in known if canary.verdict == CanaryVerdict.DRIFT}
     )
@@ -89,6 +89,6 @@ def speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[flo
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []
-    seen = study_snapshot.observation(trial, study.promotion_round)
-    runs = (*seen.confirmations, *([seen.measurement] if seen.measurement is not None else []))
+    seen = study_snapshot.observation(trial, study.comparison_round)
+    runs = (*seen.validation_runs, *([seen.measurement] if seen.measurement is not None else []))
     return [run.tokens_per_s_per_gpu for run in runs]

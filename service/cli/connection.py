@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.studies.study import Study
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE
 
 if TYPE_CHECKING:
     from shardtune.service import client as api
-    from shardtune.service.cli import stack
+    from shardtune.service.cli import local_stack
 else:
     api = LazyModule("shardtune.service.client")
-    stack = LazyModule("shardtune.service.cli.stack")
+    local_stack = LazyModule("shardtune.service.cli.local_stack")
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def connected(service: str | None, state_dir: Path, key_file: Path | None = None
         return
     if not state_dir.is_dir():
         raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
-    with _errors(), stack.state_directory(state_dir) as path, stack.local_service(path) as client:
+    with _errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:
         yield client
 
 
@@ -48,13 +48,13 @@ def running(service: str, key_file: Path | None = None) -> Iterator[api.ServiceC
 
 @contextmanager
 def _errors(where_silent: str = "see logs/service.log in the state directory") -> Iterator[None]:
-    """What the service refuses is bad input; what it cannot do is the platform's failure. `where_silent`: the remedy there."""
+    """What the service rejects is bad input; what it cannot do is the platform's failure. `where_silent`: the remedy there."""
     try:
         yield
-    except api.ServiceRefused as refused:
-        if refused.is_input_error:
-            raise InputError(*refused.lines()) from None
-        raise PlatformFailure(*refused.lines()) from None
+    except api.ServiceRejected as rejected:
+        if rejected.is_input_error:
+            raise InputError(*rejected.lines()) from None
+        raise PlatformFailure(*rejected.lines()) from None
     except api.ServiceUnreachable as error:
         raise PlatformFailure(f"{error}; {where_silent}") from None
 
@@ -84,8 +84,8 @@ def _named(client: api.ServiceClient, name: str) -> Study:
     """A study by its id, with help for what is likely meant by something else."""
     try:
         return client.study(name)
-    except api.ServiceRefused as refused:
-        if refused.status != 404:
+    except api.ServiceRejected as rejected:
+        if rejected.status != 404:
             raise
     ids = [study.study_id for study in client.studies(at_most=6)]
     hint = f"; for trial {name} of the last study: --which {name}" if name.isdecimal() else ""

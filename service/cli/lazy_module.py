@@ -4,9 +4,9 @@ The database, the predictor and the HTTP client take seconds to import; who asks
 waits for none of them. In the module of a command:
 
     if TYPE_CHECKING:
-        from shardtune.service.cli import stack
+        from shardtune.service.cli import local_stack
     else:
-        stack = LazyModule("shardtune.service.cli.stack")
+        local_stack = LazyModule("shardtune.service.cli.local_stack")
 """
 
 import gc

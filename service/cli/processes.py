@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.parent_death import dies_with_parent
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas.hardware import Cluster, Inventory
 from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
-from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.machines.hardware import Cluster, Inventory
+from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.http.validation_errors import (

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shardtune.api_schemas.studies import Contender, Promotion, Study, StudyResult, StudyState, Verdict
-from shardtune.api_schemas.trials import Rejection, Trial, TrialState
+from shardtune.api_schemas.studies.study import Contender, FinalComparison, Study, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.service.wording.trust import Trust, trust
 
@@ -26,8 +26,10 @@ def as_json(
         "undecided": result.undecided.model_dump(mode="json") if result.undecided else None,
         "against_defaults": [row.model_dump(mode="json") for row in result.against_defaults],
         "trust": [{"tone": reason.tone, "text": reason.text} for reason in reasons],
-        "promotion": result.promotion.model_dump(mode="json", exclude={"ratios"}) if result.promotion else None,
-        "restart": result.restart.model_dump(mode="json") if result.restart else None,
+        "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
+        if result.final_comparison
+        else None,
+        "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
         "trials": trial_counts(study.trials),
     }
     if result.speedup is not None:
@@ -57,7 +59,7 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
 def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
     """Why the answer can be believed, or not: what the study's page says under that title."""
     complete = [trial.config for trial in trials if trial.state is TrialState.COMPLETE]
-    fresh = study_words.fresh_runs(study, trials)
+    fresh = study_words.validation_runs(study, trials)
     of_best = [run.measurement for trial, run in fresh if trial.number == result.best.trial_number and run.measurement]
     return trust(study.model_copy(update={"result": result}), complete, of_best)
 
@@ -75,8 +77,8 @@ def as_text(
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate)))
     rows.append(("speed-up", _speedup(result)))
-    if result.promotion is not None:
-        rows.append(("promotion", _promotion(result.promotion)))
+    if result.final_comparison is not None:
+        rows.append(("final_comparison", _final_comparison(result.final_comparison)))
     rows.append(("trials", _counts(study)))
     rows += study_words.why_not(trials, rejections)
     reasons = _reasons(study, result, trials)
@@ -106,11 +108,11 @@ def _describe(contender: Contender) -> str:
 
 def _speedup(result: StudyResult) -> str:
     if result.speedup is None:
-        why = "nothing to compare" if result.promotion is None else "too few pairs"
+        why = "nothing to compare" if result.final_comparison is None else "too few pairs"
         return f"{why}: keep the baseline"
     low, high = result.speedup.ci95
     ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
-    pairs = f"{result.speedup.pairs} pairs of fresh runs (95 % interval)"
+    pairs = f"{result.speedup.pairs} paired runs (95 % interval)"
     if result.verdict is Verdict.CONFIRMED:
         return f"{ratio}, confirmed in {pairs}"
     word = "undecided" if result.verdict is Verdict.UNDECIDED else "not faster"
@@ -119,15 +121,15 @@ def _speedup(result: StudyResult) -> str:
     return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
 
 
-def _promotion(promotion: Promotion) -> str:
-    who = "1 candidate" if len(promotion.candidates) == 1 else f"{len(promotion.candidates)} candidates"
-    return f"{who} and the baseline run again: {promotion.runs} runs, {promotion.gpu_seconds:,.0f} GPU-seconds"
+def _final_comparison(final_comparison: FinalComparison) -> str:
+    who = "1 candidate" if len(final_comparison.candidates) == 1 else f"{len(final_comparison.candidates)} candidates"
+    return f"{who} and the baseline run again: {final_comparison.runs} runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
 
 
 def _counts(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
-        counts += f", and {study.rejected} configurations refused before they ran"
+        counts += f", and {study.rejected} configurations rejected before they ran"
     counts += f"; search ended: {study.reason}" if study.reason else ""
     return counts
 

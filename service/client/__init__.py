@@ -1,6 +1,6 @@
 """The HTTP client of our own service, for the command line and for scripts."""
 
 from shardtune.service.client.api import ServiceClient
-from shardtune.service.client.transport import ServiceError, ServiceRefused, ServiceUnreachable
+from shardtune.service.client.transport import ServiceError, ServiceRejected, ServiceUnreachable
 
-__all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
+__all__ = ["ServiceClient", "ServiceError", "ServiceRejected", "ServiceUnreachable"]

@@ -9,20 +9,20 @@ from typing import Self
 import httpx
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.best import BestConfig, Recommendation, Resolved, UserDecision
-from shardtune.api_schemas.comparisons import Comparison
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
-from shardtune.api_schemas.events import EventPage
-from shardtune.api_schemas.exports import Export
-from shardtune.api_schemas.insights import Importance, ParetoFront
-from shardtune.api_schemas.studies import Study, StudyRequest, StudyResult, StudyState
-from shardtune.api_schemas.study_changes import CloneRequest, Extension
-from shardtune.api_schemas.trials import Rejection, Trial
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.notifications.events import EventPage
+from shardtune.api_schemas.recommendations.best import BestConfig, Recommendation, Resolved, UserDecision
+from shardtune.api_schemas.studies.comparisons import Comparison
+from shardtune.api_schemas.studies.exports import Export
+from shardtune.api_schemas.studies.insights import Importance, ParetoFront
+from shardtune.api_schemas.studies.study import Study, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.client.fleet import FleetClient
-from shardtune.service.client.transport import Calls, ServiceError, ServiceRefused, ServiceUnreachable
+from shardtune.service.client.transport import Calls, ServiceError, ServiceRejected, ServiceUnreachable
 
-__all__ = ["ServiceClient", "ServiceError", "ServiceRefused", "ServiceUnreachable"]
+__all__ = ["ServiceClient", "ServiceError", "ServiceRejected", "ServiceUnreachable"]
 
 _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
@@ -71,9 +71,9 @@ class ServiceClient(FleetClient):
         params = {"study_id": study_id} if study_id else None
         return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
 
-    def best_config(self, case_key: str) -> BestConfig:
+    def best_config(self, target_key: str) -> BestConfig:
         """What is served under a key of an earlier answer."""
-        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"case_key": case_key}))
+        return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
         """The best configuration for a study's case, or the study that will know it: started now, or running already."""
@@ -81,11 +81,11 @@ class ServiceClient(FleetClient):
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
     def decide(
-        self, case_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
+        self, target_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
     ) -> Recommendation:
         """Pin, unpin, approve, reject or roll back what is served under a key."""
         body = {"note": note, "recommendation_id": recommendation_id}
-        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"case_key": case_key})
+        answer = self._calls.send("POST", f"/v1/best:{action}", body, {"target_key": target_key})
         return Recommendation.model_validate(answer)
 
     def study(self, study_id: str) -> Study:
@@ -178,11 +178,11 @@ class ServiceClient(FleetClient):
         return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
-        """Configurations the memory gate refused, with the reason of each."""
+        """Configurations the memory gate rejected, with the reason of each."""
         return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
-        """The answer of a finished study; refused with 409 before."""
+        """The answer of a finished study; rejected with 409 before."""
         return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
 
     def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
@@ -192,7 +192,7 @@ class ServiceClient(FleetClient):
         )
 
     def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
-        """The last one of a trial, or what became of its run; refused with 404 where nobody asked for one."""
+        """The last one of a trial, or what became of its run; rejected with 404 where nobody asked for one."""
         return TrialDiagnosis.model_validate(
             self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
         )
@@ -206,7 +206,7 @@ class ServiceClient(FleetClient):
         return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
 
     def compare(self, picks: Sequence[str]) -> Comparison:
-        """Configurations side by side: studies, `study:number`, retunes or case keys."""
+        """Configurations side by side: studies, `study:number`, retunes or target keys."""
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:

@@ -4,12 +4,12 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.costs import CostReport
-from shardtune.api_schemas.demand import Demand
-from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintRecord
-from shardtune.api_schemas.leases import Worker
-from shardtune.api_schemas.retunes import Retune
-from shardtune.api_schemas.schedules import Schedule, ScheduleSpec
+from shardtune.api_schemas.machines.demand import Demand
+from shardtune.api_schemas.machines.fingerprints import FingerprintDetail, FingerprintRecord
+from shardtune.api_schemas.retuning.costs import CostReport
+from shardtune.api_schemas.retuning.retunes import Retune
+from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec
+from shardtune.api_schemas.trials.leases import Worker
 from shardtune.service.client.transport import Calls
 
 _WORKERS = TypeAdapter(list[Worker])
@@ -82,7 +82,7 @@ class FleetClient:
         self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
 
     def retunes(self, **wanted: str | None) -> list[Retune]:
-        """Retunes, newest first; `case_key`, `schedule_id`, `state` choose."""
+        """Retunes, newest first; `target_key`, `schedule_id`, `state` choose."""
         chosen = {name: value for name, value in wanted.items() if value is not None}
         return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
 

@@ -2,7 +2,7 @@
 
 ServiceError
 ├── ServiceUnreachable   no answer
-└── ServiceRefused       an answer of 400 or above, as problem+json
+└── ServiceRejected       an answer of 400 or above, as problem+json
 """
 
 import random
@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import httpx
 
-from shardtune.api_schemas.credentials import KeySource
+from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.formatting import field_line
 
 _UNAUTHORIZED = 401
@@ -31,7 +31,7 @@ class ServiceUnreachable(ServiceError):
     """Nothing answers at the address."""
 
 
-class ServiceRefused(ServiceError):
+class ServiceRejected(ServiceError):
     """An RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value and message."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
@@ -56,7 +56,7 @@ class ServiceRefused(ServiceError):
 
 
 class _Bearer(httpx.Auth):
-    """Sends the key; where it is refused, sends the one that its file has by now."""
+    """Sends the key; where it is rejected, sends the one that its file has by now."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
@@ -99,7 +99,7 @@ class Calls:
         """The JSON that is answered.
 
         Raises:
-            ServiceUnreachable, ServiceRefused: after the patience, where waiting could have helped.
+            ServiceUnreachable, ServiceRejected: after the patience, where waiting could have helped.
         """
         # Named, so that it can be sent again whatever became of it.
         headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else {}
@@ -118,7 +118,7 @@ class Calls:
             problem = response.json()
         except ValueError:
             problem = {}
-        raise ServiceRefused(response.status_code, problem if isinstance(problem, dict) else {})
+        raise ServiceRejected(response.status_code, problem if isinstance(problem, dict) else {})
 
     def pages(
         self, path: str, name: str, params: Mapping[str, Any] | None = None, at_most: int | None = None
@@ -145,7 +145,7 @@ class Calls:
 
 
 def _pause_s(response: httpx.Response, attempt: int) -> float:
-    """What the service asks for, else more each time; spread, so that clients refused together do not return together."""
+    """What the service asks for, else more each time; spread, so that clients rejected together do not return together."""
     asked = response.headers.get("retry-after", "")
     if asked.isdecimal():
         return int(asked) * random.uniform(1.0, 1.25)

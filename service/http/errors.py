@@ -50,7 +50,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """Refused because of the state of things."""
+    """Rejected because of the state of things."""
 
 
 class Invalid(ApiError):

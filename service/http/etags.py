@@ -24,7 +24,7 @@ def of(value: BaseModel) -> str:
 
 
 def check(if_match: str | None, value: BaseModel) -> None:
-    """Refuse a change of something that is not what its sender saw.
+    """Reject a change of something that is not what its sender saw.
 
     Raises:
         PreconditionFailed: it has another tag.

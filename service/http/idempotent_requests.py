@@ -2,7 +2,7 @@
 
 A stored answer is looked for before the route runs: what the route checks (is a worker there, is the study open) holds
 for the first request only. The key is claimed by the first statement of the change's transaction: of two requests at
-once, the second waits for the first and then finds its answer. A refused request stores nothing, and may be sent again.
+once, the second waits for the first and then finds its answer. A rejected request stores nothing, and may be sent again.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Refuse what no database stores and no JSON says, once for every route: NUL characters and half surrogates in text,
+"""Reject what no database stores and no JSON says, once for every route: NUL characters and half surrogates in text,
 NaN and infinities, whole numbers beyond 64 bits; and what follows the question mark of an API address that its route does
 not read.
 
@@ -15,8 +15,8 @@ from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from shardtune.service.http.door import API, WITH_BODY
 from shardtune.service.http.errors import close_matches, invalid
+from shardtune.service.http.pre_body_auth import API, WITH_BODY
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
@@ -54,7 +54,7 @@ def _read_of_query(dependant: Dependant) -> Iterator[str]:
 
 
 def _check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
-    """Refuse a filter that nobody applies: its sender would take the answer for a filtered one.
+    """Reject a filter that nobody applies: its sender would take the answer for a filtered one.
 
     Raises:
         Invalid: names the first such parameter.
@@ -72,7 +72,7 @@ async def _check_form(request: Request) -> None:
     try:
         form = await request.form()
     except HTTPException:
-        # FastAPI's to refuse, or nobody's: the route takes no form.
+        # FastAPI's to reject, or nobody's: the route takes no form.
         return
     for name, entry in form.multi_items():
         check(name, "form")
@@ -96,7 +96,7 @@ async def _check_json(request: Request) -> None:
 
 
 def check(value: object, field: str) -> None:
-    """Refuse a value that cannot be stored or said.
+    """Reject a value that cannot be stored or said.
 
     Raises:
         Invalid: names the place within `field`.

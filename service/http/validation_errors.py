@@ -84,7 +84,7 @@ def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
 
 
 def _said_once(items: Sequence[Any]) -> list[Any]:
-    """Where each member of a union refuses the kind of a value, what the value may be is one error."""
+    """Where each member of a union rejects the kind of a value, what the value may be is one error."""
     kinds: dict[tuple[object, ...], list[str]] = {}
     for item in items:
         if item["type"] in _KINDS:
@@ -111,7 +111,7 @@ def _is_about_a_word(item: Any) -> bool:
 
 
 def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
-    """One member of a union took the value and found a mistake in it; others refuse its kind."""
+    """One member of a union took the value and found a mistake in it; others reject its kind."""
     if item["type"] not in _KINDS:
         return False
     start = place(item)
@@ -128,7 +128,7 @@ def place(item: Any) -> list[object]:
 
 
 def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
-    """A list is too short since its entries were refused, each with an error of its own."""
+    """A list is too short since its entries were rejected, each with an error of its own."""
     start = tuple(item["loc"])
     return item["type"] == "too_short" and any(
         len(other["loc"]) > len(start) and tuple(other["loc"][: len(start)]) == start for other in items

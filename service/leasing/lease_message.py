@@ -1,10 +1,10 @@
 """The lease as its worker gets it: the task, and the limits as seconds from now."""
 
-from shardtune.api_schemas.leases import Lease, ProfileTask, RestartTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import MeasurePlan
-from shardtune.api_schemas.trials import RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
-from shardtune.service.leasing import host_turns, run_limits
+from shardtune.service.leasing import host_exclusivity, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
 
@@ -26,7 +26,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
         heartbeat_s=settings.heartbeat_s,
         deadline_s=max(1.0, limits.deadline_s - elapsed_s),
         no_progress_s=limits.no_progress_s,
-        is_alone=host_turns.is_alone(run.purpose, study.system_study),
+        is_alone=host_exclusivity.is_alone(run.purpose, study.system_study),
     )
 
 
@@ -38,8 +38,8 @@ def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
 def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     spec = study.spec
     if run.trial is None:
-        return ProfileTask(model=spec.model, workload=spec.workload)
-    assert study.profile is not None
+        return ModelSummaryTask(model=spec.model, workload=spec.workload)
+    assert study.model_summary is not None
     on_cpu = study.cluster.device == "cpu"
     trial = TrialTask(
         model=spec.model,
@@ -48,16 +48,18 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         config=run.trial.config,
         plan=_plan(context.settings.measure, study, run, run.trial),
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
-        forward_flops_per_token=study.profile.forward_flops_per_token,
-        least_flops_per_token=study.profile.least_flops_per_token,
+        forward_flops_per_token=study.model_summary.forward_flops_per_token,
+        least_flops_per_token=study.model_summary.least_flops_per_token,
     )
     if run.purpose == RunPurpose.TRACE:
         return TraceTask(trial=trial)
-    return RestartTask(trial=trial, plan=context.settings.restart) if run.purpose == RunPurpose.RESTART else trial
+    return (
+        ResumeTask(trial=trial, plan=context.settings.resume_check) if run.purpose == RunPurpose.RESUME_CHECK else trial
+    )
 
 
 def _plan(usual: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """As precise as the run's decision needs. What an answer may rest on is never pruned: baselines, defaults, fresh runs."""
+    """As precise as the run's decision needs. What an answer may rest on is never pruned: baselines, defaults, validation runs."""
     update: dict[str, object] = {"undecided_s": run.undecided_s}
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
     if is_sampled and run.undecided_s is not None and study.spec.budget.prune:

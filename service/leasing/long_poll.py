@@ -6,11 +6,11 @@ from functools import partial
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.leases import Lease, LeaseRequest
+from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import auth
-from shardtune.service.leasing import choose_study
+from shardtune.service.leasing import claim
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 
@@ -47,20 +47,20 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
         work_signal.waiting -= 1
 
 
-def _enter(context: Context, request: LeaseRequest) -> Lease | choose_study.Idle:
+def _enter(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
     """The worker's live lease, else the next run of a block that it began: for what nobody else may have it waits for no turn."""
     begun = context.planner_cache.take_begun(request.session)
-    entry = choose_study.check_in(context, request)
+    entry = claim.check_in(context, request)
     if begun is None or isinstance(entry, Lease):
         return entry
-    return choose_study.claim_begun(context, request, entry.worker, begun) or entry
+    return claim.claim_begun(context, request, entry.worker, begun) or entry
 
 
 async def _claim(
     context: Context,
     http: Request,
     request: LeaseRequest,
-    entry: choose_study.Idle,
+    entry: claim.Idle,
     at_once_s: float | None,
     worker: WorkerRow | None,
 ) -> Lease | None:
@@ -73,17 +73,17 @@ async def _claim(
         return None
     seen, began_s = work_signal.seen, time.monotonic()
     found = await work_signal.in_thread(sender, partial(_look, context, request, worker))
-    if isinstance(found, choose_study.Idle):
+    if isinstance(found, claim.Idle):
         work_signal.found_nothing(found.kind, seen, found.reserved, began_s)
         return None
     return found
 
 
-def _look(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | choose_study.Idle | None:
+def _look(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | claim.Idle | None:
     """What a claim comes to; None where the key was revoked while it waited, which the next question is told."""
     if worker is None and not auth.is_still_good(context):
         return None
-    return choose_study.claim(context, request, worker)
+    return claim.claim(context, request, worker)
 
 
 async def keep_looking(context: Context) -> None:

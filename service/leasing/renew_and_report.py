@@ -1,28 +1,32 @@
 """Renew and finish leases.
 
-Queries live in db.queries.leases; what an end means lives in service.lifecycle.outcomes; who is given what in service.leasing.choose_study.
+Queries live in db.queries.leases; what an end means lives in service.lifecycle.outcomes; who is given what in service.leasing.claim.
 """
 
 from datetime import timedelta
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
-from shardtune.service.leasing import host_turns, preemption
+from shardtune.service.leasing import host_exclusivity, preemption
 from shardtune.service.lifecycle import advance, outcomes, traces
-from shardtune.service.lifecycle.held_run import hold
+from shardtune.service.lifecycle.locked_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import check_protocol, of_session
 
-_ENDS = ("measurement", "profile", "restart", "diagnosis", "failure")
-_END_OF = {RunPurpose.PROFILE: "profile", RunPurpose.RESTART: "restart", RunPurpose.TRACE: "diagnosis"}
+_ENDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
+_END_OF = {
+    RunPurpose.MODEL_SUMMARY: "model_summary",
+    RunPurpose.RESUME_CHECK: "resume_check",
+    RunPurpose.TRACE: "diagnosis",
+}
 """Of every other run: a measurement."""
 
 
@@ -65,7 +69,7 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
         before = context.planner_cache.snapshot(held.study.id, held.study.version)
         if before is not None:
             held.rejected = before.rejected
-        ended = host_turns.with_neighbours(session, held.run, _ended(report, key, told))
+        ended = host_exclusivity.with_neighbours(session, held.run, _ended(report, key, told))
         outcomes.settle(session, held, ended, context.now())
         confirming_s = None if before is None else _confirming_s(before, held.run, report)
         seen = study_snapshot.view(session, held.study, held.trials, held.rejected, confirming_s)
@@ -80,9 +84,9 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
 
 
 def _confirming_s(before: StudySnapshot, run: RunRow, report: Report) -> float:
-    """GPU-seconds of all promotions so far, without a question that would have what has changed written first."""
-    _, spent_s = before.promotion_cost
-    return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.CONFIRM else 0.0)
+    """GPU-seconds of all final comparisons so far, without a question that would have what has changed written first."""
+    _, spent_s = before.final_comparison_cost
+    return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.VALIDATION else 0.0)
 
 
 def _is_repeated(attempt: AttemptRow | None, report: Report, key: str) -> bool:
@@ -120,8 +124,8 @@ def _ended(report: Report, key: str, told: Diagnosis | None) -> JudgedEnd:
     return JudgedEnd(
         gpu_seconds=report.gpu_seconds,
         measurement=report.measurement,
-        profile=report.profile,
-        restart=report.restart,
+        model_summary=report.model_summary,
+        resume_check=report.resume_check,
         diagnosis=told,
         failure=report.failure,
         # A worker that itself says so is leaving in good order and hands the run back.

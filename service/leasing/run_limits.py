@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
@@ -20,7 +20,7 @@ class LeaseLimits(NamedTuple):
 
 def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
     """The limits of a run of this task."""
-    if run.trial is None or isinstance(task, ProfileTask):
+    if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
     # The prediction comes with the trial; what its search run measured is a statement more.
     slow_s = _SLOWER * (_predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0)
@@ -35,7 +35,7 @@ _SPARE = 1.5
 
 def foreseen_s(run: RunRow, task: Task) -> float:
     """How long a run will hardly exceed: by its trial's search run, else by what was predicted of a step."""
-    if run.trial is None or isinstance(task, ProfileTask):
+    if run.trial is None or isinstance(task, ModelSummaryTask):
         return _STARTS_S
     seen = next((done.measurement for done in run.trial.runs if done.purpose == RunPurpose.SEARCH), None)
     if seen is not None and isinstance(task, TrialTask):
@@ -44,7 +44,7 @@ def foreseen_s(run: RunRow, task: Task) -> float:
     return _STARTS_S + _SPARE * _steps(task) * step_s
 
 
-def _steps(task: TrialTask | RestartTask | TraceTask) -> int:
+def _steps(task: TrialTask | ResumeTask | TraceTask) -> int:
     """The fewest that a task's plan asks for, after as much warm-up as it allows."""
     if isinstance(task, TraceTask):
         return task.warmup_steps + _SLOWER * task.steps
@@ -59,7 +59,7 @@ def _measured_s(trial: TrialRow) -> float | None:
     return None if measured is None else measured.step_time_s
 
 
-def _predicted_s(trial: TrialRow, task: TrialTask | RestartTask | TraceTask) -> float | None:
+def _predicted_s(trial: TrialRow, task: TrialTask | ResumeTask | TraceTask) -> float | None:
     """A step as it was predicted; None where nobody knows."""
     if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None

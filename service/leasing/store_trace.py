@@ -1,6 +1,6 @@
 """Take the raw trace of a rank from the worker that recorded it, while it holds the run."""
 
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db import traces
 from shardtune.db.queries import leases
 from shardtune.service.http.errors import ApiError, Conflict, NotFound, invalid
@@ -12,7 +12,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def check_size(context: Context, size: int) -> None:
-    """Refuse what is not to be stored, before it is read.
+    """Reject what is not to be stored, before it is read.
 
     Raises:
         ApiError: 413, with both figures.

@@ -10,20 +10,20 @@ from typing import assert_never
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import StudyPhase, StudyPurpose, StudyState
-from shardtune.api_schemas.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.studies.study import StudyPhase, StudyPurpose, StudyState
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
-from shardtune.service.lifecycle.held_run import HeldRun
+from shardtune.service.lifecycle.locked_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_plan import (
     Complete,
     Confirm,
     Fail,
     NewConfirmation,
-    NewRestart,
+    NewResumeRun,
     NewTrial,
     Step,
     Wait,
@@ -35,7 +35,7 @@ from shardtune.service.recommendations import record
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
 from shardtune.tuner.search import stopping
-from shardtune.tuner.verdict.restart import RestartRun
+from shardtune.tuner.verdict.resume_check import ResumeRun
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def advance(context: Context, study_id: str, known: StudySnapshot | None = None)
     for _ in range(_MOST_STEPS):
         seen = seen or _look_at(context, study_id)
         step = plan(context, seen, may_ask=False)
-        if isinstance(step, Wait | NewTrial | NewConfirmation | NewRestart):
+        if isinstance(step, Wait | NewTrial | NewConfirmation | NewResumeRun):
             break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
@@ -64,19 +64,19 @@ def advance(context: Context, study_id: str, known: StudySnapshot | None = None)
 
 
 def begin_next(context: Context, session: Session, held: HeldRun, seen: StudySnapshot) -> tuple[StudySnapshot, bool]:
-    """Make the run that a user's promotion needs next right with the end of the one before, and say whether it is of the same
+    """Make the run that a user's final comparison needs next right with the end of the one before, and say whether it is of the same
     block: its worker takes it with one look, where it would plan it in transactions of its own. `seen`: after that end.
 
     The caller holds the study.
     """
     study = held.study
-    if study.purpose != StudyPurpose.USER or study.phase is not StudyPhase.CONFIRM:
+    if study.purpose != StudyPurpose.USER or study.phase is not StudyPhase.FINAL_COMPARISON:
         return seen, False
     step = plan(context, seen, may_ask=False)
     if not isinstance(step, NewConfirmation):
         return seen, False
     trial = next(row for row in held.trials if row.number == step.trial_number)
-    run = leases.add_run(session, study, trial, RunPurpose.CONFIRM, context.now(), step.block, step.undecided_s)
+    run = leases.add_run(session, study, trial, RunPurpose.VALIDATION, context.now(), step.block, step.undecided_s)
     study.version += 1
     return following(seen, step, study.version, run.state), run.block == held.run.block
 
@@ -88,7 +88,7 @@ def following(seen: StudySnapshot, planned: Step, version: int, state: TrialStat
         version=version,
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
-        has_restart_worker=True,
+        has_resume_worker=True,
         calibrations=NOTHING_LEARNT,
         hardware=None,
     )
@@ -96,13 +96,13 @@ def following(seen: StudySnapshot, planned: Step, version: int, state: TrialStat
         case NewTrial():
             made = Observation(len(seen.history), planned.config, planned.origin, state)
             known = {rejection.config.content_key() for rejection in seen.rejected}
-            refused = (one for one in planned.rejections if one.config.content_key() not in known)
-            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *refused))
+            rejected = (one for one in planned.rejections if one.config.content_key() not in known)
+            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *rejected))
         case NewConfirmation():
-            runs, gpu_seconds = seen.promotion_cost
-            return replace(seen, promotion_cost=(runs + 1, gpu_seconds))
-        case NewRestart():
-            return replace(seen, restarts=(*seen.restarts, RestartRun(planned.trial_number, state, None, None)))
+            runs, gpu_seconds = seen.final_comparison_cost
+            return replace(seen, final_comparison_cost=(runs + 1, gpu_seconds))
+        case NewResumeRun():
+            return replace(seen, restarts=(*seen.restarts, ResumeRun(planned.trial_number, state, None, None)))
         case _:
             raise AssertionError(f"{type(planned).__name__} makes no run")
 
@@ -166,7 +166,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
     where it `still_holds`."""
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
-    if not isinstance(step, NewConfirmation | NewRestart) and step.rejections:
+    if not isinstance(step, NewConfirmation | NewResumeRun) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
@@ -179,17 +179,17 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
         case NewConfirmation():
             again = trials.by_number(session, study.id, step.trial_number)
             assert again is not None
-            run = leases.add_run(session, study, again, RunPurpose.CONFIRM, now, step.block, step.undecided_s)
-        case NewRestart():
+            run = leases.add_run(session, study, again, RunPurpose.VALIDATION, now, step.block, step.undecided_s)
+        case NewResumeRun():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
-            run = leases.add_run(session, study, winner, RunPurpose.RESTART, now)
+            run = leases.add_run(session, study, winner, RunPurpose.RESUME_CHECK, now)
         case Confirm():
-            study.promotion = step.promotion
-            study.promotion_round += 1
-            study.phase = StudyPhase.CONFIRM
+            study.final_comparison = step.final_comparison
+            study.comparison_round += 1
+            study.phase = StudyPhase.FINAL_COMPARISON
             study.reason = step.reason or study.reason
-            log.info("search ended, promoting: %s", step.promotion, extra=extra)
+            log.info("search ended, promoting: %s", step.final_comparison, extra=extra)
         case Complete():
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)

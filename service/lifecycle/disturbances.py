@@ -2,11 +2,11 @@
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.trials import AttemptEnd, TrialState
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
 from shardtune.db.queries import fingerprints, leases
-from shardtune.service.lifecycle.held_run import HeldRun
+from shardtune.service.lifecycle.locked_run import HeldRun
 from shardtune.tuner.verdict import disturbance
 
 

@@ -5,12 +5,12 @@ from functools import partial
 
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
-from shardtune.service.lifecycle.held_run import hold
+from shardtune.service.lifecycle.locked_run import hold
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.process.background import count_done, run_every
 from shardtune.service.process.context import Context
@@ -72,4 +72,4 @@ def _spent(context: Context, study: StudyRow, run: RunRow) -> float:
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
-    return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.PROFILE else study.cluster.world_size)
+    return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size)

@@ -7,27 +7,27 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, TrialState
+from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.service.lifecycle import disturbances, script_backends, transitions
-from shardtune.service.lifecycle.held_run import HeldRun
+from shardtune.service.lifecycle.locked_run import HeldRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
-from shardtune.tuner.verdict import disturbance, ranking, restart
+from shardtune.tuner.verdict import disturbance, ranking, resume_check
 
 log = logging.getLogger(__name__)
 
 _SAME_END = 2
 """A platform fault is retried once; the same end twice is final."""
 _SAME_END_OF_STUDY = 3
-"""For the profile and fresh runs a lost worker counts less: the study (or a measured trial) hangs on them. A lost node never
+"""For the profile and validation runs a lost worker counts less: the study (or a measured trial) hangs on them. A lost node never
 counts by itself: only all tries together end the run."""
 _MOST_TRIES = 4
 """Whatever the ends: a run that never ends the same way twice is not retried forever."""
@@ -39,8 +39,8 @@ class JudgedEnd:
 
     gpu_seconds: float
     measurement: Measurement | None = None
-    profile: ModelProfile | None = None
-    restart: RestartMeasurement | None = None
+    model_summary: ModelSummary | None = None
+    resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
     failure: Failure | None = None
     is_release: bool = False
@@ -74,7 +74,7 @@ def next_state(
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:
         return TrialState.WAITING
-    if purpose == RunPurpose.PROFILE and failure.kind is FailureKind.CRASH:
+    if purpose == RunPurpose.MODEL_SUMMARY and failure.kind is FailureKind.CRASH:
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED
     lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
@@ -91,7 +91,7 @@ def settle(session: Session, held: HeldRun, ended: JudgedEnd, now: datetime) -> 
     """
     study, run, attempt = held.study, held.run, held.attempt(held.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
-    if run.purpose not in (RunPurpose.PROFILE, RunPurpose.TRACE):
+    if run.purpose not in (RunPurpose.MODEL_SUMMARY, RunPurpose.TRACE):
         # Read before anything changes: reading would write what has changed, and the rest again later.
         assert held.trials
     failure = ended.failure or _fault_found(session, held, ended)
@@ -114,24 +114,24 @@ def _close_run(run: RunRow, state: TrialState, ended: JudgedEnd, failure: Failur
     is_over = state is not TrialState.WAITING
     run.lease_until, run.log_tail = None, ended.log_tail
     run.measurement = ended.measurement if is_over else None
-    run.restart = ended.restart if is_over else None
+    run.resume_check = ended.resume_check if is_over else None
     run.diagnosis = ended.diagnosis if is_over else None
     run.failure = failure if is_over else None
 
 
 def _fault_found(session: Session, held: HeldRun, ended: JudgedEnd) -> Failure | None:
     study, run = held.study, held.run
-    if ended.restart is not None:
-        return restart.fault(ended.restart, study.spec.workload.recipe)
+    if ended.resume_check is not None:
+        return resume_check.fault(ended.resume_check, study.spec.workload.precision)
     if ended.measurement is None:
         return None
     if ended.measurement.suspect is not None:
         message = f"the numbers cannot be true: {ended.measurement.suspect}"[:4000]
         return Failure(kind=FailureKind.SUSPECT, message=message, conditions=ended.measurement.conditions)
     over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
-    if over is not None or run.purpose != RunPurpose.CONFIRM or run.trial is None:
+    if over is not None or run.purpose != RunPurpose.VALIDATION or run.trial is None:
         return over
-    history = [study_snapshot.observation(row, study.promotion_round) for row in held.trials]
+    history = [study_snapshot.observation(row, study.comparison_round) for row in held.trials]
     rejected = held.rejected
     return study_plan.confirm_failure(history, rejected, study.spec, run.trial.number, ended.measurement)
 
@@ -158,7 +158,7 @@ def _follow(session: Session, held: HeldRun, judged: JudgedEnd, now: datetime) -
     study, run = held.study, held.run
     if run.purpose == RunPurpose.TRACE:
         return  # The study has its answer, and what a profile saw or broke does not touch it.
-    if run.purpose == RunPurpose.PROFILE:
+    if run.purpose == RunPurpose.MODEL_SUMMARY:
         _follow_profile(session, study, run, judged, now)
         return
     assert run.trial is not None
@@ -169,33 +169,33 @@ def _follow(session: Session, held: HeldRun, judged: JudgedEnd, now: datetime) -
         assert judged.failure is not None
         if run.trial.state is TrialState.COMPLETE:
             transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
-        study.promotion = None
+        study.final_comparison = None
     _judge(session, study, held.trials, now)
 
 
 def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
-    """A restart check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
-    if run.purpose != RunPurpose.RESTART:
+    """A resume check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
+    if run.purpose != RunPurpose.RESUME_CHECK:
         return False
     assert run.trial is not None and judged.failure is not None
-    is_baseline = study.promotion is not None and run.trial.number == study.promotion.baseline
-    return is_baseline or not restart.refuses(judged.failure)
+    is_baseline = study.final_comparison is not None and run.trial.number == study.final_comparison.baseline
+    return is_baseline or not resume_check.rejects(judged.failure)
 
 
 def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: JudgedEnd, now: datetime) -> None:
     if run.state is TrialState.COMPLETE:
-        study.profile = judged.profile
-        assert judged.profile is not None
-        if judged.profile.note is not None:
-            study.notes = (*study.notes, judged.profile.note)
-        if judged.profile.attention is not None:
+        study.model_summary = judged.model_summary
+        assert judged.model_summary is not None
+        if judged.model_summary.note is not None:
+            study.notes = (*study.notes, judged.model_summary.note)
+        if judged.model_summary.attention is not None:
             study.notes = (
                 *study.notes,
-                f"attention: {judged.profile.attention}, since the architecture has no fused one",
+                f"attention: {judged.model_summary.attention}, since the architecture has no fused one",
             )
-        refusal = script_backends.narrow(study, judged.profile)
-        if refusal is not None:
-            transitions.end_study(session, study, StudyState.FAILED, refusal, now)
+        rejection = script_backends.narrow(study, judged.model_summary)
+        if rejection is not None:
+            transitions.end_study(session, study, StudyState.FAILED, rejection, now)
             return
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
@@ -207,9 +207,9 @@ def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: Judg
 def _judge(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
     """Compare all trajectories again, and turn out the trials that train something else."""
     rows = {row.number: row for row in trials}
-    history = [study_snapshot.observation(row, study.promotion_round) for row in rows.values()]
-    judgement = study_plan.judge(history, study.spec)
-    turned_out = {n: why for n, why in judgement.infeasible.items() if rows[n].state is TrialState.COMPLETE}
+    history = [study_snapshot.observation(row, study.comparison_round) for row in rows.values()]
+    parity_groups = study_plan.judge(history, study.spec)
+    turned_out = {n: why for n, why in parity_groups.infeasible.items() if rows[n].state is TrialState.COMPLETE}
     if turned_out:
         # One of them may have become complete just now, which is an event of its own.
         session.flush()
@@ -217,6 +217,6 @@ def _judge(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: d
         failure = Failure(kind=FailureKind.NUMERICS, message=reason)
         transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
         log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})
-        if study.promotion is not None and number in study.promotion.members:
-            study.promotion = None
-    study.best_so_far = ranking.best_so_far(history, judgement)
+        if study.final_comparison is not None and number in study.final_comparison.members:
+            study.final_comparison = None
+    study.best_so_far = ranking.best_so_far(history, parity_groups)

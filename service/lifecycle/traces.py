@@ -4,9 +4,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.studies import StudyState
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.studies.study import StudyState
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies, trials, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.process.context import Context
@@ -25,7 +25,7 @@ def why_not(study: StudyRow) -> str | None:
             f"cluster.nodes ({study.cluster.nodes}) must be 1, as the traces of several hosts lie apart; record them in your "
             "job: shardtune explain --trace"
         )
-    if study.profile is None:
+    if study.model_summary is None:
         return f"study {study.id} ended before its model was profiled"
     return None
 
@@ -58,9 +58,9 @@ def explained(context: Context, run_id: str, found: Diagnosis) -> Diagnosis:
     with context.db.read() as session:
         run = leases.get(session, run_id)
         study = studies.get(session, run.study_id) if run is not None else None
-        if run is None or run.trial is None or study is None or study.profile is None:
+        if run is None or run.trial is None or study is None or study.model_summary is None:
             return found
         measured = workers.by_session(session, run.worker_session or "")
-        config, spec, cluster, profile = run.trial.config, study.spec, study.cluster, study.profile
+        config, spec, cluster, model_summary = run.trial.config, study.spec, study.cluster, study.model_summary
         hardware = measured.offer.measured if measured is not None else None
-    return explain.explained(found, traced_trial.of_spec(spec, cluster, profile, config, hardware), hardware)
+    return explain.explained(found, traced_trial.of_spec(spec, cluster, model_summary, config, hardware), hardware)

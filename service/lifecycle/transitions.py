@@ -4,9 +4,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.studies import StudyPhase, StudyState
-from shardtune.api_schemas.trials import ALLOWED_MOVES, AttemptEnd, TrialState
+from shardtune.api_schemas.studies.study import StudyPhase, StudyState
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, AttemptEnd, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
-from shardtune.api_schemas.costs import CostReport
+from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.db.queries.gauges import Gauges
 
 _COST = ["project", "cause", "month"]

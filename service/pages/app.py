@@ -9,14 +9,14 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from shardtune.service.http.door import Entry
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
+from shardtune.service.http.pre_body_auth import Entry
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages import page_access
 from shardtune.service.pages.assets import Static, folder
 from shardtune.service.pages.page_access import ENTERS, LoginNeeded
-from shardtune.service.pages.rendering import PageRefused, render, see_other
+from shardtune.service.pages.rendering import PageRejected, render, see_other
 from shardtune.service.pages.routes import (
     api_docs,
     best,
@@ -50,7 +50,7 @@ def install(app: FastAPI) -> None:
     app.mount("/static", Static(directory=folder()), name="static")
     for kind in (ApiError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
-    app.add_exception_handler(PageRefused, _refused)
+    app.add_exception_handler(PageRejected, _rejected)
     app.add_exception_handler(LoginNeeded, _log_in)
 
 
@@ -93,5 +93,5 @@ async def _log_in(request: Request, _error: Exception) -> Response:
     return see_other("/login?" + urlencode({"to": wanted}))
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _rejected(request: Request, error: Exception) -> Response:
     return render(request, "error.html", status=403, title="That did not work", message=str(error), mistakes=[])

@@ -2,7 +2,7 @@
 
 Over TLS their names begin with `__Host-`: browsers then take such a cookie from this very host only, over TLS, for all of
 its addresses, so that no other site of the same domain can set one. Over plain HTTP, which is for the service's own
-machine, browsers would refuse that prefix, and the names are without it.
+machine, browsers would reject that prefix, and the names are without it.
 """
 
 import hashlib

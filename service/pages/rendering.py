@@ -16,7 +16,7 @@ from shardtune.api_schemas.strategies import Checkpointing
 from shardtune.db.clock import utc_now
 from shardtune.service.pages import assets, cookies, figures
 from shardtune.service.process.principal import LOCAL
-from shardtune.service.wording import diagnosis_words, told_apart
+from shardtune.service.wording import diagnosis_words, disambiguate
 from shardtune.service.wording.backend_words import BACKENDS
 from shardtune.service.wording.knob_words import knob_help
 
@@ -34,7 +34,7 @@ _HEADERS = {
 }
 
 
-class PageRefused(Exception):
+class PageRejected(Exception):
     """A form came without the token of the session it was made for."""
 
 
@@ -62,7 +62,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 def _checked(request: Request, csrf: Annotated[str, Form()] = "") -> None:
     owner = cookies.owner_of(request)
     if not owner or not hmac.compare_digest(cookies.form_token(owner).encode(), csrf.encode()):
-        raise PageRefused(
+        raise PageRejected(
             "This form is out of date, or was sent from elsewhere. Go back, reload the page, and send it again."
         )
 
@@ -104,7 +104,7 @@ def _time(moment: datetime | None, now: datetime) -> Markup:
 
 
 def _knob_value(value: Any, name: str) -> str:
-    return told_apart.knob_value(name, value)
+    return disambiguate.knob_value(name, value)
 
 
 def _environment() -> Environment:

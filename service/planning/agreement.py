@@ -4,44 +4,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas import formatting
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.studies import StudySpec
-from shardtune.api_schemas.trials import Rejection, TrialState
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.trial import Rejection, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import parity
-from shardtune.tuner.verdict.parity import Judgement
+from shardtune.tuner.verdict.parity import ParityGroups
 
 
 @dataclass(frozen=True)
 class Settled:
-    """The last judgement of a search, and how it came about."""
+    """The last parity groups of a search, and how it came about."""
 
-    judgement: Judgement
+    parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
 
 
-def judgement_at_the_end(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
-    """The judgement by two backends; by one, where every other backend had its chance and none is feasible."""
-    recipe, wanted = spec.workload.recipe, set(spec.space.backends)
-    judgement = parity.judge(history, recipe, single_backend=len(wanted) == 1)
+def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
+    """The parity groups by two backends; by one, where every other backend had its chance and none is feasible."""
+    precision, wanted = spec.workload.precision, set(spec.space.backends)
+    parity_groups = parity.judge(history, precision, single_backend=len(wanted) == 1)
     measured = {obs.config.backend for obs in history if obs.is_measured}
-    if judgement.reference is not None or len(measured) != 1:
-        return Settled(judgement)
+    if parity_groups.reference is not None or len(measured) != 1:
+        return Settled(parity_groups)
     if not wanted <= measured | _had_their_chance(history, rejected):
-        return Settled(judgement)
+        return Settled(parity_groups)
     only = next(iter(measured))
     note = f"only {only} configurations are feasible, so no other backend could confirm what they train"
-    return Settled(parity.judge(history, recipe, single_backend=True), (note,))
+    return Settled(parity.judge(history, precision, single_backend=True), (note,))
 
 
 def why_no_winner(
-    history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, judgement: Judgement
+    history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
 ) -> str | None:
     """Why there is no winner, None where there is one."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
         return _nothing_feasible(history, rejected)
-    if judgement.reference is not None:
+    if parity_groups.reference is not None:
         return None
     backends = {obs.config.backend for obs in measured}
     if len(backends) > 1:
@@ -56,7 +56,7 @@ def why_no_winner(
 
 
 def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends of which a configuration was refused by the gate, or ended without a measurement that counts."""
+    """Backends of which a configuration was rejected by the gate, or ended without a measurement that counts."""
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     tried = {obs.config.backend for obs in history if obs.state in ended}
     return tried | {rejection.config.backend for rejection in rejected}
@@ -67,7 +67,7 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
     if rejected:
         least = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         parts.append(
-            f"the memory prediction refused {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
+            f"the memory prediction rejected {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
             f"the closest needs at least {formatting.memory(least.needed_gib)} where {formatting.memory(least.available_gib)} are "
             f"available ({least.reason})"
         )
@@ -84,7 +84,7 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
 
 
 def _disagreement(complete: Sequence[Observation], spec: StudySpec) -> str:
-    bounds = parity.tolerance(spec.workload.recipe)
+    bounds = parity.tolerance(spec.workload.precision)
     first = complete[0]
     for other in complete[1:]:
         reason = parity.difference(first, other, bounds)

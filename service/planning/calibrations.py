@@ -13,10 +13,10 @@ from functools import partial
 from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.hardware import MeasuredHardware
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.system_studies import SystemStudyKind
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.db.queries import studies, trials, workers
 from shardtune.db.queries.trials import MeasuredRun
 from shardtune.db.tables.studies import StudyRow
@@ -94,9 +94,9 @@ def _compared(
 def _subject(session: Session, study_id: str) -> Subject | None:
     """What a study measured; None where its runs teach nothing, or not yet."""
     study = _study(session, study_id)
-    if study is None or study.profile is None or not study.profile.blocks or _is_repetition(study):
+    if study is None or study.model_summary is None or not study.model_summary.blocks or _is_repetition(study):
         return None
-    shape = traced_shape.of_study(study.spec.model, study.profile)
+    shape = traced_shape.of_study(study.spec.model, study.model_summary)
     if shape is None:
         return None
     return Subject(shape, study.spec.workload, study.cluster, trials.profiled_for(session, study_id))

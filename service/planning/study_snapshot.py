@@ -6,21 +6,21 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.promotion import PromotionField
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
-from shardtune.api_schemas.system_studies import SystemStudy
-from shardtune.api_schemas.trials import Rejection, RunPurpose, TrialState
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.studies.system_studies import SystemStudy
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
-from shardtune.tuner.verdict.promotion import FreshRun
-from shardtune.tuner.verdict.restart import RestartRun
+from shardtune.tuner.verdict.final_comparison import ValidationRun
+from shardtune.tuner.verdict.resume_check import ResumeRun
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class StudySnapshot:
     spec: StudySpec
     cluster: Cluster
     baseline: TrialConfig | None
-    profile: ModelProfile | None
+    model_summary: ModelSummary | None
     notes: tuple[str, ...]
     gpu_seconds: float
     started_at: datetime
     """From here its budget of time counts."""
-    promotion: PromotionField | None
+    final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
-    fresh: tuple[FreshRun, ...]
-    """Complete runs of this promotion, in order."""
-    promotion_cost: tuple[int, float]
-    """Runs and GPU-seconds of all promotions so far."""
+    fresh: tuple[ValidationRun, ...]
+    """Complete runs of this final comparison, in order."""
+    final_comparison_cost: tuple[int, float]
+    """Runs and GPU-seconds of all final comparisons so far."""
     has_waiting_run: bool
     has_open_run: bool
     calibrations: Calibrations = NOTHING_LEARNT
@@ -58,9 +58,9 @@ class StudySnapshot:
     """Of the machine under that fingerprint; None where nothing is asked."""
     system_study: SystemStudy | None = None
     warm: WarmStart | None = None
-    restarts: tuple[RestartRun, ...] = ()
+    restarts: tuple[ResumeRun, ...] = ()
     """Runs that ask a winner to go on from its checkpoint."""
-    has_restart_worker: bool = True
+    has_resume_worker: bool = True
     """A live worker understands such a run."""
 
     @property
@@ -70,10 +70,10 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """What waits is a restart check, and no worker that is left understands it."""
+        """What waits is a resume check, and no worker that is left understands it."""
         return (
             self.has_waiting_run
-            and not self.has_restart_worker
+            and not self.has_resume_worker
             and any(run.state is TrialState.WAITING for run in self.restarts)
         )
 
@@ -87,7 +87,7 @@ def view(
 ) -> StudySnapshot:
     """The study and its history as the transaction sees them.
 
-    `rows`, `rejected`, `confirming_s`: its trials, what was refused, and the GPU-seconds of its promotions, where these are known.
+    `rows`, `rejected`, `confirming_s`: its trials, what was rejected, and the GPU-seconds of its final comparisons, where these are known.
     """
     # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -95,7 +95,7 @@ def view(
     if rejected is None:
         rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
-    confirming = sum(run.purpose == RunPurpose.CONFIRM for run in runs)
+    confirming = sum(run.purpose == RunPurpose.VALIDATION for run in runs)
     if confirming_s is None:
         confirming_s = leases.gpu_seconds_confirming(session, study.id) if confirming else 0.0
     return StudySnapshot(
@@ -106,16 +106,16 @@ def view(
         spec=study.spec,
         cluster=study.cluster,
         baseline=study.baseline,
-        profile=study.profile,
+        model_summary=study.model_summary,
         notes=tuple(study.notes),
         gpu_seconds=study.gpu_seconds,
         started_at=study.started_at or study.created_at,
-        promotion=study.promotion,
-        history=tuple(observation(row, study.promotion_round) for row in rows),
+        final_comparison=study.final_comparison,
+        history=tuple(observation(row, study.comparison_round) for row in rows),
         rejected=rejected,
-        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.promotion_round)) is not None),
-        promotion_cost=(confirming, confirming_s),
-        restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESTART),
+        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.comparison_round)) is not None),
+        final_comparison_cost=(confirming, confirming_s),
+        restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
         has_waiting_run=TrialState.WAITING in opened,
         has_open_run=bool(opened),
         system_study=study.system_study,
@@ -124,7 +124,7 @@ def view(
 
 
 def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) -> set[TrialState]:
-    if study.phase is StudyPhase.PROFILE:
+    if study.phase is StudyPhase.MODEL_SUMMARY:
         # The only run that is no trial's.
         return leases.open_states(session, [study.id]).get(study.id, set())
     return {run.state for row in rows for run in row.runs if run.state.is_open}
@@ -143,25 +143,25 @@ def _warm(session: Session, system_study: SystemStudy | None) -> WarmStart | Non
         return None
     rows = trials.of_study(session, earlier.id)
     return WarmStart(
-        earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.promotion_round) for row in rows)
+        earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.comparison_round) for row in rows)
     )
 
 
-def _fresh(run: RunRow, promotion_round: int) -> FreshRun | None:
-    if not _counts(run, promotion_round) or run.trial is None or run.block is None or run.measurement is None:
+def _fresh(run: RunRow, comparison_round: int) -> ValidationRun | None:
+    if not _counts(run, comparison_round) or run.trial is None or run.block is None or run.measurement is None:
         return None
     seen = run.measurement.conditions
     hosts = frozenset(seen.hosts if seen is not None else ())
-    return FreshRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts)
+    return ValidationRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts)
 
 
-def _restart(run: RunRow) -> RestartRun:
+def _restart(run: RunRow) -> ResumeRun:
     assert run.trial is not None
-    return RestartRun(run.trial.number, run.state, run.restart, run.failure)
+    return ResumeRun(run.trial.number, run.state, run.resume_check, run.failure)
 
 
-def observation(row: TrialRow, promotion_round: int) -> Observation:
-    """A trial as the tuner sees it; fresh runs of earlier promotions do not count."""
+def observation(row: TrialRow, comparison_round: int) -> Observation:
+    """A trial as the tuner sees it; validation runs of earlier final comparisons do not count."""
     return Observation(
         number=row.number,
         config=row.config,
@@ -169,13 +169,15 @@ def observation(row: TrialRow, promotion_round: int) -> Observation:
         state=row.state,
         measurement=next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None),
         failure=row.failure,
-        confirmations=tuple(run.measurement for run in row.runs if _counts(run, promotion_round) and run.measurement),
+        validation_runs=tuple(
+            run.measurement for run in row.runs if _counts(run, comparison_round) and run.measurement
+        ),
     )
 
 
-def _counts(run: RunRow, promotion_round: int) -> bool:
+def _counts(run: RunRow, comparison_round: int) -> bool:
     return (
-        run.purpose == RunPurpose.CONFIRM
-        and run.promotion_round == promotion_round
+        run.purpose == RunPurpose.VALIDATION
+        and run.comparison_round == comparison_round
         and run.state is TrialState.COMPLETE
     )

@@ -11,12 +11,12 @@ from shardtune.db.clock import utc_now
 from shardtune.db.session import Database
 from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
-from shardtune.service.process.case_cache import KnownCases
+from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
 from shardtune.service.process.known_senders import KnownSenders
-from shardtune.service.process.look_ups import LookUps
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
+from shardtune.service.process.target_cache import KnownTargets
 from shardtune.service.process.usage_counts import Uses
 from shardtune.service.process.work_signal import WorkSignal
 from shardtune.service.settings import Settings
@@ -52,7 +52,7 @@ class Context:
     now: Callable[[], datetime] = utc_now
     """The clock of everything that is stored: in a service the database's. Tests turn their own."""
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
-    cases: KnownCases = field(default_factory=KnownCases)
+    cases: KnownTargets = field(default_factory=KnownTargets)
     work_signal: WorkSignal = field(default_factory=WorkSignal)
     event_signal: EventSignal = field(default_factory=EventSignal)
     stream_limits: StreamLimits = field(default_factory=StreamLimits)

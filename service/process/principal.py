@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.keys import DEFAULT_PROJECT, Scope
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT, Scope
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ class Uses:
         self._guard = threading.Lock()
         self._counts: Counter[tuple[str, str]] = Counter()
 
-    def add(self, project_id: str, case_key: str) -> None:
+    def add(self, project_id: str, target_key: str) -> None:
         with self._guard:
-            self._counts[project_id, case_key] += 1
+            self._counts[project_id, target_key] += 1
 
     def take(self) -> Mapping[tuple[str, str], int]:
         """The counts since the last call."""

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 
-from shardtune.service.process.turns import Turns
+from shardtune.service.process.fair_queue import Turns
 
 Looked = TypeVar("Looked")
 

@@ -11,19 +11,19 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import (
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.best import (
     Answer,
     DecisionAction,
     RecommendationState,
     Renewed,
 )
-from shardtune.api_schemas.cases import Case
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.studies import StudyResult
+from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.db import outbox
 from shardtune.db.queries import best
-from shardtune.db.tables.best import DecisionRow, RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
@@ -57,16 +57,16 @@ def needs_approval(context: Context, study: StudyRow) -> bool:
     return context.settings.requires_approval or study.project.requires_approval
 
 
-def served_case(session: Session, study: StudyRow, now: datetime) -> ServedCaseRow:
+def served_case(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
     """The row of what a study decided, made if there is none; held until the transaction ends."""
     assert study.fingerprint is not None
     case = Case(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
         session,
         study.project_id,
-        case.case_key(study.fingerprint.value),
+        case.target_key(study.fingerprint.value),
         now,
-        case_key_without_fingerprint=case.case_key_without_fingerprint,
+        target_key_without_fingerprint=case.target_key_without_fingerprint,
         model_key=case.model_key,
         model_type=case.model_type,
         device=study.cluster.device,
@@ -75,7 +75,7 @@ def served_case(session: Session, study: StudyRow, now: datetime) -> ServedCaseR
 
 def recommend(
     session: Session,
-    row: ServedCaseRow,
+    row: TuningTargetRow,
     study: StudyRow,
     result: StudyResult,
     now: datetime,
@@ -86,7 +86,7 @@ def recommend(
     found = RecommendationRow(
         id=f"rec-{secrets.token_hex(8)}",
         project_id=study.project_id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         study_id=study.id,
         state=RecommendationState.PROPOSED,
         answer=Answer(
@@ -111,7 +111,7 @@ def notify(session: Session, event: EventType, found: RecommendationRow, now: da
     best_of = found.answer.result.best
     data = {
         "project_id": found.project_id,
-        "case_key": found.case_key,
+        "target_key": found.target_key,
         "recommendation_id": found.id,
         "description": best_of.description,
         "tokens_per_s_per_gpu": best_of.tokens_per_s_per_gpu,
@@ -139,12 +139,12 @@ def project_of(context: Context, named: str | None) -> str:
     return project_id
 
 
-def unknown_key(case_key: str) -> NotFound:
+def unknown_key(target_key: str) -> NotFound:
     """Nothing was ever measured under this key."""
-    return NotFound("unknown_best", f"case_key ({case_key}) has no answer; POST /v1/best:resolve starts a study")
+    return NotFound("unknown_best", f"target_key ({target_key}) has no answer; POST /v1/best:resolve starts a study")
 
 
-def serve(session: Session, row: ServedCaseRow, found: RecommendationRow, now: datetime, is_new: bool = True) -> None:
+def serve(session: Session, row: TuningTargetRow, found: RecommendationRow, now: datetime, is_new: bool = True) -> None:
     """Give this out from now on. The caller holds the row. `is_new`: it has just been measured."""
     if row.serving is not None and row.serving.id != found.id:
         row.serving.state = RecommendationState.RETIRED
@@ -160,7 +160,7 @@ def serve(session: Session, row: ServedCaseRow, found: RecommendationRow, now: d
 
 def note_decision(
     session: Session,
-    row: ServedCaseRow,
+    row: TuningTargetRow,
     found: RecommendationRow,
     action: DecisionAction,
     by: str,
@@ -171,7 +171,7 @@ def note_decision(
     session.add(
         DecisionRow(
             project_id=row.project_id,
-            case_key=row.case_key,
+            target_key=row.target_key,
             recommendation_id=found.id,
             action=action,
             by=by,

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import DecisionAction, RecommendationState, Renewed
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.studies import StudyResult, Verdict
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import (
@@ -29,7 +29,7 @@ from shardtune.service.recommendations.record import (
 SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: what is served there is faster"
 
 
-def keep(session: Session, old: ServedCaseRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
+def keep(session: Session, old: TuningTargetRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
     """The incumbent still stands: it is fresh again, with what the study measured. The caller holds study and row."""
     assert study.result is not None
     found = _renew(session, old, study, study.result, why, now)
@@ -37,7 +37,7 @@ def keep(session: Session, old: ServedCaseRow, study: StudyRow, why: str, now: d
     return found
 
 
-def replace(context: Context, session: Session, old: ServedCaseRow, study: StudyRow, why: str) -> str:
+def replace(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, why: str) -> str:
     """Another configuration was shown to be faster: serve it, or put it to those who decide; says which.
 
     The caller holds study and row.
@@ -54,7 +54,7 @@ def replace(context: Context, session: Session, old: ServedCaseRow, study: Study
         notify(session, EventType.BEST_PROPOSED, found, now, reason=why)
         return PROPOSED
     serving = row.serving
-    is_other = row.case_key != old.case_key and serving is not None and not _is_of(study.result, serving)
+    is_other = row.target_key != old.target_key and serving is not None and not _is_of(study.result, serving)
     if is_other and serving is not None and speed(serving) >= speed(found):
         found.state = RecommendationState.RETIRED
         note_decision(session, row, found, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
@@ -67,14 +67,14 @@ def replace(context: Context, session: Session, old: ServedCaseRow, study: Study
     return SERVED
 
 
-def leave(session: Session, old: ServedCaseRow, why: str, now: datetime) -> None:
+def leave(session: Session, old: TuningTargetRow, why: str, now: datetime) -> None:
     """Nothing was decided: what is served stays as it is, stale where it was. The caller holds the row."""
     if old.serving is not None:
         note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, why[:2000], now)
 
 
 def _renew(
-    session: Session, old: ServedCaseRow, study: StudyRow, result: StudyResult, why: str, now: datetime
+    session: Session, old: TuningTargetRow, study: StudyRow, result: StudyResult, why: str, now: datetime
 ) -> RecommendationRow:
     incumbent = old.serving
     assert incumbent is not None
@@ -100,21 +100,21 @@ def _renew(
     return found
 
 
-def _supersede(session: Session, old: ServedCaseRow, row: ServedCaseRow, now: datetime) -> None:
+def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
     """The case goes on under its new key, with the consent given under the old one."""
-    if (row.project_id, row.case_key) == (old.project_id, old.case_key) or old.superseded_by == row.case_key:
+    if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
     assert old.serving is not None
     row.is_pinned = row.is_pinned or old.is_pinned
     row.uses, row.planned_gpu_seconds = max(row.uses, old.uses), row.planned_gpu_seconds or old.planned_gpu_seconds
-    row.superseded_by, old.superseded_by = None, row.case_key
+    row.superseded_by, old.superseded_by = None, row.target_key
     old.version += 1
     row.version += 1
-    note_decision(session, old, old.serving, DecisionAction.SUPERSEDED, SERVICE, f"by case_key {row.case_key}", now)
+    note_decision(session, old, old.serving, DecisionAction.SUPERSEDED, SERVICE, f"by target_key {row.target_key}", now)
     session.flush()
 
 
-def is_incumbent(row: ServedCaseRow, study: StudyRow) -> bool:
+def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
     """Whether what is served now is what the study took for the incumbent."""
     return row.serving is not None and row.serving.answer.result.best.config == study.baseline
 

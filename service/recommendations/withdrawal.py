@@ -4,16 +4,16 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import DecisionAction, RecommendationState
-from shardtune.api_schemas.events import EventType
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
 from shardtune.db.queries import best
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.recommendations.record import note_decision, notify, serve
 
 
 def withdraw(session: Session, found: RecommendationRow, by: str, why: str, now: datetime) -> None:
     """Of a recommendation that is served or waits for approval. The caller holds its study."""
-    row = best.lock(session, found.project_id, found.case_key)
+    row = best.lock(session, found.project_id, found.target_key)
     assert row is not None, found.id
     earlier = None
     if row.serving_id == found.id:
@@ -29,7 +29,7 @@ def withdraw(session: Session, found: RecommendationRow, by: str, why: str, now:
     session.flush()
 
 
-def _serve_instead(session: Session, row: ServedCaseRow, earlier: RecommendationRow | None, now: datetime) -> None:
+def _serve_instead(session: Session, row: TuningTargetRow, earlier: RecommendationRow | None, now: datetime) -> None:
     row.is_pinned = False
     if earlier is not None:
         serve(session, row, earlier, now, is_new=False)

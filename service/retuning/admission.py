@@ -7,8 +7,8 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
-from shardtune.api_schemas.retunes import RetuneCause
-from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.api_schemas.retuning.retunes import RetuneCause
+from shardtune.api_schemas.retuning.schedules import ScheduleSpec
 from shardtune.db.queries import retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget

@@ -4,8 +4,8 @@ import math
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import Speedup
-from shardtune.api_schemas.trials import TrialOrigin
+from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.trials.trial import TrialOrigin
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan
 from shardtune.service.retuning import challengers
@@ -16,7 +16,7 @@ from shardtune.tuner.verdict.challenge import Finding
 def of(session: Session, study: StudyRow) -> Finding:
     """Of a complete challenge."""
     history = tuple(challengers.observed(session, study))
-    promoted = study.result.promotion if study.result is not None else None
+    promoted = study.result.final_comparison if study.result is not None else None
     first = None
     if study.result is not None and promoted is not None:
         first = challenge.first_ratio(history, study.result.baseline.trial_number, promoted.candidates[0])
@@ -41,7 +41,7 @@ def seen(log_ratios: list[float]) -> str:
 
 def log_ratios(study: StudyRow) -> list[float]:
     """log(challenger / incumbent) of each pair; empty where nobody came near."""
-    promoted = study.result.promotion if study.result is not None else None
+    promoted = study.result.final_comparison if study.result is not None else None
     return [math.log(ratio) for ratio in promoted.ratios] if promoted is not None else []
 
 

@@ -12,12 +12,12 @@ from typing import assert_never
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies import Budget, StudyState, Verdict
-from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.retuning.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies.study import Budget, StudyState, Verdict
+from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import best, retunes, studies, workers
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Conflict
@@ -45,9 +45,9 @@ def start(context: Context, retune: RetuneRow) -> str:
     with context.db.read() as session:
         if studies.get(session, study_id) is not None:
             return study_id
-        row = best.current(session, retune.project_id, retune.case_key)
+        row = best.current(session, retune.project_id, retune.target_key)
         if row is None or row.serving is None:
-            raise Conflict("nothing_to_decide", f"nothing is served under {retune.case_key}; there is no incumbent")
+            raise Conflict("nothing_to_decide", f"nothing is served under {retune.target_key}; there is no incumbent")
         origin = system_studies.origin(session, row.serving)
         worker = system_studies.worker_for(context, session, row, retune.cause)
         chosen, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
@@ -74,8 +74,8 @@ def advance(context: Context, retune: RetuneRow) -> None:
         held = [studies.lock(session, name) for name in ids]
         if not held:
             return
-        known = best.current(session, retune.project_id, retune.case_key)
-        old = best.lock(session, known.project_id, known.case_key) if known is not None else None
+        known = best.current(session, retune.project_id, retune.target_key)
+        old = best.lock(session, known.project_id, known.target_key) if known is not None else None
         row = retunes.lock(session, retune.id)
         if row.state is not RetuneState.RUNNING or row.search_study_id != retune.search_study_id:
             return
@@ -92,7 +92,7 @@ class _Step:
     """One step of a retune, under its locks."""
 
     def __init__(
-        self, context: Context, session: Session, retune: RetuneRow, old: ServedCaseRow | None, held: list[StudyRow]
+        self, context: Context, session: Session, retune: RetuneRow, old: TuningTargetRow | None, held: list[StudyRow]
     ) -> None:
         self.context, self.session, self.retune, self.old = context, session, retune, old
         self.challenge, self.study = held[0], held[-1]
@@ -147,7 +147,7 @@ class _Step:
         queue.request(
             self.session,
             project_id=self.retune.project_id,
-            case_key=self.retune.case_key,
+            target_key=self.retune.target_key,
             cause=cause,
             changes=changes,
             schedule_id=self.retune.schedule_id,

@@ -7,10 +7,10 @@ from numpy import float64
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.cases import Case
+from shardtune.api_schemas.recommendations.tuning_targets import Case
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.queries import best, trials
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.calibrations import Experience
@@ -26,7 +26,7 @@ _MOST_PREDICTED = 1500
 
 
 def choose(
-    planner_cache: PlannerCache, session: Session, row: ServedCaseRow, origin: StudyRow, fingerprint_key: str
+    planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
     """At most three configurations, and in words where each comes from."""
     assert row.serving is not None
@@ -41,7 +41,7 @@ def choose(
 
 def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
     """A study's trials as the tuner sees them."""
-    return (study_snapshot.observation(row, study.promotion_round) for row in trials.of_study(session, study.id))
+    return (study_snapshot.observation(row, study.comparison_round) for row in trials.of_study(session, study.id))
 
 
 def unpaired(session: Session, study: StudyRow) -> str:
@@ -62,11 +62,11 @@ def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[Tr
     return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
 
 
-def _known_there(session: Session, row: ServedCaseRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
+def _known_there(session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
     """What a study of its own has found for the case on the present fingerprint."""
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
-    key = Case(origin.spec.model, origin.spec.workload, origin.cluster).case_key(fingerprint.value)
+    key = Case(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)
     there = best.served(session, row.project_id, key)
     if there is None or there.serving is None:
         return None
@@ -81,13 +81,13 @@ def _favourites(
     incumbent: TrialConfig,
     fingerprint_key: str,
 ) -> tuple[TrialConfig, ...]:
-    profile = origin.profile
-    shape = traced_shape.of_study(origin.spec.model, profile) if profile is not None else None
-    if shape is None or profile is None:
+    model_summary = origin.model_summary
+    shape = traced_shape.of_study(origin.spec.model, model_summary) if model_summary is not None else None
+    if shape is None or model_summary is None:
         return ()
     spec = origin.spec
     cores = origin.fingerprint.value.cpu_count if origin.fingerprint else None
-    built = space.build(spec.workload, origin.cluster, profile, spec.space, cores)
+    built = space.build(spec.workload, origin.cluster, model_summary, spec.space, cores)
     past = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
     present = calibrations.of(planner_cache, session, fingerprint_key, origin.project_id)
     # Before anything ran there, what its software and hardware teach is what the old ones taught.

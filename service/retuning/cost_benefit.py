@@ -1,6 +1,6 @@
 """The ledger of a retune: what it costs against what its answer can save over the training run it is for. Pure rules."""
 
-from shardtune.api_schemas.retunes import RetuneOutcome
+from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
 def saving(planned_gpu_seconds: float, speed_ratio: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.retunes import RetuneCause, RetuneOutcome, RetuneState
 from shardtune.db.limits import is_outage
 from shardtune.db.queries import retunes, studies
 from shardtune.db.tables.retunes import RetuneRow

@@ -11,9 +11,9 @@ from typing import assert_never
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.fingerprints import FieldChange
-from shardtune.api_schemas.retunes import RetuneCause, RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import Trigger
+from shardtune.api_schemas.machines.fingerprints import FieldChange
+from shardtune.api_schemas.retuning.retunes import RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import Trigger
 from shardtune.db.limits import is_outage
 from shardtune.db.queries import best, retunes, schedules
 from shardtune.db.tables.retunes import RetuneRow
@@ -45,7 +45,7 @@ def request(
     session: Session,
     *,
     project_id: str,
-    case_key: str,
+    target_key: str,
     cause: RetuneCause,
     changes: Sequence[FieldChange] = (),
     schedule_id: str | None = None,
@@ -57,11 +57,11 @@ def request(
     That one takes in the changes. While it is queued, a change puts it off to the later moment (a rolling
     upgrade is one event), and a person who asks brings it forward and makes it theirs.
     """
-    asked = _policy(session, project_id, case_key, cause, schedule_id)
+    asked = _policy(session, project_id, target_key, cause, schedule_id)
     row, is_new = retunes.put(
         session,
         project_id,
-        case_key,
+        target_key,
         cause,
         not_before,
         now,
@@ -70,7 +70,7 @@ def request(
         planned_gpu_seconds=asked.planned_gpu_seconds,
     )
     if is_new:
-        log.info("retune requested", extra={"retune": row.id, "case_key": case_key, "cause": cause})
+        log.info("retune requested", extra={"retune": row.id, "target_key": target_key, "cause": cause})
         if asked.why_not is not None:
             retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
         return row
@@ -95,9 +95,9 @@ class _Policy:
     why_not: str | None = None
 
 
-def _policy(session: Session, project_id: str, case_key: str, cause: RetuneCause, schedule_id: str | None) -> _Policy:
+def _policy(session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None) -> _Policy:
     """A change or drift is the business of the schedules for that, if any covers the case; else of the project."""
-    case = best.served(session, project_id, case_key)
+    case = best.served(session, project_id, target_key)
     why_not = None
     found = schedules.get(session, schedule_id) if schedule_id is not None else None
     trigger = _TRIGGERS.get(cause)

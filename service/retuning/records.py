@@ -6,12 +6,12 @@ from dataclasses import astuple
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.costs import price_of
-from shardtune.api_schemas.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.retuning.costs import price_of
+from shardtune.api_schemas.retuning.retunes import Gain, PlannedRun, Retune, RetuneOutcome, RetunePage, RetuneState
+from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best, retunes, studies
 from shardtune.db.queries.retunes import RetuneFilter
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
@@ -88,7 +88,7 @@ def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) 
     if not context.principal.sees(wanted.project_id):
         return RetunePage(retunes=())
     wanted = RetuneFilter(
-        wanted.project_id or context.principal.project_id, wanted.case_key, wanted.schedule_id, wanted.states
+        wanted.project_id or context.principal.project_id, wanted.target_key, wanted.schedule_id, wanted.states
     )
     filters = astuple(wanted)
     with context.db.read() as session:
@@ -98,17 +98,17 @@ def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) 
         return RetunePage(retunes=_views(context, session, shown), next_page_token=following)
 
 
-def plan(context: Context, case_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
+def plan(context: Context, target_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
     """Declare the training run a best configuration is for; retunes from now on are held against it.
 
     Raises:
         NotFound: nothing is known under the key.
     """
     with context.db.write() as session:
-        known = best.current(session, project_of(context, project_id), case_key)
-        row = best.lock(session, known.project_id, known.case_key) if known is not None else None
+        known = best.current(session, project_of(context, project_id), target_key)
+        row = best.lock(session, known.project_id, known.target_key) if known is not None else None
         if row is None:
-            raise unknown_key(case_key)
+            raise unknown_key(target_key)
         hours = planned.planned_gpu_hours
         row.planned_gpu_seconds = None if hours is None else hours * 3600
     return planned
@@ -129,18 +129,18 @@ def finish(
 
 def _views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
     """Retunes as users read them, with what is served of their cases."""
-    served = best.served_of(session, {(row.project_id, row.case_key) for row in rows})
+    served = best.served_of(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour
-    return tuple(_view(session, row, served.get((row.project_id, row.case_key)), price) for row in rows)
+    return tuple(_view(session, row, served.get((row.project_id, row.target_key)), price) for row in rows)
 
 
-def _view(session: Session, row: RetuneRow, case: ServedCaseRow | None, price: float | None) -> Retune:
+def _view(session: Session, row: RetuneRow, case: TuningTargetRow | None, price: float | None) -> Retune:
     answer = case.serving.answer if case is not None and case.serving is not None else None
     spent = row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row)
     return Retune(
         retune_id=row.id,
         project_id=row.project_id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         cause=row.cause,
         model=answer.model.name if answer else None,
         workload=answer.workload if answer else None,

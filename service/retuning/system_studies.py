@@ -6,15 +6,15 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from shardtune.api_schemas.retunes import RetuneCause
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Budget, StudyPhase, StudyPurpose, StudySpec, StudyState
-from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyPurpose, StudySpec, StudyState
+from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import leases, studies
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.process.context import Context
@@ -39,17 +39,17 @@ def add(
     known = studies.get(session, study_id)
     if known is not None:
         return known
-    profile = _profile(session, earlier, fingerprint_key)
+    model_summary = _model_summary(session, earlier, fingerprint_key)
     study = StudyRow(
         id=study_id,
         project_id=earlier.project_id,
         purpose=StudyPurpose.CANARY if system_study.kind == SystemStudyKind.CANARY else StudyPurpose.RETUNE,
         state=StudyState.RUNNING,
-        phase=StudyPhase.PROFILE if profile is None else StudyPhase.SEARCH,
+        phase=StudyPhase.MODEL_SUMMARY if model_summary is None else StudyPhase.SEARCH,
         spec=_spec(earlier, incumbent, system_study, budget),
         cluster=earlier.cluster,
         baseline=incumbent,
-        profile=profile,
+        model_summary=model_summary,
         fingerprint_key=fingerprint_key,
         notes=tuple(notes),
         system_study=system_study,
@@ -58,8 +58,8 @@ def add(
     )
     session.add(study)
     session.flush()
-    if profile is None:
-        leases.add_run(session, study, None, RunPurpose.PROFILE, now)
+    if model_summary is None:
+        leases.add_run(session, study, None, RunPurpose.MODEL_SUMMARY, now)
     return study
 
 
@@ -86,7 +86,7 @@ def able(context: Context, session: Session, project_id: str, model: ModelSpec, 
     ]
 
 
-def worker_for(context: Context, session: Session, row: ServedCaseRow, cause: RetuneCause) -> WorkerRow:
+def worker_for(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
     """Whose fingerprint the incumbent is challenged on: after a change, that of the worker which changed last.
 
     Raises:
@@ -112,14 +112,14 @@ def _spec(earlier: StudyRow, incumbent: TrialConfig | None, system_study: System
     return earlier.spec.model_copy(update=changes)
 
 
-def _profile(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelProfile | None:
+def _model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
     """The model is counted again only where something that counts it has changed."""
     if earlier.fingerprint is None:
         return None
     if earlier.fingerprint_key == fingerprint_key:
-        return earlier.profile
+        return earlier.model_summary
     now = session.get(FingerprintRow, fingerprint_key)
     assert now is not None
     was = earlier.fingerprint.value
     is_same = (was.torch, was.transformers) == (now.value.torch, now.value.transformers)
-    return earlier.profile if is_same else None
+    return earlier.model_summary if is_same else None

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from shardtune.api_schemas.best import (
+from shardtune.api_schemas.recommendations.best import (
     BestConfig,
     ConfidenceLevel,
     DecisionPage,
@@ -17,10 +17,10 @@ from shardtune.api_schemas.best import (
     ResolveRequest,
     UserDecision,
 )
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
-from shardtune.service.best import lookup, resolving
+from shardtune.service.best import lookup, resolve
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import NotAcceptable, invalid
@@ -74,7 +74,7 @@ def read_best_config(
     context: InContext,
     request: Request,
     response: Response,
-    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
     cluster: Annotated[
         str | None,
@@ -84,7 +84,7 @@ def read_best_config(
         ),
     ] = None,
     workload: Annotated[
-        str | None, Query(description="The whole workload as JSON; a recipe left out is the one that fits.")
+        str | None, Query(description="The whole workload as JSON; a precision left out is the one that fits.")
     ] = None,
     match: Annotated[
         Literal["nearest", "exact"], Query(description="`exact`: of this case only; else what is nearest to it, too.")
@@ -96,13 +96,13 @@ def read_best_config(
     format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
     project: InProject = None,
 ) -> BestConfig | Response:
-    """The configuration to train with: by `case_key`, or by model, cluster and workload. Changes nothing, costs little."""
-    if case_key is not None:
-        found = lookup.by_key(context, case_key, project)
+    """The configuration to train with: by `target_key`, or by model, cluster and workload. Changes nothing, costs little."""
+    if target_key is not None:
+        found = lookup.by_key(context, target_key, project)
     else:
         wanted = lookup.cases_of(context, *best_query.case(model, cluster, workload), project)
         found = lookup.by_case(context, wanted, None if match == "exact" else lowest_confidence, project)
-    context.uses.add(record.project_of(context, project), found.case_key)
+    context.uses.add(record.project_of(context, project), found.target_key)
     response.headers["Vary"] = "Accept"
     form = format or _accepted(request.headers.get("accept", "*/*"))
     tag = lookup.tag_of(found)
@@ -137,7 +137,7 @@ def resolve_best_config(
     context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
 ) -> Resolved:
     """What is known (200), or the one study of this case that will know (202): started, or running already."""
-    resolved, response.status_code = resolving.resolve(context, body, once, project)
+    resolved, response.status_code = resolve.resolve(context, body, once, project)
     if resolved.study is not None:
         response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
     return resolved
@@ -146,14 +146,14 @@ def resolve_best_config(
 @router.get("/recommendations", dependencies=READ, responses=problems("invalid_page_token"))
 def list_recommendations(
     context: InContext,
-    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
+    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     state: Annotated[list[RecommendationState] | None, Query()] = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> RecommendationPage:
     """What studies recommended, newest first; `state=proposed` are those that wait for approval."""
     states = tuple(sorted(set(state or ())))
-    return decisions.page(context, case_key, states, page_token, limit)
+    return decisions.page(context, target_key, states, page_token, limit)
 
 
 @router.get(
@@ -161,14 +161,14 @@ def list_recommendations(
 )
 def list_decisions(
     context: InContext,
-    case_key: InStudyKey,
+    target_key: InStudyKey,
     response: Response,
     limit: InLimit = 50,
     page_token: InPageToken = None,
     project: InProject = None,
 ) -> DecisionPage:
     """Every decision about a case, by the service and by people, newest first; the ETag changes with each."""
-    page, response.headers["ETag"] = decisions.history(context, case_key, page_token, limit, project)
+    page, response.headers["ETag"] = decisions.history(context, target_key, page_token, limit, project)
     return page
 
 
@@ -183,7 +183,7 @@ def decide_on_best(
     context: InContext,
     action: UserDecision,
     once: InOnce,
-    case_key: Annotated[
+    target_key: Annotated[
         str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case; here or in the body.")
     ] = None,
     body: DecisionRequest = DecisionRequest(),
@@ -192,21 +192,23 @@ def decide_on_best(
 ) -> Recommendation:
     """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it).
 
-    `If-Match`: the ETag of `GET /v1/best?case_key=` or of `GET /v1/best:history`.
+    `If-Match`: the ETag of `GET /v1/best?target_key=` or of `GET /v1/best:history`.
     """
 
-    def is_unchanged(row: ServedCaseRow) -> None:
+    def is_unchanged(row: TuningTargetRow) -> None:
         lookup.check_unchanged(context, row, if_match)
 
-    return decisions.decide(context, _one_key(case_key, body.case_key), action, body, once, project, is_unchanged)
+    return decisions.decide(context, _one_key(target_key, body.target_key), action, body, once, project, is_unchanged)
 
 
 def _one_key(in_query: str | None, in_body: str | None) -> str:
     if in_query is not None and in_body is not None and in_query != in_body:
-        raise invalid("case_key", in_body, f"case_key ({in_body}) is another one in the query ({in_query}); give one")
+        raise invalid(
+            "target_key", in_body, f"target_key ({in_body}) is another one in the query ({in_query}); give one"
+        )
     found = in_query or in_body
     if found is None:
-        raise invalid("case_key", None, "case_key is required; give it in the query or in the body")
+        raise invalid("target_key", None, "target_key is required; give it in the query or in the body")
     return found
 
 

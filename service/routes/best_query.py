@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from shardtune.api_schemas.hardware import Cluster
 from shardtune.api_schemas.known_fields import fields_at
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import WorkloadRequest
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid, from_value_error
 from shardtune.service.http.input_guard import check
@@ -29,7 +29,7 @@ def case(
     """
     missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
     if missing:
-        message = "is required where case_key is not given; add it"
+        message = "is required where target_key is not given; add it"
         errors = [FieldError(field=name, message=message) for name in missing]
         raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
     given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}

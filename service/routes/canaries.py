@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.canaries import CanaryPage
+from shardtune.api_schemas.retuning.canaries import CanaryPage
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.canaries import read
@@ -19,10 +19,10 @@ router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requir
 @router.get("", responses=problems("invalid_page_token"))
 def list_canaries(
     context: InContext,
-    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
     project: InProject = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> CanaryPage:
     """When what is served was run again, on which worker, and whether it was as fast as it had been. Newest first."""
-    return read.page(context, case_key, page_token, limit, project)
+    return read.page(context, target_key, page_token, limit, project)

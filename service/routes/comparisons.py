@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.comparisons import MOST_COMPARED, Comparison
+from shardtune.api_schemas.studies.comparisons import MOST_COMPARED, Comparison
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.process.context import InContext
@@ -22,7 +22,7 @@ def read_comparison(
             min_length=1,
             max_length=MOST_COMPARED,
             description="A study's id (its answer), `study-id:number` (a trial), a retune's id (its study's answer) or a "
-            "`case_key` (what is served); up to four.",
+            "`target_key` (what is served); up to four.",
             examples=[["study-0123456789ab", "study-0123456789ab:0"]],
         ),
     ],

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.costs import CostReport
+from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.service.access import costs
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
@@ -21,5 +21,5 @@ def read_costs(
     project: InProject = None,
     months: Annotated[int, Query(ge=1, le=120, description="The present one and those before it.")] = costs.MONTHS,
 ) -> CostReport:
-    """GPU-seconds by project, month and cause (search, promotion, challenge, diagnosis, canary), and their price where one is set."""
+    """GPU-seconds by project, month and cause (search, final comparison, challenge, diagnosis, canary), and their price where one is set."""
     return costs.report(context, project, months)

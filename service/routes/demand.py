@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from shardtune.api_schemas.demand import Demand
+from shardtune.api_schemas.machines.demand import Demand
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.process.context import InContext

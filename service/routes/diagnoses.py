@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from starlette.responses import Response
 
-from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems

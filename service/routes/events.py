@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request, Response
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.events import EventPage
+from shardtune.api_schemas.notifications.events import EventPage
 from shardtune.service.access import streams
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires

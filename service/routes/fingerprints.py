@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.fingerprints import FingerprintDetail, FingerprintPage
+from shardtune.api_schemas.machines.fingerprints import FingerprintDetail, FingerprintPage
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from shardtune.api_schemas.keys import (
+from shardtune.api_schemas.access.keys import (
     PROJECT_PATTERN,
     ApiKey,
     ApiKeyPage,

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from pydantic import ValidationError
 
-from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import errors

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.retunes import PlannedRun, Retune, RetunePage, RetuneState
+from shardtune.api_schemas.retuning.retunes import PlannedRun, Retune, RetunePage, RetuneState
 from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
@@ -24,7 +24,7 @@ _READ = [requires(Action.READ_STUDIES)]
 @router.get("/retunes", dependencies=_READ, responses=problems("invalid_page_token"))
 def list_retunes(
     context: InContext,
-    case_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
     schedule_id: Annotated[str | None, Query(max_length=32, description="Only those this schedule asked for.")] = None,
     state: Annotated[list[RetuneState] | None, Query(description="Only these states.")] = None,
     project: InProject = None,
@@ -32,7 +32,7 @@ def list_retunes(
     page_token: InPageToken = None,
 ) -> RetunePage:
     """What was, is and will be measured again: why, what it cost, and what came of it. Newest first."""
-    wanted = RetuneFilter(project, case_key, schedule_id, tuple(sorted(set(state or ()))))
+    wanted = RetuneFilter(project, target_key, schedule_id, tuple(sorted(set(state or ()))))
     return records.page(context, wanted, page_token, limit)
 
 
@@ -57,6 +57,6 @@ def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
     dependencies=[requires(Action.PLAN_RUN)],
     responses=problems("unknown_best", "unknown_project"),
 )
-def plan_run(context: InContext, case_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
+def plan_run(context: InContext, target_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
     """Declare the training run a best configuration is for; what its retunes cost is held against what they save there."""
-    return records.plan(context, case_key, planned, project)
+    return records.plan(context, target_key, planned, project)

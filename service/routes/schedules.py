@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from starlette.convertors import StringConvertor, register_url_convertor
 
-from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
+from shardtune.api_schemas.retuning.schedules import Schedule, SchedulePage, ScheduleSpec, TickPage
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags

@@ -4,12 +4,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.insights import Importance, ParetoFront
-from shardtune.api_schemas.keys import PROJECT_PATTERN
-from shardtune.api_schemas.studies import Study, StudyPage, StudyRequest, StudyResult, StudyState
-from shardtune.api_schemas.study_changes import CloneRequest, Extension
-from shardtune.api_schemas.trials import RejectionPage, TrialPage, TrialState
+from shardtune.api_schemas.access.keys import PROJECT_PATTERN
+from shardtune.api_schemas.studies.exports import Export, ExportFormat
+from shardtune.api_schemas.studies.insights import Importance, ParetoFront
+from shardtune.api_schemas.studies.study import Study, StudyPage, StudyRequest, StudyResult, StudyState
+from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.trials.trial import RejectionPage, TrialPage, TrialState
 from shardtune.db.queries.studies import StudyFilter
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
@@ -208,7 +208,7 @@ def list_trials(
 def list_rejections(
     context: InContext, study_id: InStudyId, limit: InLimit = 100, page_token: InPageToken = None
 ) -> RejectionPage:
-    """Configurations the memory gate refused, with the reason of each."""
+    """Configurations the memory gate rejected, with the reason of each."""
     return create_and_read.rejection_page(context, study_id, page_token, limit)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from shardtune.api_schemas.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.api_schemas.notifications.webhooks import Delivery, Webhook, WebhookSpec, WebhookWithSecret
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems

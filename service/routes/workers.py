@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from shardtune.api_schemas.leases import Registered, Registration, Worker, WorkerPage
+from shardtune.api_schemas.trials.leases import Registered, Registration, Worker, WorkerPage
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import assert_never
 
-from shardtune.api_schemas.schedules import CatchUp, ScheduleSpec
+from shardtune.api_schemas.retuning.schedules import CatchUp, ScheduleSpec
 
 
 @dataclass(frozen=True)

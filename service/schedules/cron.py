@@ -18,7 +18,7 @@ _LOOKED_AT = 400
 
 
 def check(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
-    """Refuse what cannot be run.
+    """Reject what cannot be run.
 
     Raises:
         ValueError: not cron, never due, or due more often than every `least_gap_s` seconds.

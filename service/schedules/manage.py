@@ -5,7 +5,7 @@ import secrets
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
+from shardtune.api_schemas.retuning.schedules import Schedule, SchedulePage, ScheduleSpec, Tick, TickPage
 from shardtune.db.queries import best, keys, schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.http import etags, paging
@@ -174,11 +174,11 @@ def _check_cron(context: Context, spec: ScheduleSpec) -> None:
 
 
 def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
-    for key in spec.cases.case_keys:
+    for key in spec.cases.target_keys:
         row = best.served(session, project_id, key)
         if row is None or row.serving is None:
-            message = f"case_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
-            raise invalid("cases.case_keys", key, message)
+            message = f"target_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
+            raise invalid("cases.target_keys", key, message)
 
 
 def _tick(row: ScheduleTickRow) -> Tick:

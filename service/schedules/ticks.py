@@ -13,8 +13,8 @@ from itertools import takewhile
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import RetuneCause
-from shardtune.api_schemas.schedules import Overlap, ScheduleSpec, TickKind, TickState, Trigger
+from shardtune.api_schemas.retuning.retunes import RetuneCause
+from shardtune.api_schemas.retuning.schedules import Overlap, ScheduleSpec, TickKind, TickState, Trigger
 from shardtune.db.queries import schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.canaries import send
@@ -155,7 +155,7 @@ def _ask(
         queue.request(
             session,
             project_id=row.project_id,
-            case_key=key,
+            target_key=key,
             cause=cause,
             schedule_id=row.id,
             not_before=now,

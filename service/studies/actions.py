@@ -2,8 +2,8 @@
 
 import logging
 
-from shardtune.api_schemas.studies import Study, StudyState
-from shardtune.api_schemas.study_changes import CloneRequest
+from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study_changes import CloneRequest
 from shardtune.db.queries import studies
 from shardtune.service.access import quotas
 from shardtune.service.http import etags

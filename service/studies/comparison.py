@@ -6,28 +6,28 @@ from statistics import median
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.comparisons import (
+from shardtune.api_schemas.retuning.costs import price_of
+from shardtune.api_schemas.studies.comparisons import (
     MOST_COMPARED,
     ComparedConfig,
     Comparison,
     KnobDifference,
     MeasuredSpeed,
 )
-from shardtune.api_schemas.costs import price_of
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.studies import Speedup, StudyResult
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.studies.study import Speedup, StudyResult
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import best, retunes, studies, trials
 from shardtune.db.tables.studies import StudyRow, TrialRow
 from shardtune.service.process.context import Context
 from shardtune.tuner.search.space.flat import flatten
 
-_CASE_KEY = re.compile(r"[0-9a-f]{32}")
+_TARGET_KEY = re.compile(r"[0-9a-f]{32}")
 _MOST_DIGITS = 9
 
 
 def compare(context: Context, picks: Sequence[str]) -> Comparison:
-    """Each pick is a study (its answer), `study:number` (a trial), a retune (its study's answer) or a case key (what is served)."""
+    """Each pick is a study (its answer), `study:number` (a trial), a retune (its study's answer) or a target key (what is served)."""
     found, missing = [], []
     with context.db.read() as session:
         for pick in dict.fromkeys(picks[:MOST_COMPARED]):
@@ -59,7 +59,7 @@ def _side(context: Context, session: Session, pick: str) -> ComparedConfig | Non
 
 def _meant(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
     """The study of that name, and the trial that is its answer."""
-    if _CASE_KEY.fullmatch(name):
+    if _TARGET_KEY.fullmatch(name):
         case = best.current(session, context.principal.home, name)
         served = case.serving if case is not None else None
         return (served.study, served.answer.result.best.trial_number) if served is not None else (None, None)
@@ -78,7 +78,7 @@ def _compared(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfi
     again = [
         run.measurement.tokens_per_s_per_gpu
         for run in row.runs
-        if run.purpose == RunPurpose.CONFIRM and run.promotion_round == study.promotion_round and run.measurement
+        if run.purpose == RunPurpose.VALIDATION and run.comparison_round == study.comparison_round and run.measurement
     ]
     spent = sum(attempt.gpu_seconds or 0.0 for run in row.runs for attempt in run.attempts)
     measured = searched or next((run.measurement for run in row.runs if run.measurement), None)

@@ -8,11 +8,19 @@ from dataclasses import astuple, replace
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import Resolved
-from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.keys import DEFAULT_PROJECT
-from shardtune.api_schemas.studies import Contender, Study, StudyPage, StudyPhase, StudyRequest, StudyResult, StudyState
-from shardtune.api_schemas.trials import RejectionPage, RunPurpose, TrialPage, TrialState
+from shardtune.api_schemas.access.keys import DEFAULT_PROJECT
+from shardtune.api_schemas.recommendations.best import Resolved
+from shardtune.api_schemas.studies.exports import Export, ExportFormat
+from shardtune.api_schemas.studies.study import (
+    Contender,
+    Study,
+    StudyPage,
+    StudyPhase,
+    StudyRequest,
+    StudyResult,
+    StudyState,
+)
+from shardtune.api_schemas.trials.trial import RejectionPage, RunPurpose, TrialPage, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.queries.studies import StudyFilter
 from shardtune.db.tables.studies import StudyRow
@@ -23,7 +31,7 @@ from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
-from shardtune.service.studies.chosen_recipe import chosen_recipe
+from shardtune.service.studies.choose_precision import choose_precision
 from shardtune.service.studies.placement import placed
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
@@ -55,8 +63,8 @@ def create(
         cluster, worker = placed(request, live)
         if worker is not None:
             compatibility.check_model(request.model, worker)
-        recipe, recipe_notes = chosen_recipe(request, compatibility.dtypes_of(cluster, live))
-        spec = request.with_recipe(recipe)
+        precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
+        spec = request.with_precision(precision)
         baseline = validation.check(spec, cluster)
     with once.write(context) as session:
         now = context.now()
@@ -66,11 +74,11 @@ def create(
             project_id=project_id,
             resolve_key=resolve_key,
             state=StudyState.WAITING if worker is None else StudyState.RUNNING,
-            phase=StudyPhase.PROFILE,
+            phase=StudyPhase.MODEL_SUMMARY,
             spec=spec,
             cluster=cluster,
             baseline=baseline.config,
-            notes=(*recipe_notes, *baseline.notes),
+            notes=(*precision_notes, *baseline.notes),
             created_at=now,
             started_at=None if worker is None else now,
         )
@@ -80,7 +88,7 @@ def create(
         except IntegrityError:
             message = f"study_id ({study_id}) is taken; choose another, or leave it out"
             raise Conflict("study_exists", message) from None
-        leases.add_run(session, study, None, RunPurpose.PROFILE, now)
+        leases.add_run(session, study, None, RunPurpose.MODEL_SUMMARY, now)
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
         created = views.study(study, {}, 0)
         if resolve_key is None:
@@ -147,7 +155,7 @@ def trial_page(
 
 
 def rejection_page(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
-    """Configurations the memory gate refused."""
+    """Configurations the memory gate rejected."""
     after = paging.start(token, [study_id], paging.whole_number)
     with context.db.read() as session:
         must_exist(context, session, study_id)
@@ -204,7 +212,7 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
     trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
         raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
-    seen = study_snapshot.observation(trial, row.promotion_round)
+    seen = study_snapshot.observation(trial, row.comparison_round)
     if seen.measurement is None:
         raise Conflict(
             "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import Study, StudyState
+from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.db.queries import best, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http import etags

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.demand import Demand, Need
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.machines.demand import Demand, Need
+from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context

@@ -4,7 +4,7 @@ import logging
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.diagnosis_runs import StoredTrace, TrialDiagnosis
+from shardtune.api_schemas.trials.diagnosis_runs import StoredTrace, TrialDiagnosis
 from shardtune.db import traces as stored_traces
 from shardtune.db.queries import studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow

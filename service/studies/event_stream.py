@@ -9,7 +9,7 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.events import Event, EventPage
+from shardtune.api_schemas.notifications.events import Event, EventPage
 from shardtune.db.queries import events
 from shardtune.service.access import auth, streams
 from shardtune.service.process.background import run_every

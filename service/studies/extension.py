@@ -1,4 +1,4 @@
-"""More budget for a study: its search goes on from the stored trials, or its promotion with more pairs.
+"""More budget for a study: its search goes on from the stored trials, or its final comparison with more pairs.
 
 The answer it has stands until the renewed one takes its place.
 """
@@ -8,9 +8,9 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import Study, StudyPhase, StudyState, Verdict
-from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState, Verdict
+from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
@@ -51,7 +51,7 @@ def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS
             _check_worker(context, session, row)
         _grow(session, row, more, now)
         if has_ended:
-            row.phase = StudyPhase.CONFIRM if row.phase is StudyPhase.DONE else row.phase
+            row.phase = StudyPhase.FINAL_COMPARISON if row.phase is StudyPhase.DONE else row.phase
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
@@ -78,7 +78,7 @@ def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
         raise Conflict("study_ended", f"study {row.id} was cancelled; clone it to begin anew")
     if had_ended != (row.state in _ENDED):
         raise Conflict("study_ended", f"study {row.id} became {row.state.value} just now; send the request again")
-    if had_ended and row.profile is None:
+    if had_ended and row.model_summary is None:
         raise Conflict(
             "study_ended", f"study {row.id} failed before its search: {row.reason}; remove the cause and clone it"
         )
@@ -89,7 +89,7 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
     if any(compatibility.may_run(worker, row) for worker in live):
         return
     differing = [
-        compatibility.refusal(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
+        compatibility.rejection(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
     ]
     why = "; ".join(differing) or "no live worker has its cluster, or allows its model"
     raise invalid("study_id", row.id, f"study_id ({row.id}) cannot go on: {why}; start such a worker", code="no_worker")
@@ -99,7 +99,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
     """Set the larger budget, and the phase that uses it."""
     seen = study_snapshot.view(session, row)
     spent = (seen.gpu_seconds, (now - seen.started_at).total_seconds())
-    is_searching = row.phase in (StudyPhase.PROFILE, StudyPhase.SEARCH)
+    is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
     trials = len(seen.history)
     if is_searching and row.spec.budget.max_trials is None:
         trials = max(trials, row.spec.budget.most_trials)
@@ -125,7 +125,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
 
 
 def _check_more_pairs(row: StudyRow) -> None:
-    if row.promotion is None or not row.promotion.has_rivals:
+    if row.final_comparison is None or not row.final_comparison.has_rivals:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )
@@ -134,9 +134,9 @@ def _check_more_pairs(row: StudyRow) -> None:
 
 
 def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
-    """Back from the promotion; what of it still runs may finish, and does not count for the next one."""
+    """Back from the final comparison; what of it still runs may finish, and does not count for the next one."""
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:
             transitions.run(run, TrialState.CANCELLED, now)
-    row.phase, row.promotion, row.reason = StudyPhase.SEARCH, None, None
-    row.promotion_round += 1
+    row.phase, row.final_comparison, row.reason = StudyPhase.SEARCH, None, None
+    row.comparison_round += 1

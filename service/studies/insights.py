@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.insights import Importance, ParetoFront, ParetoPoint
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import FEASIBLE_STATES
+from shardtune.api_schemas.studies.insights import Importance, ParetoFront, ParetoPoint
+from shardtune.api_schemas.trials.trial import FEASIBLE_STATES
 from shardtune.db.listing import Page
 from shardtune.db.queries import trial_points
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint

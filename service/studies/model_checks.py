@@ -1,13 +1,13 @@
-"""What can be said of a study's model before a worker looks at it: refused with the reason, or remarked upon."""
+"""What can be said of a study's model before a worker looks at it: rejected with the reason, or remarked upon."""
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.http.errors import from_value_error, invalid
 from shardtune.tuner.prediction import model_shape, trainable
 
 
 def check_architecture(model: ModelSpec) -> None:
-    """Refuse an architecture that a trial cannot train, and a file that leaves dimensions to transformers' defaults, which
+    """Reject an architecture that a trial cannot train, and a file that leaves dimensions to transformers' defaults, which
     nobody means; of families that are known in closed form, since only of those the names are.
 
     Raises:
@@ -24,7 +24,7 @@ def check_architecture(model: ModelSpec) -> None:
 
 
 def check(spec: StudySpec) -> None:
-    """Refuse what a trial cannot train.
+    """Reject what a trial cannot train.
 
     Raises:
         Invalid: names the field, its value and the remedy.

@@ -1,7 +1,7 @@
 """Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
 
-from shardtune.api_schemas.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.planning import calibrations
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry

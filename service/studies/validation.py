@@ -4,13 +4,13 @@ import math
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
-from shardtune.api_schemas.studies import Budget, StudyRequest, StudySpec
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
+from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.service.http.errors import Invalid, from_value_error, invalid
 from shardtune.service.studies import model_checks
-from shardtune.service.studies.chosen_recipe import stated_recipe
+from shardtune.service.studies.choose_precision import stated_precision
 from shardtune.tuner import baseline
 from shardtune.tuner.baseline import ResolvedBaseline
 from shardtune.tuner.prediction import model_shape
@@ -62,16 +62,19 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
         _check_positions(request)
         _check_sampler(request)
         return
-    # Which recipe `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
-    # recipe refuses is wrong on any.
-    named, _ = stated_recipe(request)
-    refused = [_refusal(request.with_recipe(recipe), cluster) for recipe in ([named] if named else RECIPES.values())]
-    first = refused[0]
-    if first is not None and all(refused):
+    # Which precision `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
+    # precision rejects is wrong on any.
+    named, _ = stated_precision(request)
+    rejected = [
+        _rejection(request.with_precision(precision), cluster)
+        for precision in ([named] if named else PRECISIONS.values())
+    ]
+    first = rejected[0]
+    if first is not None and all(rejected):
         raise first
 
 
-def _refusal(spec: StudySpec, cluster: Cluster) -> Invalid | None:
+def _rejection(spec: StudySpec, cluster: Cluster) -> Invalid | None:
     try:
         check(spec, cluster)
     except Invalid as error:
@@ -121,7 +124,7 @@ def _check_positions(spec: StudyRequest) -> None:
         )
 
 
-def _stand_in(model: ModelSpec) -> ModelProfile:
+def _stand_in(model: ModelSpec) -> ModelSummary:
     """A profile good enough to see whether the space is empty: only sizes of buckets depend on the real one."""
     layers = next((_integer(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1)
     hidden = next(
@@ -133,15 +136,15 @@ def _stand_in(model: ModelSpec) -> ModelProfile:
     widths = (None, "your own code makes the model") if model.is_own else _widths(model.trained_config)
     stages = (None, "your own code makes the model") if model.is_own else _stages(model.trained_config, layers)
     experts = (None, None, None) if model.is_own else _experts(model.trained_config)
-    return ModelProfile(
+    return ModelSummary(
         parameters=total,
         active_parameters=total,
         blocks=tuple(
-            BlockProfile(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
+            BlockSummary(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
             for index in range(min(layers, _MOST_BLOCKS))
         ),
         block_class="Block",
-        # Present, so that a limit on a knob only a mixture of experts has is not refused here.
+        # Present, so that a limit on a knob only a mixture of experts has is not rejected here.
         moe_class="Experts",
         forward_flops_per_token=1.0,
         hidden_size=hidden,

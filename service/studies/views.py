@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.predictions import TrialPrediction
-from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import Attempt, Run, RunPurpose, Trial
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.tuner.prediction import learning
-from shardtune.tuner.verdict import promotion
+from shardtune.tuner.verdict import final_comparison
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
@@ -20,13 +20,13 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
         phase=row.phase,
         spec=row.spec,
         cluster=row.cluster,
-        profile=row.profile,
+        model_summary=row.model_summary,
         fingerprint=row.fingerprint.value if row.fingerprint else None,
         trials=dict(trials),
         rejected=rejected,
         gpu_seconds=row.gpu_seconds,
-        promotion=row.promotion_round,
-        promotion_runs=_promotion_runs(row),
+        final_comparison=row.comparison_round,
+        final_comparison_runs=_final_comparison_runs(row),
         created_at=row.created_at,
         started_at=row.started_at,
         finished_at=row.finished_at,
@@ -39,9 +39,9 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
     )
 
 
-def _promotion_runs(row: StudyRow) -> int | None:
-    field, pairs = row.promotion, row.spec.budget.max_pairs
-    return promotion.most_runs(len(field.candidates), pairs, len(field.defaults)) if field is not None else None
+def _final_comparison_runs(row: StudyRow) -> int | None:
+    field, pairs = row.final_comparison, row.spec.budget.max_pairs
+    return final_comparison.most_runs(len(field.candidates), pairs, len(field.defaults)) if field is not None else None
 
 
 def trial(row: TrialRow) -> Trial:
@@ -81,11 +81,11 @@ def _run(row: RunRow) -> Run:
     return Run(
         run_id=row.id,
         purpose=row.purpose,
-        promotion=row.promotion_round if row.purpose == "confirm" else None,
+        final_comparison=row.comparison_round if row.purpose == "validation" else None,
         block=row.block,
         state=row.state,
         measurement=row.measurement,
-        restart=row.restart,
+        resume_check=row.resume_check,
         failure=row.failure,
         log_tail=row.log_tail,
         progress=row.progress,

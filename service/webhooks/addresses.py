@@ -8,7 +8,7 @@ import socket
 import httpx
 
 from shardtune.service.http.errors import invalid
-from shardtune.service.process.look_ups import LookUps
+from shardtune.service.process.dns_resolver import LookUps
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -36,12 +36,12 @@ _ISATAP = (0x00005EFE, 0x02005EFE)
 """The third quarter of an address that is one of IPv4 in any network."""
 
 
-class AddressRefused(Exception):
+class AddressRejected(Exception):
     """The URL leads where webhooks must not go. Says nothing of where: an error is read by those who may not know."""
 
 
 def check_url(url: str, allow_private: bool) -> None:
-    """What can be refused before anything is sent.
+    """What can be rejected before anything is sent.
 
     Raises:
         Invalid: another scheme, user and password, no host, or a literal address that is not public.
@@ -67,7 +67,7 @@ async def resolve(url: httpx.URL, allow_private: bool, look_ups: LookUps) -> str
     """One address of the URL's host, all of which are allowed.
 
     Raises:
-        AddressRefused: the name is unknown, or has an address that is not public.
+        AddressRejected: the name is unknown, or has an address that is not public.
     """
     literal = _literal(url.host)
     if literal is not None:
@@ -76,9 +76,9 @@ async def resolve(url: httpx.URL, allow_private: bool, look_ups: LookUps) -> str
         try:
             found = [ipaddress.ip_address(one) for one in await look_ups.addresses(url.host, url.port or 443)]
         except (OSError, UnicodeError):
-            raise AddressRefused(f"host {url.host} cannot be resolved") from None
+            raise AddressRejected(f"host {url.host} cannot be resolved") from None
     if not allow_private and not all(map(is_public, found)):
-        raise AddressRefused(f"host {url.host} does not lead to public addresses alone; {_REMEDY}")
+        raise AddressRejected(f"host {url.host} does not lead to public addresses alone; {_REMEDY}")
     return str(found[0])
 
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.webhooks import DeliveryState
+from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.queries import webhooks
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context

@@ -7,8 +7,14 @@ import secrets as random_names
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
 
-from shardtune.api_schemas.events import EventType
-from shardtune.api_schemas.webhooks import Delivery, DeliveryState, Webhook, WebhookSpec, WebhookWithSecret
+from shardtune.api_schemas.notifications.events import EventType
+from shardtune.api_schemas.notifications.webhooks import (
+    Delivery,
+    DeliveryState,
+    Webhook,
+    WebhookSpec,
+    WebhookWithSecret,
+)
 from shardtune.db.queries import studies, webhooks
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid

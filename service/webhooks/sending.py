@@ -9,7 +9,7 @@ from functools import cache
 import httpx
 
 from shardtune.service.process.context import Context
-from shardtune.service.process.look_ups import LookUps
+from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
@@ -70,7 +70,7 @@ async def send(message: Message, key: bytes, now: datetime, reach: Reach) -> Rec
             return await _post(message, key, now, reach)
     except TimeoutError:
         return ReceiverAnswer(None, f"no answer within {_TIMEOUT_S:g} s")
-    except addresses.AddressRefused as error:
+    except addresses.AddressRejected as error:
         return ReceiverAnswer(None, str(error))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
         return ReceiverAnswer(None, _words(error))

@@ -1,7 +1,7 @@
 """A cluster in words."""
 
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 
 
 def cluster(value: Cluster) -> str:

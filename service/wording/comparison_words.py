@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.comparisons import ComparedConfig, Comparison, MeasuredSpeed
+from shardtune.api_schemas.studies.comparisons import ComparedConfig, Comparison, MeasuredSpeed
 from shardtune.service.wording import study_words
 from shardtune.service.wording.cluster_words import told_apart
+from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
-from shardtune.service.wording.told_apart import knob_value
 from shardtune.tuner.search.space.flat import flatten
 
 _NONE = "–"
@@ -30,7 +30,7 @@ def figures(compared: Comparison) -> tuple[ComparedLine, ...]:
         for name, values in (
             ("tokens/s/GPU, search run (95 % interval)", [_speed(side.search) for side in sides]),
             *((("against the first (search runs)", _relative(sides)),) if compared.is_one_subject else ()),
-            ("tokens/s/GPU, fresh runs (slowest to fastest)", [_speed(side.fresh) for side in sides]),
+            ("tokens/s/GPU, validation runs (slowest to fastest)", [_speed(side.fresh) for side in sides]),
             ("speed-up over its study's baseline, in pairs", [_speedup(side) for side in sides]),
             ("peak memory", [study_words.memory(side.peak_gib) or _NONE for side in sides]),
             ("step time (search run)", [_NONE if s.step_time_s is None else _seconds(s.step_time_s) for s in sides]),
@@ -48,7 +48,7 @@ def subjects(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
         _line("cluster", [told_apart(side.cluster) for side in sides]),
         _line("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
         _line("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
-        _line("precision", [side.workload.recipe.name for side in sides]),
+        _line("precision", [side.workload.precision.name for side in sides]),
         _line("study", [side.study_id for side in sides]),
     )
 

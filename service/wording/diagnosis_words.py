@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.diagnosis import (
+from shardtune.api_schemas.trials.diagnosis import (
     PART_NAMES,
     CollectiveFigures,
     Diagnosis,
@@ -13,7 +13,7 @@ from shardtune.api_schemas.diagnosis import (
     Traced,
     Tried,
 )
-from shardtune.api_schemas.expected_parts import ExpectedName
+from shardtune.api_schemas.trials.expected_parts import ExpectedName
 
 PART_WORDS = {
     "compute": "computing",
@@ -99,7 +99,7 @@ def expected(one: Finding) -> str:
 
 def tried_in_words(tried: Tried) -> str:
     """Such as `+11 % [7, 14] (9 pairs of fresh runs, study-1)`."""
-    where = f"{tried.pairs} pairs of fresh runs, {tried.study_id}"
+    where = f"{tried.pairs} paired runs, {tried.study_id}"
     if tried.outcome == "does_not_run":
         return f"does not run: {tried.why} ({tried.study_id})"
     if tried.speedup is None or tried.ci95 is None:

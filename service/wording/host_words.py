@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.machines.hardware import Inventory
 
 _MOST = 16
 _SHORT = 12

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from shardtune.api_schemas.retunes import Retune, RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Tick, Trigger
+from shardtune.api_schemas.retuning.retunes import Retune, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec, Tick, Trigger
 from shardtune.service.schedules import cron
 from shardtune.service.wording import study_words
 

@@ -3,23 +3,23 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
-from shardtune.api_schemas.measurements import Progress
-from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
-from shardtune.api_schemas.studies import Study, StudyPhase
-from shardtune.api_schemas.trials import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
-from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
+from shardtune.api_schemas.trials.trial import Rejection, Run, RunPurpose, Trial, TrialOrigin, TrialState
 from shardtune.service.wording.backend_words import BACKENDS, short_name
+from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import KNOBS, knob_name
-from shardtune.service.wording.told_apart import knob_value
-from shardtune.tuner.verdict import promotion
+from shardtune.tuner.verdict import final_comparison
 
 _MOST_REASONS = 5
 _RUNS = {
-    RunPurpose.PROFILE: "profile of the model",
+    RunPurpose.MODEL_SUMMARY: "profile of the model",
     RunPurpose.SEARCH: "search run",
-    RunPurpose.CONFIRM: "fresh run",
-    RunPurpose.RESTART: "restart check",
-    RunPurpose.TRACE: "profile",
+    RunPurpose.VALIDATION: "validation run",
+    RunPurpose.RESUME_CHECK: "resume check",
+    RunPurpose.TRACE: "model_summary",
 }
 
 
@@ -71,24 +71,24 @@ def pruned(trial: Trial) -> str:
     within = seen.step_time_half_width_s / seen.step_time_s
     return (
         f"stopped after {seen.measured_steps} timed steps at {rate(seen.tokens_per_s_per_gpu)} tokens/s/GPU (± {within:.1%}), "
-        f"surely less than {promotion.NEAR:.0%} of the fastest so far"
+        f"surely less than {final_comparison.NEAR:.0%} of the fastest so far"
     )
 
 
-def refusal(rejection: Rejection) -> str:
-    """Why the memory gate refused a configuration."""
+def rejection_text(rejection: Rejection) -> str:
+    """Why the memory gate rejected a configuration."""
     what, reason = rejection.config.describe(), " ".join(rejection.reason.split())
     return reason if reason.startswith(what) else f"{what}: {reason}"
 
 
-def closest_refusals(rejections: Sequence[Rejection]) -> list[str]:
-    """Of each backend the refused configuration that was nearest to fitting."""
+def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
+    """Of each backend the rejected configuration that was nearest to fitting."""
     nearest: dict[str, Rejection] = {}
     for rejection in rejections:
         known = nearest.get(rejection.config.backend)
         if known is None or rejection.needed_gib < known.needed_gib:
             nearest[rejection.config.backend] = rejection
-    return [refusal(rejection) for rejection in nearest.values()]
+    return [rejection_text(rejection) for rejection in nearest.values()]
 
 
 def predicted(trial: Trial) -> str:
@@ -127,10 +127,10 @@ def _value(name: str, stored: str) -> str:
     return knob_value(name, int(stored) if stored.isdecimal() else stored)
 
 
-def restarted(check: RestartCheck) -> str:
+def restarted(check: ResumeCheck) -> str:
     """What the check of the winner's own checkpoint came to."""
-    if check.outcome != RestartOutcome.PASSED:
-        return f"{'not checked' if check.outcome is RestartOutcome.NOT_CHECKED else check.outcome}: {check.reason}"
+    if check.outcome != ResumeOutcome.PASSED:
+        return f"{'not checked' if check.outcome is ResumeOutcome.NOT_CHECKED else check.outcome}: {check.reason}"
     assert check.checkpoint_bytes is not None
     off = f"largest difference {check.loss_difference:.1e}" if check.loss_difference else "no difference"
     retries = ", no allocator retries" if check.allocator_retries == 0 else ""
@@ -141,7 +141,7 @@ def restarted(check: RestartCheck) -> str:
     )
 
 
-def _written(check: RestartCheck) -> str:
+def _written(check: ResumeCheck) -> str:
     """In how many files, by whom, where that is known."""
     files = "" if check.checkpoint_files is None else f" in {check.checkpoint_files} files"
     by = (
@@ -150,11 +150,11 @@ def _written(check: RestartCheck) -> str:
     return f"{files}{by}"
 
 
-def checkpoints(check: RestartCheck, every_s: float) -> str | None:
+def checkpoints(check: ResumeCheck, every_s: float) -> str | None:
     """What they cost the training that the answer is for; None where nothing was measured."""
-    if check.saving_share is None or check.save_s is None or check.checkpoint_bytes is None:
+    if check.saving_fraction is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
-    share = "less than 0.01%" if check.saving_share < 0.0001 else f"{check.saving_share:.2%}"
+    share = "less than 0.01%" if check.saving_fraction < 0.0001 else f"{check.saving_fraction:.2%}"
     said = f"checkpoints: {share} of the time of a training that saves every {every_s:,.0f} s and waits for it"
     if check.disk is not None:
         reached = check.checkpoint_bytes / max(check.save_s, 1e-9)
@@ -184,7 +184,7 @@ def against(row: AgainstDefault) -> str:
 
 
 def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
-    """Infeasible and failed trials, the closest refusal of each backend, and a search that never began, as rows."""
+    """Infeasible and failed trials, the closest rejection of each backend, and a search that never began, as rows."""
     rows = [
         (trial.state.value, f"{trial.description}: {reason(trial)}") for trial in trials if trial.failure is not None
     ]
@@ -192,7 +192,7 @@ def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tu
         rows[_MOST_REASONS:] = [
             ("", f"and {len(rows) - _MOST_REASONS} more; `shardtune serve` has them under /v1/studies")
         ]
-    rows += [("refused", text) for text in closest_refusals(rejections)]
+    rows += [("rejected", text) for text in closest_rejections(rejections)]
     if all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
         rows.append(("note", "only the starting configurations ran, nothing was searched; allow 6 trials or more"))
     return rows
@@ -200,46 +200,46 @@ def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tu
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
     """What the study is doing at this moment."""
-    if study.phase is StudyPhase.PROFILE:
+    if study.phase is StudyPhase.MODEL_SUMMARY:
         return "counting the model's parameters and FLOPs"
     running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
-    confirming = study.phase is StudyPhase.CONFIRM
+    confirming = study.phase is StudyPhase.FINAL_COMPARISON
     what = confirm_position(study, trials) if confirming else "searching"
     if not running:
         return what + ", choosing the next configuration" if not confirming else what
     trial, run = running[-1]
-    if run.purpose == RunPurpose.RESTART:
+    if run.purpose == RunPurpose.RESUME_CHECK:
         return f"trial {trial.number} won, and has to go on from its own checkpoint: {step(run.progress)}"
     return f"{what}, trial {trial.number}: {step(run.progress)}"
 
 
 def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
-    """How far the promotion is."""
-    done, most = len(fresh_runs(study, trials)), most_confirm_runs(study)
+    """How far the final comparison is."""
+    done, most = len(validation_runs(study, trials)), most_confirm_runs(study)
     if done < most:
         return f"running the fastest and the baseline again, run {done + 1} of at most {most}"
     return fresh_position(study, done)
 
 
 def fresh_position(study: Study, done: int) -> str:
-    """The same in short, with so many fresh runs behind it."""
+    """The same in short, with so many validation runs behind it."""
     most = most_confirm_runs(study)
     if not most:
-        return "no fresh runs, since one configuration has nothing to be compared with"
-    return f"fresh run {done + 1} of at most {most}" if done < most else f"all {done} fresh runs are done"
+        return "no validation runs, since one configuration has nothing to be compared with"
+    return f"validation run {done + 1} of at most {most}" if done < most else f"all {done} validation runs are done"
 
 
 def most_confirm_runs(study: Study) -> int:
-    """Fresh runs a promotion can take; it ends as soon as the pairs are clear."""
-    if study.promotion_runs is not None:
-        return study.promotion_runs
-    return promotion.most_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
+    """Validation runs a final comparison can take; it ends as soon as the pairs are clear."""
+    if study.final_comparison_runs is not None:
+        return study.final_comparison_runs
+    return final_comparison.most_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
 
 
-def fresh_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
-    """Complete runs of the present promotion, with their trials; those of former ones do not count any more."""
-    made = runs_of(trials, "confirm", TrialState.COMPLETE)
-    return [(trial, run) for trial, run in made if run.promotion in (None, study.promotion)]
+def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
+    """Complete runs of the present final comparison, with their trials; those of former ones do not count any more."""
+    made = runs_of(trials, "validation", TrialState.COMPLETE)
+    return [(trial, run) for trial, run in made if run.final_comparison in (None, study.final_comparison)]
 
 
 def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:

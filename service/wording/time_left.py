@@ -4,16 +4,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.studies import FEWEST_PAIRS, Study, StudyPhase
-from shardtune.api_schemas.trials import RunPurpose, Trial, TrialState
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Study, StudyPhase
+from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
 from shardtune.tuner.search.seeds import MOST_SEEDS
-from shardtune.tuner.verdict import promotion
+from shardtune.tuner.verdict import final_comparison
 
 _SEEDS_TAKE = 0.75
 """What later runs take of the shortest seed's time: seeds have micro batch 1, and whoever is run again is fast."""
 _ENOUGH = 4
-"""Trials, or fresh runs, whose own times say more."""
+"""Trials, or validation runs, whose own times say more."""
 _NEAR = 0.5
 """Share of the trials that is near enough to the fastest to be run again."""
 
@@ -27,7 +27,7 @@ class RunsMade:
     shortest_s: float | None
     """Of the complete search runs."""
     fresh: int
-    """Complete runs of the present promotion."""
+    """Complete runs of the present final comparison."""
     fresh_s: float | None
     """Their mean, with attempts that were disturbed."""
 
@@ -35,7 +35,7 @@ class RunsMade:
 def made_by(study: Study, trials: Sequence[Trial]) -> RunsMade:
     """From a study's trials."""
     search = [(trial, run) for trial, run in study_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
-    again = study_words.fresh_runs(study, trials)
+    again = study_words.validation_runs(study, trials)
     world = study.cluster.world_size
     shown = [run.attempts[-1].gpu_seconds / world for _, run in search if run.attempts and run.attempts[-1].gpu_seconds]
     # With what was repeated: a machine that disturbs runs will go on doing so.
@@ -61,17 +61,17 @@ def left(study: Study, made: RunsMade, elapsed_s: float) -> str:
         if budget.max_wall_seconds is not None:
             search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
     per_fresh = made.fresh_s if made.fresh_s is not None and made.fresh >= _ENOUGH else per_run
-    expected, most = fresh_runs_expected(study), study_words.most_confirm_runs(study)
+    expected, most = validation_runs_expected(study), study_words.most_confirm_runs(study)
     is_over = made.fresh >= expected
     seconds = search_s + ((most if is_over else expected) - made.fresh) * per_fresh
     is_bound = is_over or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
     return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}"
 
 
-def fresh_runs_expected(study: Study) -> int:
-    """Of a promotion: clear winners take the fewest pairs there can be, and most that are none are seen to be none by then."""
-    if study.promotion_runs is not None:
-        return max(0, study.promotion_runs - 2 * (study.spec.budget.max_pairs - FEWEST_PAIRS))
+def validation_runs_expected(study: Study) -> int:
+    """Of a final comparison: clear winners take the fewest pairs there can be, and most that are none are seen to be none by then."""
+    if study.final_comparison_runs is not None:
+        return max(0, study.final_comparison_runs - 2 * (study.spec.budget.max_pairs - FEWEST_PAIRS))
     near = math.ceil(_NEAR * (study.spec.budget.most_trials - 1))
     defaults = MOST_SEEDS // 2 if study.spec.baseline is None else 0
-    return promotion.most_runs(near, FEWEST_PAIRS, defaults)
+    return final_comparison.most_runs(near, FEWEST_PAIRS, defaults)

@@ -4,17 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.restart import RestartCheck
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Study, StudyResult
+from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeCheck
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
 """Relative spread of the pairs' ratios beyond which a reader should know of it."""
-_RESTART_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
+_RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Trust:
 
 
 def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measurement]) -> tuple[Trust, ...]:
-    """All that follow from the study itself; `complete`: what was measured; `fresh`: the fresh runs of the best."""
+    """All that follow from the study itself; `complete`: what was measured; `fresh`: the validation runs of the best."""
     result = study.result
     if result is None:
         return ()
     found = [_pairs(result), *_open(result), *_rivals(result), *_disturbed(result, fresh), *_thin(study, complete)]
     found.append(_numerics(study, result, complete, fresh))
-    if result.restart is not None:
-        found += _restarted(result.restart, study.spec.checkpoint_every_s)
+    if result.resume_check is not None:
+        found += _restarted(result.resume_check, study.spec.checkpoint_every_s)
     found += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
     return (*found, *(Trust("quiet", note) for note in result.notes))
 
@@ -43,7 +43,7 @@ def _pairs(result: StudyResult) -> Trust:
         runs = "one run" if result.best.runs == 1 else f"{result.best.runs} runs"
         return Trust("warn", f"measured in {runs}, without a comparison in pairs")
     ratios = result.speedup.ratios
-    text = f"{len(ratios)} pairs of fresh runs (candidate and baseline in turn, each in new processes), which the search did not see"
+    text = f"{len(ratios)} paired runs (candidate and baseline in turn, each in new processes), which the search did not see"
     if len(ratios) > 1:
         text += f": from {min(ratios):.2f}× to {max(ratios):.2f}×"
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
@@ -52,12 +52,12 @@ def _pairs(result: StudyResult) -> Trust:
     return Trust("warn" if is_noisy else "good", text)
 
 
-def _restarted(check: RestartCheck, every_s: float) -> list[Trust]:
+def _restarted(check: ResumeCheck, every_s: float) -> list[Trust]:
     """What the check came to, and what checkpoints cost."""
     costs = study_words.checkpoints(check, every_s)
     told = [Trust("quiet", costs)] if costs else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
-    return [Trust(_RESTART_TONES[check.outcome], study_words.restarted(check)), *(slow or told)]
+    return [Trust(_RESUME_TONES[check.outcome], study_words.restarted(check)), *(slow or told)]
 
 
 def _open(result: StudyResult) -> list[Trust]:
@@ -67,9 +67,9 @@ def _open(result: StudyResult) -> list[Trust]:
 def _rivals(result: StudyResult) -> list[Trust]:
     """Who was run again, too, and was not paired: among them may be the fastest of the search."""
     paired = result.candidate or result.best
-    if result.promotion is None:
+    if result.final_comparison is None:
         return []
-    others = [number for number in result.promotion.candidates if number != paired.trial_number]
+    others = [number for number in result.final_comparison.candidates if number != paired.trial_number]
     if not others:
         return []
     named = f"trial{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
@@ -77,11 +77,11 @@ def _rivals(result: StudyResult) -> list[Trust]:
 
 
 def _disturbed(result: StudyResult, fresh: Sequence[Measurement]) -> list[Trust]:
-    """The best's fresh runs that count although the machine did not get quiet."""
+    """The best's validation runs that count although the machine did not get quiet."""
     reasons = [run.disturbed for run in fresh if run.disturbed is not None]
     if not reasons:
         return []
-    which = f"{len(reasons)} of the {len(fresh)} fresh runs of trial {result.best.trial_number}"
+    which = f"{len(reasons)} of the {len(fresh)} validation runs of trial {result.best.trial_number}"
     return [Trust("warn", f"the machine did not get quiet: {which} count although disturbed ({reasons[-1]})")]
 
 

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardtune.api_schemas.fingerprints import Effect
-from shardtune.api_schemas.hardware import Cluster, Offer
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.machines.fingerprints import Effect
+from shardtune.api_schemas.machines.hardware import Cluster, Offer
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.http.errors import Invalid, close_matches, from_value_error, invalid
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
@@ -15,7 +15,7 @@ from shardtune.tuner.prediction import catalogue
 
 _MEMORY_TOLERANCE = 1.05
 """Vendors print 80 GB where NVML reports 79.6 GiB or 93.1 GiB where there are 94; a study may say either."""
-_REFUSAL = "waiting for a worker: "
+_REJECTION = "waiting for a worker: "
 
 
 def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
@@ -32,7 +32,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     if allowing is not None or may_wait:
         return cluster, allowing
     if offering:
-        # Where none allows the model's code, the first one's list is what the refusal shows.
+        # Where none allows the model's code, the first one's list is what the rejection shows.
         return cluster, offering[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
@@ -108,7 +108,7 @@ def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]
 
 
 def check_model(model: ModelSpec, worker: WorkerRow) -> None:
-    """Refuse an architecture the worker's transformers does not have, and code that its owner has not allowed.
+    """Reject an architecture the worker's transformers does not have, and code that its owner has not allowed.
 
     Raises:
         Invalid: with close matches, or with the list of what is allowed.
@@ -190,7 +190,7 @@ def _leaves(offer: Offer, cluster: Cluster) -> bool:
     return offer.share is not None and cluster.world_size < offer.share.least_ranks
 
 
-def refusal(worker: WorkerRow, study: StudyRow) -> str:
+def rejection(worker: WorkerRow, study: StudyRow) -> str:
     """Why, field by field."""
     assert study.fingerprint is not None
     found = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
@@ -198,14 +198,14 @@ def refusal(worker: WorkerRow, study: StudyRow) -> str:
         f"{item.field} {item.now} instead of {item.was}" for item in found if item.effect == Effect.STALE
     )
     return (
-        f"{_REFUSAL}{worker.name} has {changed}, and measurements on both do not compare; "
+        f"{_REJECTION}{worker.name} has {changed}, and measurements on both do not compare; "
         "restore it, or start a new study"
     )
 
 
-def is_refusal(reason: str | None) -> bool:
-    """Whether a study's reason was written by `refusal`."""
-    return reason is not None and reason.startswith(_REFUSAL)
+def is_rejection(reason: str | None) -> bool:
+    """Whether a study's reason was written by `rejection`."""
+    return reason is not None and reason.startswith(_REJECTION)
 
 
 def same_shape(has: Cluster, wanted: Cluster) -> bool:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.fingerprints import (
+from shardtune.api_schemas.machines.fingerprints import (
     Dependent,
     FieldChange,
     FingerprintDetail,
@@ -16,7 +16,7 @@ from shardtune.api_schemas.fingerprints import (
 )
 from shardtune.db.queries import fingerprints
 from shardtune.db.queries.fingerprints import FingerprintFilter
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow
 from shardtune.service.http import paging
@@ -96,11 +96,11 @@ def _holder(period: FingerprintPeriodRow, live: datetime) -> FingerprintHolder:
     )
 
 
-def _dependent(row: ServedCaseRow) -> Dependent:
+def _dependent(row: TuningTargetRow) -> Dependent:
     assert row.serving is not None
     return Dependent(
         project_id=row.project_id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         recommendation_id=row.serving.id,
         model=row.serving.answer.model.name,
         freshness=row.freshness,

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
-from shardtune.api_schemas.studies import StudyPhase
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.studies.study import StudyPhase
+from shardtune.api_schemas.trials.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import keys, leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
@@ -17,7 +17,7 @@ from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.lifecycle.expiry import close_lost
 from shardtune.service.process.context import Context
-from shardtune.service.workers import compatibility, room
+from shardtune.service.workers import compatibility, worker_limits
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def register(context: Context, registration: Registration, once: Once = ALWAYS) 
     settings, sender, now, name = context.settings, context.principal, context.now(), registration.name
     given, issued = registration.session, secrets.token_urlsafe(_SESSION_BYTES)
     with once.write(context) as session:
-        room.check(context, session, registration, workers.named(session, name, sender.project_id))
+        worker_limits.check(context, session, registration, workers.named(session, name, sender.project_id))
         worker = workers.put(session, name, issued, registration.inventory, now, sender.project_id, sender.holder_id)
         _check_holder(context, session, worker)
         if given is not None and given != worker.session:
@@ -100,7 +100,7 @@ def forget(context: Context, worker_id: str) -> None:
 
 
 def check_protocol(version: int) -> None:
-    """Refuse a worker of a protocol version that is not served (any more, or yet)."""
+    """Reject a worker of a protocol version that is not served (any more, or yet)."""
     if version not in SERVED_VERSIONS:
         raise WrongProtocol(
             "protocol_version",
@@ -212,15 +212,15 @@ def _unknown_session() -> Conflict:
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
     """Whether the worker's release has heard of the run's kind of task."""
-    return run.purpose not in (RunPurpose.RESTART, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
+    return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
 
 
-def has_restart_worker(context: Context, session: Session, study: StudyRow) -> bool:
+def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bool:
     """Whether a live worker that may run the study understands the restart task; asked only where it matters."""
-    if study.phase is not StudyPhase.CONFIRM:
+    if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
     project_ids = (None, study.project_id)
-    able = workers.understanding(session, "restart", live_since(context))
+    able = workers.understanding(session, "resume_check", live_since(context))
     return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in able)
 
 

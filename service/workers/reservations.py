@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import StudyPhase
+from shardtune.api_schemas.studies.study import StudyPhase
 from shardtune.db.queries import trials, workers
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.process.context import Context
@@ -24,7 +24,7 @@ class Reservations(NamedTuple):
 
 def reservations(context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow) -> Reservations:
     """What is reserved in studies where a run waits. Those whose run anybody may have are left out."""
-    promoting = [study for study in waiting if study.phase is StudyPhase.CONFIRM]
+    promoting = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
     begun = trials.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
     others = {study_id: ids for study_id, ids in begun.items() if worker.id not in ids}
     own = frozenset(begun.keys() - others.keys())

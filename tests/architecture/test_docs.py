@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.notifications.events import EVENT_TYPES
 from shardtune.service.webhooks.deliveries import RETRY_S
 
 DOCS = Path(__file__).parents[2] / "docs"

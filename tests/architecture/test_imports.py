@@ -26,12 +26,12 @@ def test_only_ranks_load_torch(module: str) -> None:
 
 
 def test_an_agent_runs_on_a_host_without_the_service_packages() -> None:
-    loaded = _modules_after("import shardtune.workers.agent.loop, shardtune.workers.commands.carry_out")
+    loaded = _modules_after("import shardtune.workers.agent.loop, shardtune.workers.commands.dispatch")
     assert not {"fastapi", "sqlalchemy", "optuna", "uvicorn", "alembic"} & loaded
 
 
 def test_the_shared_language_needs_pydantic_only() -> None:
     loaded = _modules_after(
-        "import shardtune.api_schemas.leases, shardtune.api_schemas.studies, shardtune.api_schemas.trials"
+        "import shardtune.api_schemas.trials.leases, shardtune.api_schemas.studies.study, shardtune.api_schemas.trials.trial"
     )
     assert not {"httpx", "fastapi", "sqlalchemy", "psutil"} & loaded

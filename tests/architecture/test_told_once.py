@@ -3,8 +3,8 @@
 import ast
 from pathlib import Path
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.trials import AttemptEnd
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.trial import AttemptEnd
 
 ROOT = Path(__file__).parents[2]
 SQL = {"select", "insert", "update", "delete", "func", "text"}

@@ -3,18 +3,18 @@
 import pytest
 
 from benchmarks.hosts.jobs import JOBS, layouts
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.tuner.search.space import Space, build
 from tests.support.tuner_cases import TINY
 
-PROFILE = TINY.model_copy(update={"tensor_divisor": 4, "pipeline_blocks": 6})
+MODEL_SUMMARY = TINY.model_copy(update={"tensor_divisor": 4, "pipeline_blocks": 6})
 
 
 def space_of(spec: StudySpec) -> Space:
     assert isinstance(spec.cluster, Cluster)
-    return build(spec.workload, spec.cluster, PROFILE, spec.space)
+    return build(spec.workload, spec.cluster, MODEL_SUMMARY, spec.space)
 
 
 def spec_of(job: str) -> StudySpec:

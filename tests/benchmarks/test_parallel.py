@@ -68,7 +68,7 @@ def test_what_must_hold_of_every_layout(rows: list[Measured]) -> None:
     ],
     ids=["columns", "model"],
 )
-def test_a_file_that_cannot_be_read_is_refused(
+def test_a_file_that_cannot_be_read_is_rejected(
     text: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sweep.csv").write_text(text)

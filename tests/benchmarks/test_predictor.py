@@ -108,7 +108,7 @@ def test_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert "/nowhere.csv" in capsys.readouterr().err
 
 
-def test_file_of_another_format_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_of_another_format_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
     assert predictor.main(["--data", str(other), "--json"]) == 2

@@ -1,4 +1,4 @@
-"""The replay of measured tables: what it reads, what it refuses, and what it counts."""
+"""The replay of measured tables: what it reads, what it rejects, and what it counts."""
 
 import csv
 import itertools

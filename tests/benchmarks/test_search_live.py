@@ -1,4 +1,4 @@
-"""Studies beside a whole space: what a folder holds is compared, and a space that is not measured whole is refused."""
+"""Studies beside a whole space: what a folder holds is compared, and a space that is not measured whole is rejected."""
 
 import csv
 import json
@@ -44,7 +44,7 @@ def test_answers_are_held_against_the_fastest_of_the_space_by_runs_beside_each_o
     assert 'studies 1: {"strategy": {"kind": "ddp"' in said and "NOT within 3 %" in said
 
 
-def test_a_space_that_is_not_measured_whole_is_refused(folder, capsys):
+def test_a_space_that_is_not_measured_whole_is_rejected(folder, capsys):
     lines = (folder / "runs.csv").read_text().splitlines()
     (folder / "runs.csv").write_text("\n".join(lines[:-5]) + "\n")
     assert main(["--live", str(folder), "--rounds", "1", "--minutes", "0"]) == 2

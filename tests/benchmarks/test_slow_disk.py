@@ -1,7 +1,7 @@
-"""What `benchmarks.diagnosis.slow_disk` makes of restart checks; the disk itself needs root and a loop device."""
+"""What `benchmarks.diagnosis.slow_disk` makes of resume checks; the disk itself needs root and a loop device."""
 
 from benchmarks.diagnosis import slow_disk
-from shardtune.api_schemas.measurements import DiskRate
+from shardtune.api_schemas.trials.measurements import DiskRate
 from tests.support.simulated_worker import restarted
 
 CASE = slow_disk.drawn(100, is_slow=True)

@@ -90,7 +90,7 @@ def test_curves_of_a_sweep_are_files_with_plain_names(small: Path, tmp_path: Pat
     assert [path.name for path in (tmp_path / "curves").iterdir()] == ["search-1B-8-H100.svg"]
 
 
-def test_a_table_whose_rows_the_gate_refuses_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_whose_rows_the_gate_rejects_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     head = NANOTRON.read_text().partition("\n")[0]
     (tmp_path / "one.csv").write_text(head + "\n80B,H100-80GB,8,1,256,8,1,1,64,1,0,ok,1,1,100,1\n")
     assert main(["--sweep", str(tmp_path / "one.csv"), "--seeds", "1", "--sampler", "guided", "random", "--json"]) == 0
@@ -109,14 +109,14 @@ def test_a_table_whose_rows_the_gate_refuses_is_scored(tmp_path: Path, capsys: p
     ],
     ids=["column", "model", "batch", "short line", "nothing ran"],
 )
-def test_a_file_that_is_no_sweep_is_refused(small: Path, change, why, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_no_sweep_is_rejected(small: Path, change, why, capsys: pytest.CaptureFixture[str]) -> None:
     small.write_text(change(small.read_text()))
     assert main(["--sweep", str(small), "--sampler", "random"]) == 2
     error = capsys.readouterr().err
     assert str(small) in error and why in error
 
 
-def test_what_else_cannot_be_replayed_is_refused(
+def test_what_else_cannot_be_replayed_is_rejected(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--sweep", str(tmp_path / "none.csv")]) == 2

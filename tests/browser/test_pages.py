@@ -46,7 +46,7 @@ def finished(site) -> str:
     page.evaluate("window.notReloaded = true")
     expect(page.locator("#activity")).to_contain_text("trial 0", timeout=90_000)
     expect(page.locator("#chart-best-so-far .mark")).not_to_have_count(0, timeout=60_000)
-    expect(page.locator("#activity")).to_contain_text("fresh run", timeout=120_000)
+    expect(page.locator("#activity")).to_contain_text("validation run", timeout=120_000)
     expect(page.locator("#head")).to_contain_text("complete", timeout=300_000)
     expect(page.locator("#answer")).to_contain_text(re.compile("Confirmed|No significant improvement|is slower"))
     assert page.evaluate("window.notReloaded")
@@ -55,7 +55,7 @@ def finished(site) -> str:
 
 
 def create_by_mouse(page: Page) -> None:
-    """And follow its first trial; its promotion would take all pairs there are, and repeat what other tests disturb."""
+    """And follow its first trial; its final comparison would take all pairs there are, and repeat what other tests disturb."""
     fill_in(page, batch="4")
     expect(page.locator("#result")).to_contain_text("What fits llama")
     page.get_by_role("button", name="Create study").click()

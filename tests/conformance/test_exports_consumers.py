@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.tuner.export import export
 from shardtune.workers.rank import check_export
 from tests.support import warm_forks
@@ -25,9 +25,9 @@ ZERO = TrialConfig(strategy=ZeroConfig(stage=3), micro_batch=2, activation_check
 
 
 def exported(
-    config: TrialConfig, form: ExportFormat, cluster: Cluster = EIGHT_GPUS, recipe: str = "bf16-mixed"
+    config: TrialConfig, form: ExportFormat, cluster: Cluster = EIGHT_GPUS, precision: str = "bf16-mixed"
 ) -> Export:
-    study = study_of("llama-tiny", recipe, cluster, global_batch=cluster.world_size * 4)
+    study = study_of("llama-tiny", precision, cluster, global_batch=cluster.world_size * 4)
     return export(study, contender_of(config), form)
 
 
@@ -39,8 +39,8 @@ def apart(form: str, folder: Path) -> dict[str, Any]:
 
 
 def read_back(config: TrialConfig, form: ExportFormat, folder: Path, cluster: Cluster = EIGHT_GPUS) -> str:
-    recipe = "fp32" if cluster is CPU else "bf16-mixed"
-    for name, text in exported(config, form, cluster, recipe).files.items():
+    precision = "fp32" if cluster is CPU else "bf16-mixed"
+    for name, text in exported(config, form, cluster, precision).files.items():
         (folder / name).write_text(text)
     found = check_export.check(form, folder) if config is not ZERO else apart(form, folder)
     assert found["checked"], found["says"]
@@ -108,8 +108,8 @@ def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: in
         dp_shard=4, pipeline_parallel=2, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
     )
     study = study_of("llama-tiny", "bf16-mixed", EIGHT_GPUS, global_batch=32)
-    assert study.profile is not None
-    study = study.model_copy(update={"profile": study.profile.model_copy(update={"pipeline_blocks": 16})})
+    assert study.model_summary is not None
+    study = study.model_copy(update={"model_summary": study.model_summary.model_copy(update={"pipeline_blocks": 16})})
     found = export(study, contender_of(TrialConfig(strategy=strategy)), "torchtitan")
     toml = found.files["torchtitan.toml"]
     assert 'pipeline_parallel_schedule = "Interleaved1F1B"' in toml
@@ -194,20 +194,22 @@ def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> N
 
 @pytest.mark.parametrize("form", ["training-arguments", "torchtitan", "lightning"])
 def test_bf16_under_ddp_is_autocast_in_every_consumer_and_fsdp2_says_where_it_is_not(form: ExportFormat) -> None:
-    ddp = exported(DDP, form, recipe="bf16-autocast")
-    assert not any(line.startswith("recipe:") for line in ddp.lossy)
+    ddp = exported(DDP, form, precision="bf16-autocast")
+    assert not any(line.startswith("precision:") for line in ddp.lossy)
     assert any("autocast keeps them in float32" in line for line in exported(DDP, form).lossy)
-    said = [line for line in exported(PLAIN_FSDP2, form, recipe="bf16-autocast").lossy if line.startswith("recipe:")]
+    said = [
+        line for line in exported(PLAIN_FSDP2, form, precision="bf16-autocast").lossy if line.startswith("precision:")
+    ]
     # Lightning's plugin for it is autocast, and the exported policy leaves weights alone.
-    assert [line.startswith("recipe: float32 weights under autocast") for line in said] == [True] * (
+    assert [line.startswith("precision: float32 weights under autocast") for line in said] == [True] * (
         form != "lightning"
     )
 
 
 def test_trainer_leaves_deepspeeds_autocast_alone() -> None:
-    found = json.loads(exported(ZERO, "training-arguments", recipe="bf16-autocast").files["training_arguments.json"])
+    found = json.loads(exported(ZERO, "training-arguments", precision="bf16-autocast").files["training_arguments.json"])
     assert found["bf16"] is False and found["deepspeed"]["torch_autocast"]["enabled"]
-    ddp = json.loads(exported(DDP, "training-arguments", recipe="bf16-autocast").files["training_arguments.json"])
+    ddp = json.loads(exported(DDP, "training-arguments", precision="bf16-autocast").files["training_arguments.json"])
     assert ddp["bf16"] is True
 
 

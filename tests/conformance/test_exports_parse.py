@@ -17,10 +17,10 @@ from accelerate.utils.launch import prepare_multi_gpu_env
 from deepspeed.runtime.config import DeepSpeedConfig
 from torch.distributed.fsdp import BackwardPrefetch, ShardingStrategy
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.tuner.export import files, snippet
 from shardtune.workers.blocks import checkpointing
 from tests.support.made_up_studies import contender_of, study_of
@@ -49,8 +49,8 @@ EVERY_KIND = [
 ]
 
 
-def export(config: TrialConfig, cluster: Cluster = EIGHT_GPUS, recipe: str = "bf16-mixed") -> dict[str, str]:
-    study = study_of("mixtral-tiny", recipe, cluster, global_batch=cluster.world_size * 4)
+def export(config: TrialConfig, cluster: Cluster = EIGHT_GPUS, precision: str = "bf16-mixed") -> dict[str, str]:
+    study = study_of("mixtral-tiny", precision, cluster, global_batch=cluster.world_size * 4)
     return files(study, contender_of(config))
 
 
@@ -68,7 +68,7 @@ def test_the_trial_is_kept_and_the_script_is_python(config: TrialConfig) -> None
 
 @pytest.mark.parametrize("config", EVERY_KIND[:4], ids=lambda config: config.backend)
 def test_under_autocast_weights_stay_as_they_are_and_forward_alone_is_cast(config: TrialConfig) -> None:
-    contents = export(config, recipe="bf16-autocast")
+    contents = export(config, precision="bf16-autocast")
     script = contents["train_snippet.py"]
     ast.parse(script)
     assert "parametrize" not in script and "param_dtype=torch.bfloat16" not in script
@@ -89,12 +89,12 @@ def test_under_autocast_weights_stay_as_they_are_and_forward_alone_is_cast(confi
     assert ("torch.autocast(accelerator.device.type" in file) == (config.backend != "ddp")
 
 
-@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("precision", sorted(PRECISIONS))
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_deepspeed_reads_what_we_write(stage: int, recipe: str) -> None:
+def test_deepspeed_reads_what_we_write(stage: int, precision: str) -> None:
     offload = Offload(device="cpu", ratio=0.5 if stage == 3 else 1.0)
     strategy = ZeroConfig(stage=stage, reduce_bucket_size=12_345, overlap_comm=False, offload_optimizer=offload)
-    workload = Workload(sequence_length=32, global_batch=6, recipe=RECIPES[recipe], max_grad_norm=None)
+    workload = Workload(sequence_length=32, global_batch=6, precision=PRECISIONS[precision], max_grad_norm=None)
     # DeepSpeed reads the world size from its launcher; outside of one it is 1.
     read = DeepSpeedConfig(strategy.to_deepspeed(workload, micro_batch=2, accumulation=3))
     assert (read.zero_config.stage, read.zero_config.reduce_bucket_size, read.zero_config.overlap_comm) == (
@@ -103,7 +103,7 @@ def test_deepspeed_reads_what_we_write(stage: int, recipe: str) -> None:
         False,
     )
     assert read.zero_config.offload_optimizer.ratio == offload.ratio
-    assert read.bfloat16_config.enabled == (recipe == "bf16-mixed") and not read.float16_config.enabled
+    assert read.bfloat16_config.enabled == (precision == "bf16-mixed") and not read.float16_config.enabled
     assert not read.timers_config.enabled, "it would wait for the device twice in each micro batch"
     assert read.gradient_clipping == 0 and read.grad_accum_dtype == "fp32"
 

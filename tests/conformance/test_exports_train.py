@@ -176,7 +176,7 @@ def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: Tr
     """bf16-mixed, because that is what the scripts write casts for; two steps."""
     vocabulary = study_of(model).spec.model.config["vocab_size"]
     assert isinstance(vocabulary, int)
-    loss, norm = train(export(tmp_path, config, model=model, recipe="bf16-mixed"))[0]
+    loss, norm = train(export(tmp_path, config, model=model, precision="bf16-mixed"))[0]
     # Random weights and uniform tokens: the loss is that of guessing.
     assert loss == pytest.approx(math.log(vocabulary), rel=0.02)
     assert norm > 0
@@ -184,7 +184,7 @@ def test_scripts_train_in_mixed_precision(tmp_path: Path, model: str, config: Tr
 
 def test_accelerate_trains_ddp_with_the_exported_file(tmp_path: Path) -> None:
     """bf16-mixed, because the file must name it; a layer of four by four."""
-    export(tmp_path, TrialConfig(strategy=DdpConfig(), micro_batch=2), recipe="bf16-mixed")
+    export(tmp_path, TrialConfig(strategy=DdpConfig(), micro_batch=2), precision="bf16-mixed")
     (tmp_path / "train.py").write_text(ACCELERATE_SCRIPT)
     done = launch(tmp_path, "accelerate", str(tmp_path / "train.py"))
     assert done.returncode == 0, done.stderr[-4000:]
@@ -192,10 +192,10 @@ def test_accelerate_trains_ddp_with_the_exported_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Fsdp2Config(dp_shard=2), ZeroConfig(stage=2)], ids=["fsdp2", "zero"])
-def test_accelerate_is_refused_where_it_would_ignore_the_strategy(
+def test_accelerate_is_rejected_where_it_would_ignore_the_strategy(
     tmp_path: Path, strategy: Fsdp2Config | ZeroConfig
 ) -> None:
     export(tmp_path, TrialConfig(strategy=strategy))
-    refused = launch(tmp_path, "accelerate", "train.py")
-    assert refused.returncode == 2
-    assert "on CPU ranks" in refused.stderr
+    rejected = launch(tmp_path, "accelerate", "train.py")
+    assert rejected.returncode == 2
+    assert "on CPU ranks" in rejected.stderr

@@ -13,9 +13,9 @@ import pytest
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, RankExit
 from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import kill_marked, marked
-from shardtune.workers.launchers.warm import WarmLauncher
 from tests.support.worker_fakes import FAKE_HOST
 
 LAUNCHERS = ("warm", "cold", "local", "local, where forking is unsafe")
@@ -43,7 +43,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[
             acts = (*acts, "fork_unsafe")
         environment, log = {**os.environ, "FAKE_ACTS": json.dumps(acts)}, tmp_path / "host.log"
         if request.param == "warm":
-            launcher: Launcher = WarmLauncher(environment, mark, log, ready_timeout_s=30, command=FAKE_HOST)
+            launcher: Launcher = ForkServerLauncher(environment, mark, log, ready_timeout_s=30, command=FAKE_HOST)
         elif request.param == "cold":
             launcher = ColdLauncher(environment, mark, command=FAKE_HOST)
         else:
@@ -172,7 +172,7 @@ def test_a_helper_that_is_stopped_is_lost_and_replaced(tmp_path: Path, directory
             os.kill(pid, signal.SIGSTOP)
         while launcher.lost is None:
             launcher.wait(0.05)
-        assert launcher.lost.message == "the warm host was stopped"
+        assert launcher.lost.message == "the fork server was stopped"
         launcher.kill()
         assert not marked(mark)
         launcher.prepare(lambda: False)
@@ -183,4 +183,4 @@ def patient_for_a_moment(kind: str, tmp_path: Path, mark: str) -> Launcher:
     environment = {**os.environ, "FAKE_ACTS": json.dumps(["hang"])}
     if kind == "cold":
         return ColdLauncher(environment, mark, FAKE_HOST, patience_s=0.3)
-    return WarmLauncher(environment, mark, tmp_path / "host.log", 30, FAKE_HOST, patience_s=0.3)
+    return ForkServerLauncher(environment, mark, tmp_path / "host.log", 30, FAKE_HOST, patience_s=0.3)

@@ -39,7 +39,7 @@ class PlantedConfig(DdpConfig):
 
 
 PLANT_BACKEND: dict[str, Callable[[Registries], Registries]] = {
-    "api_schemas/search_space.py": lambda r: replace(r, listed=(*r.listed, "planted")),
+    "api_schemas/training/search_space.py": lambda r: replace(r, listed=(*r.listed, "planted")),
     "tuner/search/space/backends/registry.py": lambda r: replace(
         r, searched={**r.searched, "planted": replace(r.searched["ddp"], config=PlantedConfig)}
     ),

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.tuner.export.bundle import files
 from tests.support.deploy_checks.programs import complaints

@@ -78,7 +78,7 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
     created = replicas.clients[1].post("/v1/studies", json=study())
     assert created.status_code == 201, created.text
     found = until(lambda: first(replicas.get("/v1/recommendations")["recommendations"]), 300, "the study is answered")
-    key = found["case_key"]
+    key = found["target_key"]
     worker.stop()
     worker = Worker(tmp_path, service[2], "560.35.03")
     try:
@@ -98,4 +98,4 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
 
 
 def _best(replicas: Replicas, key: str) -> Any:
-    return replicas.get("/v1/best", case_key=key)
+    return replicas.get("/v1/best", target_key=key)

@@ -1,4 +1,4 @@
-"""Agent, warm host and a rank, each killed and each stopped for longer than the lease, in real trials of one worker.
+"""Agent, fork server and a rank, each killed and each stopped for longer than the lease, in real trials of one worker.
 
 Nothing is left, nothing is lost, nothing is counted twice, and every study finishes.
 """
@@ -45,7 +45,7 @@ class Story:
         self.agent = stack.start_worker()
         # The trial of the last is also the answer that goes on from a checkpoint.
         budget = {"max_trials": 1, "repeat_disturbed": 0}
-        budgets = [budget | {"restart_check": number == DEEDS} for number in range(1, DEEDS + 1)]
+        budgets = [budget | {"resume_check": number == DEEDS} for number in range(1, DEEDS + 1)]
         self._studies = [stack.create(study(budget=budget, space={"backends": ["ddp"]})) for budget in budgets]
         self.hit: dict[str, str] = {}
         """What was done to each run, by id."""

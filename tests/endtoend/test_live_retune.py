@@ -12,7 +12,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from shardtune.api_schemas.retunes import RetuneCause
+from shardtune.api_schemas.retuning.retunes import RetuneCause
 from shardtune.db.queries import best, retunes
 from shardtune.db.session import Database
 from shardtune.db.tables.canaries import CanaryRow
@@ -56,19 +56,19 @@ class Life:
         until(lambda: stack.study(self.study_id)["state"] != "running", 400, "the search ends")
         found = stack.study(self.study_id)
         assert found["state"] == "complete", found["reason"]
-        self.runs = sum(found["trials"].values()) + found["result"]["promotion"]["runs"]
+        self.runs = sum(found["trials"].values()) + found["result"]["final_comparison"]["runs"]
         for trial in stack.trials(self.study_id):
             print(trial["tokens_per_s_per_gpu"], trial["description"])
         url = f"sqlite:///{folder}/shardtune.sqlite3"
         self.context = Context(Database(url), Settings(database_url=url))
         (served,) = stack.http.get("/v1/recommendations").json()["recommendations"]
-        self.case = served["project_id"], served["case_key"]
+        self.case = served["project_id"], served["target_key"]
 
     def retune(self, cause: RetuneCause) -> dict[str, Any]:
         now = self.context.now()
         project_id, key = self.case
         with self.context.db.write() as session:
-            row = queue.request(session, project_id=project_id, case_key=key, cause=cause, not_before=now, now=now)
+            row = queue.request(session, project_id=project_id, target_key=key, cause=cause, not_before=now, now=now)
             retune_id = row.id
         until(lambda: self._step(retune_id), 200, "the retune ends")
         found: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
@@ -80,7 +80,7 @@ class Life:
         with self.context.db.read() as session:
             known = best.current(session, *self.case)
             assert known is not None
-            case = known.project_id, known.case_key
+            case = known.project_id, known.target_key
         assert send.begin(self.context, *case, period_s=1.0)
         until(lambda: judge.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
         return self._last()
@@ -158,7 +158,7 @@ def test_a_challenge_costs_a_third_of_a_search_and_keeps_what_has_not_changed(li
     runs = sum(len(trial["runs"]) for trial in trials)
     print(f"search: {life.runs} runs; challenge: {runs} runs; {found['reason']}")
     assert 2 <= runs <= life.runs / 3
-    renewed = life.stack.http.get("/v1/best", params={"case_key": life.case[1]}).json()
+    renewed = life.stack.http.get("/v1/best", params={"target_key": life.case[1]}).json()
     assert renewed["study_id"] == found["challenge_study_id"] and renewed["freshness"] == "fresh"
 
 

@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.leases import TrialTask
 from tests.support.real_parts import Stack, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
@@ -72,8 +72,10 @@ def test_an_example_is_tuned(stack: Stack, name: str, trials: int) -> None:
     )
     result = found["result"]
     assert result["best"]["tokens_per_s_per_gpu"] > 0 and result["best"]["peak_allocated_gib"] > 0
-    assert (result["promotion"] is not None) == (trials == 2), "the challenger came into the promotion"
-    assert (found["profile"]["trainable_parameters"] < found["profile"]["parameters"]) == (name == "trainer_lora")
+    assert (result["final_comparison"] is not None) == (trials == 2), "the challenger came into the final comparison"
+    assert (found["model_summary"]["trainable_parameters"] < found["model_summary"]["parameters"]) == (
+        name == "trainer_lora"
+    )
 
 
 @pytest.mark.skipif(not IS_LONG, reason="starts ranks by torchrun: SHARDTUNE_TEST_LONG=1")
@@ -82,7 +84,7 @@ def test_an_example_trains_unchanged_with_the_best_that_is_known_and_with_its_ow
     name: str, tmp_path: Path
 ) -> None:
     config = TrialConfig(strategy=SHARDED.get(name, DdpConfig(bucket_cap_mb=3)), micro_batch=4)
-    workload = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+    workload = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"])
     cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
     model = ModelSpec(name="own", script="own", config={"rank": 4})
     task = TrialTask(model=model, workload=workload, cluster=cluster, config=config)
@@ -120,7 +122,7 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     cluster = {"device": "cpu", "gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 4}
-    workload = {"sequence_length": 8, "global_batch": 2, "recipe": "fp32"}
+    workload = {"sequence_length": 8, "global_batch": 2, "precision": "fp32"}
     task = {"model": {"script": "stubborn"}, "workload": workload, "cluster": cluster}
     (tmp_path / "task.json").write_text(json.dumps(task | {"config": {"strategy": {"kind": "ddp"}}}))
     command = [sys.executable, "-m", "shardtune.workers", "run-trial", str(tmp_path / "task.json"), "--json", "--cold"]

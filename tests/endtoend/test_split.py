@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow
-from shardtune.service.leasing.host_turns import is_alone
+from shardtune.service.leasing.host_exclusivity import is_alone
 from tests.support.real_parts import Stack, study, until
 
 pytestmark = [
@@ -37,7 +37,7 @@ def together(one: Lease, other: Lease) -> bool:
     return first.started_at < second.finished_at and second.started_at < first.finished_at
 
 
-def test_searches_of_two_studies_go_side_by_side_and_fresh_runs_have_the_machine_alone(
+def test_searches_of_two_studies_go_side_by_side_and_validation_runs_have_the_machine_alone(
     stack: Stack, tmp_path: Path
 ) -> None:
     agent = stack.start_worker(options=["--split", "1"])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from tests.support.real_parts import study
 
 pytestmark = pytest.mark.ranks
@@ -37,14 +37,16 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
         assert set(contender) == CONTENDER
         assert contender["tokens_per_s_per_gpu"] > 0 and contender["peak_reserved_gib"] is None
     if answer["speedup"] is None:
-        assert answer["verdict"] == "not_faster" and answer["promotion"]["pairs"] == 0, "nothing came near the baseline"
+        assert answer["verdict"] == "not_faster" and answer["final_comparison"]["pairs"] == 0, (
+            "nothing came near the baseline"
+        )
     else:
         low, high = answer["speedup"]["ci95"]
         assert low <= answer["speedup"]["value"] <= high
         assert (answer["verdict"] == "confirmed") == (low > 1)
     assert answer["trust"] and answer["baseline"] is not None
-    assert answer["restart"]["outcome"] == "passed", answer["restart"]
-    assert answer["restart"]["checkpoint_bytes"] > 0 and answer["restart"]["allocator_retries"] is None
+    assert answer["resume_check"]["outcome"] == "passed", answer["resume_check"]
+    assert answer["resume_check"]["checkpoint_bytes"] > 0 and answer["resume_check"]["allocator_retries"] is None
     assert "best/config.json" in answer["exports"]
     assert all((tmp_path / path).is_file() for path in answer["exports"])
 
@@ -57,7 +59,7 @@ def test_one_command_gives_one_answer_and_files_that_run(tmp_path: Path) -> None
 
 
 def test_a_global_batch_that_nothing_divides_starts_nothing(tmp_path: Path) -> None:
-    wrong = study(workload={"sequence_length": 32, "global_batch": 7, "recipe": "fp32"})
+    wrong = study(workload={"sequence_length": 32, "global_batch": 7, "precision": "fp32"})
     (tmp_path / "study.json").write_text(json.dumps(wrong))
     done = shardtune("tune", "study.json", folder=tmp_path)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The machine's GPUs in the hands of one module's tests: a warm host, held once for all their trials."""
+"""The machine's GPUs in the hands of one module's tests: a fork server, held once for all their trials."""
 
 import os
 from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.machine.device_health import Look, broken, occupied
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import Libraries, find_gpus, inventory
@@ -67,7 +67,7 @@ def test_a_trial_records_the_conditions_it_ran_under(gpu: str, tmp_path: Path) -
     task = TrialTask.model_validate(
         {
             "model": preset("llama-tiny").model_dump(),
-            "workload": {"sequence_length": 128, "global_batch": 8, "recipe": "bf16-mixed"},
+            "workload": {"sequence_length": 128, "global_batch": 8, "precision": "bf16-mixed"},
             "cluster": cluster.model_dump(),
             "config": {"strategy": {"kind": "ddp"}, "micro_batch": 4},
         }

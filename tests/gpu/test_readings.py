@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.machine.inventory import Gpus, Libraries, find_gpus, inventory
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def run(gpus: Gpus, folder: Path, strategy: dict[str, Any], length: int = 512, *
     task = TrialTask.model_validate(
         {
             "model": preset("llama-tiny").model_dump(),
-            "workload": {"sequence_length": length, "global_batch": 4, "recipe": "bf16-mixed"},
+            "workload": {"sequence_length": length, "global_batch": 4, "precision": "bf16-mixed"},
             "cluster": cluster.model_dump(),
             "config": {"strategy": strategy, "micro_batch": 2},
         }

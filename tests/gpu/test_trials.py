@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import RestartTask, TraceTask
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.traced_shape import of_study
@@ -31,28 +31,30 @@ STAGES = [ZERO3 | {"stage": 1}, ZERO3 | {"stage": 2}, ZERO3]
 
 def test_a_fork_after_the_imports_can_use_the_gpu(machine: GpuMachine) -> None:
     host = subprocess.run(
-        [sys.executable, "-m", "shardtune.workers.rank.warm.host"], stdin=subprocess.DEVNULL, capture_output=True
+        [sys.executable, "-m", "shardtune.workers.rank.fork_server.server"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
     )
     ready = json.loads(host.stdout.splitlines()[0])
     assert ready["unsafe"] is None
 
 
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed", "bf16-autocast"])
-def test_every_backend_trains_the_same(machine: GpuMachine, recipe: str) -> None:
-    reference = machine.measured(machine.task(DDP, recipe=recipe))
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed", "bf16-autocast"])
+def test_every_backend_trains_the_same(machine: GpuMachine, precision: str) -> None:
+    reference = machine.measured(machine.task(DDP, precision=precision))
     for strategy in (*STAGES, FSDP2, FSDP1):
-        task = machine.task(strategy, recipe=recipe)
+        task = machine.task(strategy, precision=precision)
         for theirs, ours in zip(machine.measured(task).trajectory, reference.trajectory, strict=True):
-            bounds = parity.tolerance(task.workload.recipe)
+            bounds = parity.tolerance(task.workload.precision)
             assert parity.step_difference(ours, theirs, bounds, "DDP") is None, strategy
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
 def test_a_restart_goes_on(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     task = machine.task(strategy)
-    result = machine.run(RestartTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
-    assert isinstance(result, RestartMeasurement), result
-    bounds = parity.tolerance(task.workload.recipe)
+    result = machine.run(ResumeTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
+    assert isinstance(result, ResumeMeasurement), result
+    bounds = parity.tolerance(task.workload.precision)
     for went_on, resumed in zip(result.went_on, result.resumed, strict=True):
         assert parity.step_difference(went_on, resumed, bounds, "the run that was not interrupted") is None
 
@@ -124,19 +126,19 @@ def test_a_trace_says_what_device_memory_was_made_of(machine: GpuMachine, strate
 def test_the_gate_lets_pass_what_fits(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     trial = machine.task(strategy)
     profiled = subprocess.run(
-        [sys.executable, "-c", PROFILE], input=trial.model_dump_json(), capture_output=True, text=True, check=True
+        [sys.executable, "-c", MODEL_SUMMARY], input=trial.model_dump_json(), capture_output=True, text=True, check=True
     )
     used = machine.measured(trial).memory.device_used_gib
-    shape = of_study(trial.model, ModelProfile.model_validate_json(profiled.stdout))
+    shape = of_study(trial.model, ModelSummary.model_validate_json(profiled.stdout))
     exactly = trial.cluster.model_copy(update={"memory_gib": used})
     everything = Objective(memory_headroom=0.0)
     assert memory_gate.gate(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration()) is None
 
 
-PROFILE = """
+MODEL_SUMMARY = """
 import sys
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.workers.rank.training import profile
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.workers.rank.training import model_summary
 task = TrialTask.model_validate_json(sys.stdin.read())
-print(profile.of(task.model, task.workload).model_dump_json())
+print(model_summary.of(task.model, task.workload).model_dump_json())
 """

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.trials.leases import TrialTask
 from tests.lab import needs
 from tests.lab.hosts import Host
 from tests.lab.laboratory import HEAD, Laboratory, for_this_process
@@ -41,10 +41,10 @@ def detect(laboratory: Laboratory, *options: str) -> str:
     words = [sys.executable, "-m", "shardtune.workers", "detect", "--launcher", engine, "--nodes", "2", "--cold"]
     words += ["--ranks", "1", "--memory-gib", "1", "--work-dir", "/tmp/work", *options]
     allocation = ["salloc", "--quiet", "--nodes=2", "--exclusive"] if engine == "slurm" else []
-    return refused(laboratory, HEAD, [*allocation, *words])
+    return rejected(laboratory, HEAD, [*allocation, *words])
 
 
-def refused(laboratory: Laboratory, host: str, words: list[str]) -> str:
+def rejected(laboratory: Laboratory, host: str, words: list[str]) -> str:
     running = laboratory.start(host, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     _, said = running.communicate(timeout=300)
     assert running.returncode == 2, said.decode()
@@ -133,10 +133,10 @@ def test_an_open_ray_cluster_is_not_joined() -> None:
         worker = [sys.executable, "-m", "shardtune.workers", "detect", "--launcher", "ray", "--nodes", "1"]
         worker += ["--ray-address", f"{host.address}:6379", "--work-dir", "/tmp/work"]
         shown = ["env", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=0123456789abcdef0123456789abcdef"]
-        said = refused(laboratory, host.name, [*shown, *worker])
+        said = rejected(laboratory, host.name, [*shown, *worker])
         assert (
             "answers without a token: the cluster is open" in said
             and "Start all of it with RAY_AUTH_MODE=token" in said
         )
-        said = refused(laboratory, host.name, ["env", "--unset=RAY_AUTH_MODE", *worker])
+        said = rejected(laboratory, host.name, ["env", "--unset=RAY_AUTH_MODE", *worker])
         assert "RAY_AUTH_MODE (not set) must be token" in said

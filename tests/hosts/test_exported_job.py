@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.tuner.export import files
 from tests.lab import needs

@@ -41,11 +41,11 @@ class Job:
         """A new one, of as many trials."""
         cluster = self._registered["inventory"]["cluster"]
         assert (cluster["nodes"], cluster["gpus_per_node"]) == (2, 1)
-        budget = {"max_trials": len(micro_batches), "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0}
+        budget = {"max_trials": len(micro_batches), "max_pairs": 7, "resume_check": False, "repeat_disturbed": 0}
         study = self._service.create(
             {
                 "model": TINY,
-                "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
+                "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
                 "cluster": cluster,
                 "budget": budget,
                 "space": {"backends": ["ddp"], "knobs": {"micro_batch": list(micro_batches)}},

@@ -185,5 +185,5 @@ def test_a_cluster_of_ray_has_its_hosts_and_asks_for_a_token():
     with for_this_process(hosts=1, ranks=2, engine="ray") as made:
         assert made.run("head", RAY_NODES).split() == ["0", "2"]
         open_call = ["env", "--unset=RAY_AUTH_MODE", sys.executable, "-m", "ray.scripts.scripts", "health-check"]
-        refused = made.start("n0", [*open_call, "--address", made.engine.address], stderr=subprocess.PIPE)
-        assert b"AuthenticationError" in refused.communicate()[1] and refused.returncode
+        rejected = made.start("n0", [*open_call, "--address", made.engine.address], stderr=subprocess.PIPE)
+        assert b"AuthenticationError" in rejected.communicate()[1] and rejected.returncode

@@ -16,9 +16,9 @@ import psutil
 import pytest
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.leases import RestartTask, TrialTask
-from shardtune.api_schemas.measurements import StepRecord
-from shardtune.api_schemas.restart import RestartPlan
+from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.api_schemas.trials.resume_check import ResumePlan
 from tests.lab import needs
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.session import GangSession
@@ -139,9 +139,9 @@ def test_a_killed_rank_takes_the_others_along(place: Place) -> None:
 
 
 def test_a_checkpoint_goes_on_in_new_processes(place: Place) -> None:
-    plan = RestartPlan(fewest_steps=4, most_steps=6, steps_after=4)
-    answer = place.session.run(RestartTask(trial=place.task(FSDP2, parity_steps=4), plan=plan))
-    assert answer["kind"] == "RestartMeasurement", answer
+    plan = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
+    answer = place.session.run(ResumeTask(trial=place.task(FSDP2, parity_steps=4), plan=plan))
+    assert answer["kind"] == "ResumeMeasurement", answer
 
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -190,7 +190,7 @@ def test_who_is_stopped_while_starting_leaves_nothing(shared: Place, tmp_path: P
     shared.session.close()
     without = set() if shared.laboratory is None else living(shared.laboratory, shared.session)
     shared.session = GangSession(shared.laboratory, tmp_path, ranks=2)
-    # A host here: its warm one and what looks at the machine; two hosts: the session, its allocation and warm hosts.
+    # A host here: its warm one and what looks at the machine; two hosts: the session, its allocation and fork servers.
     begun = 2 if shared.laboratory is None else 4
     until(lambda: len(living(shared.laboratory, shared.session) - without) >= begun, "something starts")
     for pid in own_processes(shared):

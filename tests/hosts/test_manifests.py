@@ -72,9 +72,9 @@ class Pods:
         study = self.service.create(
             {
                 "model": TINY,
-                "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
+                "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
                 "cluster": cluster,
-                "budget": {"max_trials": 1, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0},
+                "budget": {"max_trials": 1, "max_pairs": 7, "resume_check": False, "repeat_disturbed": 0},
                 "space": {"backends": ["ddp"], "knobs": {"micro_batch": [1]}},
             }
         )

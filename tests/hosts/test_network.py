@@ -34,11 +34,11 @@ def test_a_link_that_was_made_slower_makes_stale_by_its_bandwidth_and_a_retune_f
         worker = LabWorker(laboratory, service)
         cluster = _begin(worker, service)["cluster"]
         space = {"backends": ["ddp"], "knobs": {"micro_batch": [1]}}
-        budget = {"max_trials": 1, "max_pairs": 7, "restart_check": False, "repeat_disturbed": 0}
+        budget = {"max_trials": 1, "max_pairs": 7, "resume_check": False, "repeat_disturbed": 0}
         study_id = service.create(study(cluster=cluster, space=space, budget=budget))
         service.await_true(lambda: service.get(f"/v1/studies/{study_id}")["state"] == "complete", 600, "the study ends")
         (served,) = service.get("/v1/recommendations")["recommendations"]
-        ask = f"/v1/best?case_key={served['case_key']}"
+        ask = f"/v1/best?target_key={served['target_key']}"
         assert service.get(ask)["freshness"] == "fresh"
         worker.end()
         laboratory.shape(100)

@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.trials.leases import Task
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.commands.agent import place
-from shardtune.workers.commands.hold import held
+from shardtune.workers.commands.host_pool import held
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from shardtune.api_schemas.leases import Task
+from shardtune.api_schemas.trials.leases import Task
 from tests.lab.laboratory import Laboratory
 
 SESSION = [sys.executable, "-m", "tests.lab.gang_session"]

@@ -1,11 +1,11 @@
-"""A warm host for the whole directory."""
+"""A fork server for the whole directory."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support.host_process import HostProcess
 from tests.support.tiny_trials import tiny_task
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support.host_process import HostProcess
 from tests.support.tiny_trials import tiny_task
 
@@ -49,11 +49,11 @@ BAD = {
 
 
 def run_script(
-    host: HostProcess, path: Path, task: TrialTask | ProfileTask, ranks: int
+    host: HostProcess, path: Path, task: TrialTask | ModelSummaryTask, ranks: int
 ) -> tuple[Path, list[RankReport]]:
     folder = host.prepare(task.model_copy(update={"model": ModelSpec(name="own", script="own", config={"rank": 4})}))
     (folder / "script.json").write_text(json.dumps({"path": str(path), "arguments": []}))
-    codes = host.run_folder(folder, 1 if task.kind == "profile" else ranks)
+    codes = host.run_folder(folder, 1 if task.kind == "model_summary" else ranks)
     paths = [folder / f"rank_{rank}.json" for rank in range(len(codes))]
     return folder, [RankReport.model_validate_json(path.read_text()) for path in paths if path.exists()]
 
@@ -80,15 +80,21 @@ def test_a_bad_script_ends_as_a_failure_with_its_traceback(host: HostProcess, tm
 
 def test_a_script_shows_its_model_before_anything_is_tried(host: HostProcess, tmp_path: Path) -> None:
     task = tiny_task({"kind": "ddp"})
-    profile_task = ProfileTask(model=task.model, workload=task.workload)
+    profile_task = ModelSummaryTask(model=task.model, workload=task.workload)
     folder, _ = run_script(host, EXAMPLES / "trainer_lora.py", profile_task, 1)
-    profile = ModelProfile.model_validate_json((folder / "profile.json").read_text())
-    assert len(profile.blocks) == 4 and profile.block_class == "LlamaDecoderLayer"
-    assert profile.trainable_parameters == 4 * 2 * 4 * (64 + 48)
-    assert profile.forward_flops_per_token is None and profile.backends is not None and "ddp" in profile.backends
+    model_summary = ModelSummary.model_validate_json((folder / "model_summary.json").read_text())
+    assert len(model_summary.blocks) == 4 and model_summary.block_class == "LlamaDecoderLayer"
+    assert model_summary.trainable_parameters == 4 * 2 * 4 * (64 + 48)
+    assert (
+        model_summary.forward_flops_per_token is None
+        and model_summary.backends is not None
+        and "ddp" in model_summary.backends
+    )
     (tmp_path / "script.py").write_text(textwrap.dedent(START))
     folder, _ = run_script(host, tmp_path / "script.py", profile_task, 1)
-    assert ModelProfile.model_validate_json((folder / "profile.json").read_text()).backends is None, "it says nothing"
+    assert ModelSummary.model_validate_json((folder / "model_summary.json").read_text()).backends is None, (
+        "it says nothing"
+    )
 
 
 IGNORING = (
@@ -97,7 +103,7 @@ IGNORING = (
 )
 
 
-def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess, tmp_path: Path) -> None:
+def test_a_script_rejects_what_its_library_would_ignore(host: HostProcess, tmp_path: Path) -> None:
     task = tiny_task({"kind": "fsdp2", "dp_shard": 2})
     for helper in IGNORING:
         (tmp_path / "script.py").write_text(f"{textwrap.dedent(START)}{helper}\noptions(trial)\n")
@@ -109,7 +115,7 @@ def test_a_script_refuses_what_its_library_would_ignore(host: HostProcess, tmp_p
     assert reports[0].failure is not None and "the script takes ddp only, not fsdp2" in reports[0].failure.message
 
 
-def test_a_script_that_asks_a_configuration_for_what_it_has_not_has_refused_it(
+def test_a_script_that_asks_a_configuration_for_what_it_has_not_has_rejected_it(
     host: HostProcess, tmp_path: Path
 ) -> None:
     (tmp_path / "script.py").write_text(textwrap.dedent(START) + "trial.config.strategy.to_ddp()\n")

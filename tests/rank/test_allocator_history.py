@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shardtune.api_schemas.diagnosis import MemoryMoment
+from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.workers.rank.measure import moments
 from shardtune.workers.rank.measure.allocator_history import events_of, lives
 from shardtune.workers.rank.training import trace

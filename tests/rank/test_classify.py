@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.measurements import MeasurePlan
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.workers.rank import classify
+from shardtune.workers.rank.fork_server import server
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.model import build as models
-from shardtune.workers.rank.warm import host
 
 CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
 
@@ -84,8 +84,8 @@ def test_a_module_that_fails_in_its_own_way_does_not_end_the_host(
         "raise OSError('libcudart.so.12: cannot open shared object file')"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    host._import_if_there("breaks_when_imported")
-    host._import_if_there("no_such_module_anywhere")
+    server._import_if_there("breaks_when_imported")
+    server._import_if_there("no_such_module_anywhere")
     assert "libcudart" in capsys.readouterr().err
 
 

@@ -1,6 +1,6 @@
 """Ranks that share samples train what one process trains over the whole global batch, and a fault in that is caught.
 
-Every backend, checkpointing and recipe, and every model type of transformers that says it can, with SHARDTUNE_TEST_LONG=1.
+Every backend, checkpointing and precision, and every model type of transformers that says it can, with SHARDTUNE_TEST_LONG=1.
 """
 
 import contextlib
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import shared_heads
 from tests.support import small_models
@@ -85,7 +85,7 @@ def test_a_model_says_whether_its_heads_can_be_shared_out(model: dict[str, Any],
 
 
 @pytest.mark.ranks
-def test_a_rank_refuses_what_cannot_be_shared_out(host: HostProcess) -> None:
+def test_a_rank_rejects_what_cannot_be_shared_out(host: HostProcess) -> None:
     """A configuration by hand: no profile has been made. Four ranks would share two heads of keys."""
     report = host.run(tiny_task({"kind": "ddp"}, ranks=4, context_parallel=4))[0]
     assert report.failure is not None and report.failure.kind == "illegal"
@@ -94,19 +94,19 @@ def test_a_rank_refuses_what_cannot_be_shared_out(host: HostProcess) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
-def test_shared_samples_train_the_same_with_everything(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_shared_samples_train_the_same_with_everything(tmp_path: Path, precision: str) -> None:
     models = {"llama": SHORT_LLAMA, "mistral": MISTRAL, "gpt2": GPT2, "mixtral": MIXTRAL}
     tasks = {
         f"{backend}, {model}, {mode}": tiny_task(
-            BACKENDS[backend], model=models[model], activation_checkpointing=mode, recipe=recipe, **SHARED
+            BACKENDS[backend], model=models[model], activation_checkpointing=mode, precision=precision, **SHARED
         )
         for backend, model, mode in itertools.product(BACKENDS, models, ("none", "selective", "full"))
         if (backend, mode) != ("zero-3", "selective")
     }
     found = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if recipe == "fp32" else BF16)
+        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks

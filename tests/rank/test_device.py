@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import RestartTask, TrialTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.restart import RestartPlan
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
+from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.agent import collect
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.launchers.base import RankExit
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.ranks
 ENVIRONMENT = {"expandable_segments": True, "numa_binding": "exclusive"}
 
 
-def folder_of(task: TrialTask | RestartTask, folder: Path) -> Path:
+def folder_of(task: TrialTask | ResumeTask, folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "task.json").write_text(task.model_dump_json())
     return folder
@@ -46,9 +46,7 @@ def test_a_trial_waits_for_its_device_counts_its_memory_and_takes_it_only_once_i
 
 def test_new_processes_go_on_with_the_random_state_of_their_device(tmp_path: Path) -> None:
     trial = tiny_task({"kind": "ddp"}, ranks=1)
-    folder = folder_of(
-        RestartTask(trial=trial, plan=RestartPlan(fewest_steps=3, most_steps=3, steps_after=2)), tmp_path
-    )
+    folder = folder_of(ResumeTask(trial=trial, plan=ResumePlan(fewest_steps=3, most_steps=3, steps_after=2)), tmp_path)
     assert run_rank(folder) == ["use", "saved 3"]
     assert run_rank(folder) == ["use", "loaded 3"]
     report = RankReport.model_validate_json((folder / "rank_0.json").read_text())

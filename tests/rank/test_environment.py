@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 _FORKED = """
 import ctypes, json, os, torch
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.process import environment
 
 libc = ctypes.CDLL(None)

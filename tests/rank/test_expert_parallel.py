@@ -1,6 +1,6 @@
 """Ranks that divide experts train what one process trains over the whole global batch, and a fault in that is caught.
 
-Meshes of four ranks, every checkpointing and recipe, and every model type of transformers with experts that can be divided,
+Meshes of four ranks, every checkpointing and precision, and every model type of transformers with experts that can be divided,
 with SHARDTUNE_TEST_LONG=1.
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import build, experts
-from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training import model_summary
 from tests.support import small_models
 from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
@@ -85,13 +85,13 @@ def test_gradients_of_experts_that_are_not_divided_are_caught(quick: dict[str, t
 def test_a_model_says_whether_its_experts_can_be_divided(
     model: dict[str, Any], count: int, width: int, why: str | None
 ) -> None:
-    found = profile.of(ModelSpec(name="m", config=model), WORKLOAD)
+    found = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
     assert (found.experts, found.expert_width) == (count, width), found
     assert found.expert_note is None if why is None else why in (found.expert_note or ""), found
 
 
 @pytest.mark.ranks
-def test_a_rank_refuses_a_model_without_experts(host: HostProcess) -> None:
+def test_a_rank_rejects_a_model_without_experts(host: HostProcess) -> None:
     """A configuration by hand: no profile has been made."""
     report = host.run(tiny_task(DIVIDED))[0]
     assert report.failure is not None and report.failure.kind == "illegal"
@@ -100,17 +100,17 @@ def test_a_rank_refuses_a_model_without_experts(host: HostProcess) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
-def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision: str) -> None:
     models = {"mixtral": MIXTRAL, "qwen2": QWEN2, "deepseek": DEEPSEEK}
     models |= {kind: QWEN2 | {"model_type": kind} for kind in ("qwen3_moe", "olmoe")}
     tasks = {
-        f"{name}, {mode}": tiny_task(DIVIDED, model=model, activation_checkpointing=mode, recipe=recipe, **SHARED)
+        f"{name}, {mode}": tiny_task(DIVIDED, model=model, activation_checkpointing=mode, precision=precision, **SHARED)
         for (name, model), mode in itertools.product(models.items(), ("none", "selective", "full"))
     }
     found = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if recipe == "fp32" else BF16)
+        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support import faulty_ranks
 from tests.support.plain_training import deviation, train
 from tests.support.tiny_trials import tiny_task

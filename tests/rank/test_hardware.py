@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.workers.rank.measure import hardware
 from tests.support import warm_forks
 

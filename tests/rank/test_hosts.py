@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.leases import RestartTask, TrialTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.restart import RestartPlan
-from shardtune.workers.launch import Launch, meeting
+from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
+from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.resume_check import ResumePlan
+from shardtune.workers.launch import Launch, rendezvous
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.host_process import HostProcess, launch_order
 from tests.support.tiny_trials import tiny_task
@@ -33,7 +33,7 @@ def launch(hosts: list[HostProcess]) -> Callable[..., list[RankReport]]:
 
     def over_both(folders: Folders, whole: Launch) -> list[RankReport]:
         hosts[0].order({"store": str(folders[0]), "ports": [0, 1]})
-        where = meeting("127.0.0.1", hosts[0].event()["port"]) | LOOPBACK
+        where = rendezvous("127.0.0.1", hosts[0].event()["port"]) | LOOPBACK
         half = whole.ranks // 2
         shares = [whole.share(first, half, where) for first in (0, half)]
         for host, folder, share in zip(hosts, folders, shares, strict=True):
@@ -48,7 +48,7 @@ def launch(hosts: list[HostProcess]) -> Callable[..., list[RankReport]]:
     return over_both
 
 
-def folders_for(hosts: list[HostProcess], task: TrialTask | RestartTask) -> Folders:
+def folders_for(hosts: list[HostProcess], task: TrialTask | ResumeTask) -> Folders:
     return [host.prepare(task) for host in hosts]
 
 
@@ -68,8 +68,8 @@ def test_ranks_of_two_hosts_train_as_those_of_one(
 def test_the_order_says_who_loads_and_the_checkpoint_lies_where_all_see_it(
     hosts: list[HostProcess], launch: Callable[..., list[RankReport]], tmp_path: Path
 ) -> None:
-    plan = RestartPlan(fewest_steps=2, most_steps=2, steps_after=2)
-    folders = folders_for(hosts, RestartTask(trial=tiny_task({"kind": "fsdp2", "dp_shard": 2}), plan=plan))
+    plan = ResumePlan(fewest_steps=2, most_steps=2, steps_after=2)
+    folders = folders_for(hosts, ResumeTask(trial=tiny_task({"kind": "fsdp2", "dp_shard": 2}), plan=plan))
     first = Launch.of(2, checkpoint=str(tmp_path / "shared" / "run-1"))
     saved = launch(folders, first)
     for folder in folders:
@@ -83,7 +83,7 @@ def test_a_store_needs_a_free_port_of_its_range(hosts: list[HostProcess], tmp_pa
     hosts[0].order({"store": str(tmp_path), "ports": [0, 1]})
     taken = hosts[0].event()["port"]
     hosts[1].order({"store": str(tmp_path), "ports": [taken, taken + 1]})
-    refused = hosts[1].event()
-    assert refused["event"] == "refused" and f"meet_ports ({taken}-{taken})" in refused["reason"]
+    rejected = hosts[1].event()
+    assert rejected["event"] == "rejected" and f"meet_ports ({taken}-{taken})" in rejected["reason"]
     hosts[0].order({"kill": str(tmp_path)})
     assert hosts[0].event()["event"] == "closed"

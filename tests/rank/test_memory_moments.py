@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from shardtune.api_schemas.leases import TraceTask
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.leases import TraceTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support import memory_hogs
 from tests.support.memory_hogs import HOG_BYTES, Place
 from tests.support.tiny_trials import tiny_task

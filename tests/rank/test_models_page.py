@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction import model_shape
-from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training import model_summary
 
 PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([\w ]+) \| `(\{.*\})` \|$", re.MULTILINE)
@@ -34,7 +34,7 @@ def test_the_table_says_what_happens(kind: str, attention: str, predicted: str, 
     if kind not in OFTEN and os.environ.get("SHARDTUNE_TEST_LONG") != "1":
         pytest.skip("every architecture is walked with SHARDTUNE_TEST_LONG=1")
     config = config_of(kind, more)
-    found = profile.of(ModelSpec(name="m", config=config), WORKLOAD)
+    found = model_summary.of(ModelSpec(name="m", config=config), WORKLOAD)
     assert (found.attention or "sdpa") == attention
     if found.forward_flops_per_token is None:
         assert predicted == "nothing", found.note
@@ -52,4 +52,4 @@ def test_of_a_multimodal_model_the_text_part_is_built() -> None:
     whole = ModelSpec(
         name="m", config={"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 32}}
     )
-    assert profile.of(whole, WORKLOAD) == profile.of(ModelSpec(name="m", config=text), WORKLOAD)
+    assert model_summary.of(whole, WORKLOAD) == model_summary.of(ModelSpec(name="m", config=text), WORKLOAD)

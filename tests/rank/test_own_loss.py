@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.api_schemas.training.search_space import BACKENDS
 from tests.support import own_loss, warm_forks
 
 pytestmark = pytest.mark.ranks

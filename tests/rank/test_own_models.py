@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import ProfileTask, RestartTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from shardtune.api_schemas.restart import RestartPlan
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
+from shardtune.api_schemas.trials.measurements import RankReport
+from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.trial_dir import TrialDir
 from tests.support import own_ranks
 from tests.support.tiny_trials import tiny_task
@@ -45,14 +45,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     unknown = {"model": ModelSpec(name="x", entry_point="no-such")}
     tasks |= {"unknown": wanted.model_copy(update=unknown)}
     made = {}
-    for name, task in [*tasks.items(), ("profile", ProfileTask(model=own, workload=wanted.workload))]:
+    for name, task in [*tasks.items(), ("model_summary", ModelSummaryTask(model=own, workload=wanted.workload))]:
         made[name] = root / name
         made[name].mkdir()
         (made[name] / "task.json").write_text(task.model_dump_json())
     for name in RESTARTED:
         made[f"restart {name}"] = root / f"restart-{name}"
         made[f"restart {name}"].mkdir()
-        task = RestartTask(trial=tasks[name], plan=RestartPlan(most_steps=8, steps_after=3))
+        task = ResumeTask(trial=tasks[name], plan=ResumePlan(most_steps=8, steps_after=3))
         (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
     for folder in (*made.values(), *(made[f"restart {name}"] for name in RESTARTED)):
         own_ranks.run_ranks(folder, site)
@@ -74,11 +74,11 @@ def test_frozen_parameters_train_the_same_under_every_backend(folders: dict[str,
 
 
 def test_what_is_frozen_has_no_optimizer_state(folders: dict[str, Path]) -> None:
-    profile = ModelProfile.model_validate_json((folders["profile"] / "profile.json").read_text())
-    assert profile.trainable < profile.parameters / 10
+    model_summary = ModelSummary.model_validate_json((folders["model_summary"] / "model_summary.json").read_text())
+    assert model_summary.trainable < model_summary.parameters / 10
     memory = report(folders["ddp"]).memory
     assert memory is not None and memory.peak_allocated_gib is not None
-    assert memory.peak_allocated_gib < 16 * profile.parameters / 2**30
+    assert memory.peak_allocated_gib < 16 * model_summary.parameters / 2**30
 
 
 def test_an_entry_point_that_is_not_installed_is_named_with_those_that_are(folders: dict[str, Path]) -> None:

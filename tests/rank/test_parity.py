@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
 from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
@@ -63,14 +63,16 @@ def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: in
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
     """Where each backend casts shows in bfloat16 alone; few steps, since most processors emulate it."""
-    assert_same_training(host, BF16, STRATEGIES[name], recipe="bf16-mixed", **({"parity_steps": 6} | QUICK))
+    assert_same_training(host, BF16, STRATEGIES[name], precision="bf16-mixed", **({"parity_steps": 6} | QUICK))
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero-3", *(["zero-1", "zero-2", "fsdp1", "fsdp2"] if LONG else [])])
 def test_autocast_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
     """Weights, gradients and reduction in float32: what the Trainer and Accelerate do with bf16 under DDP."""
     strategy = STRATEGIES[name]
-    assert_same_training(host, BF16, strategy, recipe="bf16-autocast", micro_batch=2, **({"parity_steps": 6} | QUICK))
+    assert_same_training(
+        host, BF16, strategy, precision="bf16-autocast", micro_batch=2, **({"parity_steps": 6} | QUICK)
+    )
 
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
@@ -86,7 +88,7 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "strategy"),
+    ("precision", "strategy"),
     [
         ("fp32", {"sharding_strategy": "HYBRID_SHARD"}),
         ("fp32", {"sharding_strategy": "_HYBRID_SHARD_ZERO2", "grad_sync": "last", "use_orig_params": True}),
@@ -94,10 +96,12 @@ def test_loss_falls_by_a_fifth_over_the_compared_steps() -> None:
     ],
     ids=["fp32", "last, kept", "bf16"],
 )
-def test_hybrid_fsdp1_on_four_ranks_trains_the_same(host: HostProcess, recipe: str, strategy: dict[str, Any]) -> None:
+def test_hybrid_fsdp1_on_four_ranks_trains_the_same(
+    host: HostProcess, precision: str, strategy: dict[str, Any]
+) -> None:
     config = {"kind": "fsdp1", "dp_replicate": 2, "dp_shard": 2, **strategy}
-    bound = FP32 if recipe == "fp32" else BF16
-    assert_same_training(host, bound, config, recipe=recipe, ranks=4, **({"parity_steps": 6} | QUICK))
+    bound = FP32 if precision == "fp32" else BF16
+    assert_same_training(host, bound, config, precision=precision, ranks=4, **({"parity_steps": 6} | QUICK))
 
 
 @pytest.mark.parametrize("grad_sync", ["every", "reduce_scatter", "last"])

@@ -1,6 +1,6 @@
 """Stages of a pipeline train what one process trains over the whole global batch, and a fault in that is caught.
 
-Meshes of four ranks, every checkpointing and recipe, and every model type of transformers that can be cut, with
+Meshes of four ranks, every checkpointing and precision, and every model type of transformers that can be cut, with
 SHARDTUNE_TEST_LONG=1.
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import stage_plan
-from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training import model_summary
 from tests.support import small_models
 from tests.support.host_process import HostProcess
 from tests.support.plain_training import deviation, train
@@ -85,7 +85,7 @@ def test_tied_tables_whose_gradients_are_not_summed_are_caught(quick: dict[str, 
     ids=["llama", "gpt2", "gemma3", "mixtral", "mpt", "one block"],
 )
 def test_a_model_says_whether_it_can_be_cut(model: dict[str, Any], blocks: int, why: str | None) -> None:
-    found = profile.of(ModelSpec(name="m", config=model), WORKLOAD)
+    found = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
     assert found.pipeline_blocks == blocks, found
     assert found.pipeline_note is None if why is None else why in (found.pipeline_note or ""), found
 
@@ -94,7 +94,7 @@ WORKLOAD = Workload(sequence_length=32, global_batch=8)
 
 
 @pytest.mark.ranks
-def test_a_rank_refuses_what_cannot_be_cut(host: HostProcess) -> None:
+def test_a_rank_rejects_what_cannot_be_cut(host: HostProcess) -> None:
     """A configuration by hand: no profile has been made."""
     report = host.run(tiny_task(CUT, model=MPT))[0]
     assert report.failure is not None and report.failure.kind == "illegal"
@@ -103,8 +103,8 @@ def test_a_rank_refuses_what_cannot_be_cut(host: HostProcess) -> None:
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
-def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision: str) -> None:
     models = {"llama": LLAMA, "gpt2": GPT2 | {"n_layer": 5}, "gemma3": GEMMA3, "mixtral": MIXTRAL}
     models = {name: model | {"num_hidden_layers": 4} for name, model in models.items()}
     models |= {kind: LLAMA | {"model_type": kind} for kind in ("olmo2", "gpt_neox", "qwen3")}
@@ -114,7 +114,7 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: st
             CUT | schedules[schedule],
             model=model,
             activation_checkpointing=mode,
-            recipe=recipe,
+            precision=precision,
             **SHARED,
         )
         for (name, model), mode, schedule in itertools.product(models.items(), ("none", "selective", "full"), schedules)
@@ -122,7 +122,7 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: st
     }
     found = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if recipe == "fp32" else BF16)
+        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from torch.distributed.pipelining import schedules as torchs
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.pipeline_schedules import FACTS, PipelineSchedule
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, PipelineSchedule
+from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction import stages
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.footprint.stages import in_flight

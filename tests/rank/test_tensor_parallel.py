@@ -1,6 +1,6 @@
 """Ranks that split a model train what one process trains over the whole global batch, and a fault in that is caught.
 
-Meshes of four ranks, every checkpointing and recipe, and every model type of transformers whose plan torch has styles for,
+Meshes of four ranks, every checkpointing and precision, and every model type of transformers whose plan torch has styles for,
 with SHARDTUNE_TEST_LONG=1.
 """
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import build, tensor_plan
 from tests.support import small_models
@@ -74,7 +74,7 @@ def test_a_model_says_whether_it_can_be_split(model: dict[str, Any], divisor: in
 
 
 @pytest.mark.ranks
-def test_a_rank_refuses_what_cannot_be_split(host: HostProcess) -> None:
+def test_a_rank_rejects_what_cannot_be_split(host: HostProcess) -> None:
     """A configuration by hand: no profile has been made."""
     report = host.run(tiny_task(SPLIT, model=GPT2))[0]
     assert report.failure is not None and report.failure.kind == "illegal"
@@ -87,17 +87,17 @@ def _built(config: dict[str, Any]) -> Any:
 
 @pytest.mark.ranks
 @pytest.mark.skipif(not LONG, reason="the wide table: SHARDTUNE_TEST_LONG=1")
-@pytest.mark.parametrize("recipe", ["fp32", "bf16-mixed"])
-def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, recipe: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision: str) -> None:
     models = {"llama": SHORT_LLAMA, "gemma3": GEMMA3, "phi3": SHORT_LLAMA | {"model_type": "phi3", "pad_token_id": 0}}
     models |= {kind: SHORT_LLAMA | {"model_type": kind} for kind in ("olmo2", "gpt_neox", "qwen3")}
     tasks = {
-        f"{name}, {mode}": tiny_task(SPLIT, model=model, activation_checkpointing=mode, recipe=recipe, **SHARED)
+        f"{name}, {mode}": tiny_task(SPLIT, model=model, activation_checkpointing=mode, precision=precision, **SHARED)
         for (name, model), mode in itertools.product(models.items(), ("none", "selective", "full"))
     }
     found = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if recipe == "fp32" else BF16)
+        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks

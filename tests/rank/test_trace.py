@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from shardtune.api_schemas.leases import TraceTask
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.leases import TraceTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from tests.support.tiny_trials import tiny_task

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import ProfileTask
-from shardtune.api_schemas.measurements import RankReport
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from tests.support.host_process import HostProcess
 from tests.support.tiny_trials import tiny_task
 
@@ -92,15 +92,15 @@ def test_going_over_the_limit_says_by_how_much(host: HostProcess) -> None:
 
 def test_a_profile_task_writes_a_profile(host: HostProcess) -> None:
     task = tiny_task(DDP)
-    folder = host.prepare(ProfileTask(model=task.model, workload=task.workload))
+    folder = host.prepare(ModelSummaryTask(model=task.model, workload=task.workload))
     assert host.run_folder(folder, 1) == [0]
-    assert ModelProfile.model_validate_json((folder / "profile.json").read_text()).parameters == 213_568
+    assert ModelSummary.model_validate_json((folder / "model_summary.json").read_text()).parameters == 213_568
 
 
 def test_a_profile_of_an_unknown_architecture_is_a_report(host: HostProcess) -> None:
     task = tiny_task(DDP)
     unknown = task.model.model_copy(update={"config": {"model_type": "no-such-model"}})
-    folder = host.prepare(ProfileTask(model=unknown, workload=task.workload))
+    folder = host.prepare(ModelSummaryTask(model=unknown, workload=task.workload))
     assert host.run_folder(folder, 1) == [1]
     failure = RankReport.model_validate_json((folder / "rank_0.json").read_text()).failure
     assert failure is not None and failure.kind is FailureKind.ILLEGAL and "no-such-model" in failure.message

@@ -17,7 +17,7 @@ from torch.distributed import distributed_c10d
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
@@ -44,7 +44,7 @@ for _strategy in STRATEGIES.values():
 
 def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
     """By building a model of so many blocks and training one step of it."""
-    # DeepSpeed keeps them beyond its engine, and refuses to make them again.
+    # DeepSpeed keeps them beyond its engine, and rejects to make them again.
     groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     before = len(distributed_c10d._world.pg_map)
     task = tiny_task(strategy, ranks=RANKS, model=LLAMA | {"num_hidden_layers": blocks})

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from shardtune.api_schemas import sharing
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.search_space import SpaceLimits
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig, sharing
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, Question
 from shardtune.tuner.search.space.domains import Domains
@@ -41,8 +40,8 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Itera
     rng = random.Random(2)
     for cluster in CLUSTERS:
         for number in range(DRAWS):
-            recipe = RECIPES["fp32" if number % 2 else "bf16-mixed"]
-            workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, recipe=recipe)
+            precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
+            workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
             yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).one(varied)
 
 
@@ -72,7 +71,7 @@ class _Draw:
             alone = self._config({**table, knob: value})
             sharing.check(alone, self._domains.cluster, self._domains.workload)
             steps = alone.accumulation(self._domains.workload.global_batch, self._domains.cluster.world_size)
-            alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.recipe, steps)
+            alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.precision, steps)
         except ValueError:
             return self._config(self._with(table, knob, value))
         return alone

@@ -1,6 +1,6 @@
-"""Stands in for `workers.rank.warm.host`: the same JSON lines, ranks that do as FAKE_ACTS (a JSON list, by rank) says.
+"""Stands in for `workers.rank.fork_server.server`: the same JSON lines, ranks that do as FAKE_ACTS (a JSON list, by rank) says.
 
-Run as `fake_host.py` it is the warm host; as `fake_host.py TRIAL_DIR PROGRAM` (with RANK set) it is one cold rank.
+Run as `fake_host.py` it is the fork server; as `fake_host.py TRIAL_DIR PROGRAM` (with RANK set) it is one cold rank.
 """
 
 import ctypes
@@ -77,7 +77,7 @@ def act(name, directory, rank):
     if name == "complete":
         move(directory, 1)
         complete(directory, rank)
-    elif name == "restart":
+    elif name == "resume_check":
         restart(directory, rank)
     elif name == "crash_in_second_life":
         restart(directory, rank)
@@ -175,8 +175,8 @@ def main():
             if "store" in message:
                 store = message["store"]
                 say(event="store", dir=store, port=1)
-            elif "launch" in message and "refuse" in ACTS:
-                say(event="refused", dir=message["launch"], reason="not today")
+            elif "launch" in message and "reject" in ACTS:
+                say(event="rejected", dir=message["launch"], reason="not today")
             elif "launch" in message:
                 directory = Path(message["launch"])
                 first, ranks = message["as"]["first_rank"], message["as"]["ranks"]

@@ -123,6 +123,6 @@ def run_ranks(fault: str, folder: Path) -> None:
 
 def _rank(fault: str, folder: Path) -> None:
     main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig()))
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()
     os._exit(0)

@@ -84,7 +84,7 @@ class Fleet(Lab):
         judge.watch(self.context)
 
     def cases(self):
-        return [("default", best(self.client)["case_key"])]
+        return [("default", best(self.client)["target_key"])]
 
     def runs(self):
         studies = self.client.get("/v1/studies").json()["studies"]

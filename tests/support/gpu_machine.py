@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import RestartTask, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.gpu_sizes import GIB, model_for
 
-Result = Measurement | ModelProfile | RestartMeasurement | Traced | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class GpuMachine:
     fingerprint: Fingerprint
 
     def task(self, strategy: dict[str, Any], **config: Any) -> TrialTask:
-        """A trial of a model of this card's size; `global_batch`, `recipe` and `model` beside knobs."""
+        """A trial of a model of this card's size; `global_batch`, `precision` and `model` beside knobs."""
         if strategy["kind"] == "zero" and self.fingerprint.deepspeed is None:
             pytest.skip("deepspeed is not installed here")
         world = self.cluster["gpus_per_node"]
@@ -37,7 +37,7 @@ class GpuMachine:
         workload = {
             "sequence_length": 512,
             "global_batch": config.pop("global_batch", 2 * world),
-            "recipe": config.pop("recipe", "bf16-mixed"),
+            "precision": config.pop("precision", "bf16-mixed"),
         }
         return TrialTask.model_validate(
             {
@@ -49,7 +49,7 @@ class GpuMachine:
             }
         )
 
-    def run(self, task: TrialTask | RestartTask | TraceTask) -> Result:
+    def run(self, task: TrialTask | ResumeTask | TraceTask) -> Result:
         """What the task came to."""
         done = attempt(
             self.place,

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from sqlalchemy import func, select
 
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow
 

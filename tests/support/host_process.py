@@ -1,4 +1,4 @@
-"""A warm host of the tests' own, and their end of its protocol."""
+"""A fork server of the tests' own, and their end of its protocol."""
 
 import json
 import os
@@ -7,10 +7,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, TextIO
 
-from shardtune.api_schemas.leases import Task, TrialTask
-from shardtune.api_schemas.measurements import RankReport
+from shardtune.api_schemas.trials.leases import Task, TrialTask
+from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.workers.launch import Launch
-from shardtune.workers.rank.warm import host
+from shardtune.workers.rank.fork_server import server
 from tests.support import warm_forks
 
 
@@ -21,7 +21,7 @@ def launch_order(folder: Path, launch: Launch) -> dict[str, Any]:
 
 @dataclass
 class HostProcess:
-    """A warm host, itself forked from a process that is warm, and its end of the protocol."""
+    """A fork server, itself forked from a process that is warm, and its end of the protocol."""
 
     process: ForkServerProcess
     folder: Path
@@ -88,4 +88,4 @@ def _serve(orders: Path, events: Path) -> None:
     """The host on these pipes."""
     os.dup2(os.open(orders, os.O_RDONLY), 0)
     os.dup2(os.open(events, os.O_WRONLY), 1)
-    host.serve()
+    server.serve()

@@ -1,4 +1,4 @@
-"""Several node processes on this machine, as if each were a host: an engine of command pipes."""
+"""Several node agents on this machine, as if each were a host: an engine of command pipes."""
 
 import json
 import os

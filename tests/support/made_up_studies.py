@@ -2,32 +2,34 @@
 
 from datetime import UTC, datetime
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import BlockProfile, ModelProfile, preset
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Contender, Study, StudyPhase, StudySpec, StudyState
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.studies.study import Contender, Study, StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.training.models import BlockSummary, ModelSummary, preset
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 _BLOCKS = {"llama": "model.layers", "mixtral": "model.layers", "gpt2": "transformer.h"}
 _CLASSES = {"llama": "LlamaDecoderLayer", "mixtral": "MixtralDecoderLayer", "gpt2": "GPT2Block"}
 
 
-def study_of(model: str = "llama-tiny", recipe: str = "fp32", cluster: Cluster = CPU, global_batch: int = 8) -> Study:
+def study_of(
+    model: str = "llama-tiny", precision: str = "fp32", cluster: Cluster = CPU, global_batch: int = 8
+) -> Study:
     spec = StudySpec(
         model=preset(model),
-        workload=Workload(sequence_length=32, global_batch=global_batch, recipe=RECIPES[recipe]),
+        workload=Workload(sequence_length=32, global_batch=global_batch, precision=PRECISIONS[precision]),
         cluster=cluster,
     )
     kind = spec.model.model_type
-    block = BlockProfile(name=f"{_BLOCKS[kind]}.0", parameters=10, largest_parameter=5, forward_flops_per_token=20)
-    profile = ModelProfile(
+    block = BlockSummary(name=f"{_BLOCKS[kind]}.0", parameters=10, largest_parameter=5, forward_flops_per_token=20)
+    model_summary = ModelSummary(
         parameters=100, active_parameters=100, blocks=(block,), block_class=_CLASSES[kind],
         moe_class="MixtralSparseMoeBlock" if kind == "mixtral" else None, forward_flops_per_token=200,
         hidden_size=8, vocab_size=64, max_positions=None, experts=4 if kind == "mixtral" else 1, expert_width=64,
     )  # fmt: skip
     return Study(
-        study_id="study-1", state=StudyState.COMPLETE, phase=StudyPhase.DONE, spec=spec, cluster=cluster, profile=profile,
+        study_id="study-1", state=StudyState.COMPLETE, phase=StudyPhase.DONE, spec=spec, cluster=cluster, model_summary=model_summary,
         trials={"complete": 1}, rejected=0, gpu_seconds=1, created_at=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
 

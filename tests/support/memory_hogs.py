@@ -76,6 +76,6 @@ def _rank(place: Place, folder: Path) -> None:
         return wrap.trainer(model, setting)
 
     main.run(folder, trainer)
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()
     os._exit(0)

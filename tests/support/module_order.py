@@ -1,6 +1,6 @@
 """Which test modules run when: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
 
-A module stays on one worker, so that what its tests share (a warm host, a browser, a study) is made once; those of
+A module stays on one worker, so that what its tests share (a fork server, a browser, a study) is made once; those of
 `tests/hosts` all stay on one, because one laboratory is load enough. At the slow end are training ranks, browsers and
 whole services, which take both cores by turns and wait in between; beside them run modules of one process. Where the two
 ends meet, modules are neither long nor short, so nobody waits long for the other.

@@ -12,7 +12,7 @@ from torch import nn
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Setting, causal_loss
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
@@ -38,7 +38,7 @@ def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
         found[name] = [_loss(task, place, loss) for loss in (causal_loss, own_loss)]
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)
 
 

@@ -21,6 +21,6 @@ def run_ranks(folder: Path, packages: Path) -> None:
 def _rank(folder: Path, packages: Path) -> None:
     sys.path.insert(0, str(packages))
     main.run(folder)
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()
     os._exit(0)

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank.model import build, data
 
 _done: dict[str, tuple[StepRecord, ...]] = {}
@@ -24,11 +24,11 @@ def train(task: TrialTask) -> tuple[StepRecord, ...]:
 
 def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     workload = task.workload
-    compute = build.DTYPES[workload.recipe.compute_dtype]
+    compute = build.DTYPES[workload.precision.compute_dtype]
     network = build.build(task.model, workload)
-    recipe = workload.recipe
+    precision = workload.precision
     build.materialize(
-        network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if recipe.autocast else compute
+        network, torch.device("cpu"), torch.float32, workload.seed, torch.float32 if precision.autocast else compute
     )
     parameters = list(network.parameters())
     settings = workload.optimizer
@@ -40,7 +40,7 @@ def _train(task: TrialTask) -> tuple[StepRecord, ...]:
     for step in range(task.plan.parity_steps):
         batch = range(workload.global_batch)
         tokens = data.samples(workload.seed, step, batch, workload.sequence_length, vocab_size, torch.device("cpu"))
-        loss = _autocast_loss(network, tokens, compute) if recipe.autocast else _loss(network, tokens, compute)
+        loss = _autocast_loss(network, tokens, compute) if precision.autocast else _loss(network, tokens, compute)
         optimizer.zero_grad()
         loss.backward()
         norm = nn.utils.clip_grad_norm_(parameters, workload.max_grad_norm or float("inf"))

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.measurements import Memory
 from shardtune.api_schemas.strategies import DdpConfig, NumaBinding
+from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
 from shardtune.workers.rank.device import device_peak_gib
@@ -115,6 +115,6 @@ def _rank(folder: Path, log: Path) -> None:
     main.run(
         folder, lambda model, setting: _QueuesSteps(model, setting, DdpConfig()), lambda kind, index: PlayedGpu(log)
     )
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     sys.stderr.flush()
     os._exit(0)

@@ -1,4 +1,4 @@
-"""A node process whose warm host is `fake_host.py`: everything between agent and ranks is real, what takes seconds is not there.
+"""A node agent whose fork server is `fake_host.py`: everything between agent and ranks is real, what takes seconds is not there.
 
 `played_node.py HOST MARK`; what a host says of itself may be changed by NODE_SAYS, a JSON object of fields of its fingerprint, and
 later by a file of such, `says.json` in its temporary folder.
@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.gang.messages import Begin, NodeReady
 from shardtune.workers.launchers.local import LocalLauncher

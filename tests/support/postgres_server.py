@@ -37,7 +37,7 @@ class PostgresServer:
         """
         self._bin = self._programs()[-1].parent
         self._is_kept = keep is not None
-        # initdb refuses root, and pytest's own folders are closed to other users.
+        # initdb rejects root, and pytest's own folders are closed to other users.
         self._folder = keep or Path(tempfile.mkdtemp(prefix="shardtune-pg-"))
         self._folder.mkdir(exist_ok=True)
         self._as_user: dict[str, Any] = {}

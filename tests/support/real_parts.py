@@ -30,7 +30,7 @@ def study(**changes: Any) -> dict[str, Any]:
     """A study of a model so small that a trial takes about two seconds."""
     base: dict[str, Any] = {
         "model": TINY,
-        "workload": {"sequence_length": 32, "global_batch": 8, "recipe": "fp32"},
+        "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
         # Tests share their machine with others: nothing is repeated for that.
         "budget": {"max_trials": 3, "max_pairs": 7, "repeat_disturbed": 0},
         "space": {"backends": ["ddp", "fsdp2"]},

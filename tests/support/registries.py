@@ -12,9 +12,9 @@ from typing import Any, get_args
 
 import numpy as np
 
-from shardtune.api_schemas.search_space import BACKENDS as LISTED
 from shardtune.api_schemas.strategies import Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import StrategySchema
+from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
 from shardtune.service.wording import backend_words, knob_words
 from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
 from shardtune.tuner.export.backends.record import ExportedBackend
@@ -54,7 +54,7 @@ _RANK = "".join(
         "workers/rank/model/context.py",
         "workers/rank/training/loop.py",
         "workers/rank/process/environment.py",
-        "api_schemas/rank_environment.py",
+        "api_schemas/strategies/rank_environment.py",
     )
 )
 
@@ -98,7 +98,7 @@ PRODUCT = Registries(
 def places_without_backend(r: Registries) -> list[str]:
     """One sentence for each place that lacks a kind of the union `Strategy`, or has one that is not in it."""
     places: dict[str, set[str]] = {
-        "api_schemas/search_space.py: BACKENDS": set(r.listed),
+        "api_schemas/training/search_space.py: BACKENDS": set(r.listed),
         "tuner/search/space/backends/registry.py": set(r.searched),
         "tuner/prediction/backends/registry.py": set(r.predicted),
         "tuner/export/backends/registry.py": set(r.exported),
@@ -189,7 +189,7 @@ def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[st
 
 def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
     """What each consumer is told, by consumer: the file beside what it lists as lost."""
-    study = study_of("llama-tiny", one.workload.recipe.name, one.cluster, one.workload.global_batch)
+    study = study_of("llama-tiny", one.workload.precision.name, one.cluster, one.workload.global_batch)
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))
     backend = r.exported[config.backend]

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from sqlalchemy import select
 
-from shardtune.api_schemas.events import EVENT_TYPES
-from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.notifications.events import EVENT_TYPES
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import retunes as rows
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.retuning import challenge_steps, queue
@@ -50,7 +50,7 @@ class Lab:
             row = queue.request(
                 session,
                 project_id="default",
-                case_key=best(self.client)["case_key"],
+                target_key=best(self.client)["target_key"],
                 cause=cause,
                 changes=[change("kernel")],
                 not_before=now,
@@ -99,6 +99,6 @@ def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
         asked = queue.request(
-            session, project_id="default", case_key=key, cause=cause, not_before=due, now=context.now(), **more
+            session, project_id="default", target_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
         return asked.id

@@ -3,7 +3,7 @@
 import json
 import threading
 
-from shardtune.api_schemas.fingerprints import Effect, FieldChange
+from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange
 from tests.support.simulated_worker import (
     CLUSTER,
     FINGERPRINT,
@@ -42,7 +42,7 @@ def best(client, **params):
 
 def decide(client, key, action, **body):
     """The answer to a person's decision about a case."""
-    return client.post(f"/v1/best:{action}", params={"case_key": key}, json=body)
+    return client.post(f"/v1/best:{action}", params={"target_key": key}, json=body)
 
 
 def create(client, **changes):

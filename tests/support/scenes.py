@@ -7,7 +7,7 @@ from typing import Any
 
 import psutil
 
-from shardtune.api_schemas.measurements import MeasurePlan
+from shardtune.api_schemas.trials.measurements import MeasurePlan
 from tests.support.real_parts import TINY, Crew, Stack, study, until
 
 # DeepSpeed builds an operator for offloading at its first use on a machine, which takes minutes.

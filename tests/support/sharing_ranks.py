@@ -12,21 +12,21 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import StepRecord
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import context, tensor_plan
 from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.model.tensor_styles import Whole
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies import pipeline
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
 from shardtune.workers.rank.training.loop import run_all
-from shardtune.workers.rank.training.restart import RestartLoop
+from shardtune.workers.rank.training.resume_check import ResumeLoop
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support import warm_forks
 from tests.support.plain_training import deviation, train
@@ -109,11 +109,11 @@ def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None
         found[name] = [record.model_dump(mode="json") for record in records]
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
-    # As the warm host's ranks end: gloo has hung in what the interpreter winds down.
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)
 
 
-def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> RestartLoop:
+def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> ResumeLoop:
     group = context.group_of(task, place)
     if group is not None and faulty:
         group = WithoutFactor(group.mesh)
@@ -121,7 +121,7 @@ def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> Resta
     setting = Setting.of(task, place, step.loss)
     with unsummed_norms() if faulty else contextlib.nullcontext():
         trainer = wrap.trainer(step.build_model(), setting)
-    loop = RestartLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
+    loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
     with contextlib.ExitStack() as faults:
         for plant in (unsummed_twins, undivided_experts) if faulty else ():
             faults.enter_context(plant())

@@ -5,7 +5,10 @@ from typing import Any
 
 import httpx
 
-from shardtune.api_schemas.diagnosis import (
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.training.models import BlockSummary, ModelSummary
+from shardtune.api_schemas.trials.diagnosis import (
     CollectiveFigures,
     Diagnosis,
     Lane,
@@ -14,13 +17,17 @@ from shardtune.api_schemas.diagnosis import (
     Timeline,
     Traced,
 )
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, ProfileTask, RestartTask, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
-from shardtune.api_schemas.models import BlockProfile, ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import (
+    PROTOCOL_VERSION,
+    Lease,
+    ModelSummaryTask,
+    ResumeTask,
+    TraceTask,
+    TrialTask,
+)
+from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 CLUSTER = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=16)
 FINGERPRINT = Fingerprint(
@@ -42,11 +49,11 @@ FINGERPRINT = Fingerprint(
     native_dtypes="float32, bfloat16",
     environment=(),
 )
-PROFILE = ModelProfile(
+MODEL_SUMMARY = ModelSummary(
     parameters=1_000_000,
     active_parameters=1_000_000,
     blocks=tuple(
-        BlockProfile(
+        BlockSummary(
             name=f"model.layers.{index}", parameters=200_000, largest_parameter=65_536, forward_flops_per_token=4e5
         )
         for index in range(4)
@@ -90,7 +97,7 @@ def measurement(speed: float, peak_gib: float = 0.5, loss: float = 5.0) -> Measu
     )
 
 
-def restarted(loss: float = 5.0, **changes: Any) -> RestartMeasurement:
+def restarted(loss: float = 5.0, **changes: Any) -> ResumeMeasurement:
     """A run that went on from its checkpoint; `loss` is that of the new processes, who saved went on with 5.0."""
 
     def steps(first: float) -> list[dict[str, float]]:
@@ -107,7 +114,7 @@ def restarted(loss: float = 5.0, **changes: Any) -> RestartMeasurement:
         "checkpoint_bytes": 12_000_000,
         "elapsed_s": 6.0,
     }
-    return RestartMeasurement.model_validate(values | changes)
+    return ResumeMeasurement.model_validate(values | changes)
 
 
 def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: Any) -> Diagnosis:
@@ -173,13 +180,13 @@ class SimulatedWorker:
         name: str = "sim",
         behave: Behaviour = well,
         cluster: Cluster = CLUSTER,
-        restart: Callable[[Lease], RestartMeasurement | Failure] = lambda _: restarted(),
+        resume_check: Callable[[Lease], ResumeMeasurement | Failure] = lambda _: restarted(),
         trace: Callable[[Lease], Diagnosis | Failure] = lambda _: diagnosis(),
         raw_trace: Callable[[Lease], bytes] | None = None,
         **inventory: Any,
     ) -> None:
-        """Of the release before the restart check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0 recorded."""
-        self.client, self.name, self.behave, self.restart = client, name, behave, restart
+        """Of the release before the resume check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0 recorded."""
+        self.client, self.name, self.behave, self.resume_check = client, name, behave, resume_check
         self.trace, self.raw_trace = trace, raw_trace
         self.session = ""
         fingerprint = inventory.pop("fingerprint", FINGERPRINT)
@@ -215,8 +222,8 @@ class SimulatedWorker:
         """Deliver a measurement, a profile, a restart, a diagnosis or a failure."""
         kinds = {
             Measurement: "measurement",
-            ModelProfile: "profile",
-            RestartMeasurement: "restart",
+            ModelSummary: "model_summary",
+            ResumeMeasurement: "resume_check",
             Diagnosis: "diagnosis",
             Failure: "failure",
         }
@@ -239,10 +246,10 @@ class SimulatedWorker:
     def do(self, lease: Lease) -> None:
         """Execute one lease as `behave` says."""
         match lease.task:
-            case ProfileTask():
-                outcome: Any = PROFILE
-            case RestartTask():
-                outcome = self.restart(lease)
+            case ModelSummaryTask():
+                outcome: Any = MODEL_SUMMARY
+            case ResumeTask():
+                outcome = self.resume_check(lease)
             case TraceTask():
                 outcome = self.trace(lease)
                 if self.raw_trace is not None:

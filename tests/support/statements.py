@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 from sqlalchemy import event
 
-from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.trials.leases import TrialTask
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",
@@ -40,7 +40,7 @@ def tiny_task(strategy: dict[str, Any], **changes: Any) -> TrialTask:
     workload: dict[str, Any] = {
         "sequence_length": 32,
         "global_batch": 8,
-        "recipe": "fp32",
+        "precision": "fp32",
         "optimizer": {"lr": 1.25e-3},
         "seed": 1,
     }

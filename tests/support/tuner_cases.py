@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.measurements import Measurement, Memory, StepRecord
-from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
-from shardtune.api_schemas.search_space import SpaceLimits
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Objective
-from shardtune.api_schemas.trials import Rejection, TrialState
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary, preset
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
+from shardtune.api_schemas.trials.trial import Rejection, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
@@ -21,7 +21,7 @@ from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.search.suggest import next_config
 
 
-def llama(name: str) -> ModelProfile:
+def llama(name: str) -> ModelSummary:
     """The profile of a Llama preset, counted by hand (no biases, untied head)."""
     config = preset(name).config
     hidden, middle, layers = (int(config[k]) for k in ("hidden_size", "intermediate_size", "num_hidden_layers"))
@@ -29,12 +29,12 @@ def llama(name: str) -> ModelProfile:
     block = 2 * hidden * hidden + 2 * hidden * hidden * kv // heads + 3 * hidden * middle + 2 * hidden
     total = layers * block + 2 * vocab * hidden + hidden
     blocks = tuple(
-        BlockProfile(
+        BlockSummary(
             name=f"model.layers.{i}", parameters=block, largest_parameter=hidden * middle, forward_flops_per_token=block
         )
         for i in range(layers)
     )
-    return ModelProfile(
+    return ModelSummary(
         parameters=total,
         active_parameters=total,
         blocks=blocks,
@@ -70,9 +70,12 @@ def cpu(ranks: int = 2, memory_gib: float = 4) -> Cluster:
 
 
 def space_of(
-    cluster: Cluster, limits: SpaceLimits | None = None, workload: Workload = WORKLOAD, profile: ModelProfile = TINY
+    cluster: Cluster,
+    limits: SpaceLimits | None = None,
+    workload: Workload = WORKLOAD,
+    model_summary: ModelSummary = TINY,
 ) -> Space:
-    return build(workload, cluster, profile, limits or SpaceLimits())
+    return build(workload, cluster, model_summary, limits or SpaceLimits())
 
 
 def tiny_space() -> Space:
@@ -115,7 +118,7 @@ def infeasible(number: int, config: TrialConfig, kind: FailureKind = FailureKind
 
 def gate_of(space: Space, objective: Objective | None = None) -> Callable[[TrialConfig], Rejection | None]:
     domains = space.domains
-    counted = of_study(ModelSpec(name="counted", config={"model_type": "any"}), domains.profile)
+    counted = of_study(ModelSpec(name="counted", config={"model_type": "any"}), domains.model_summary)
     return lambda config: memory_gate.gate(
         config, counted, domains.workload, domains.cluster, objective or Objective(), MemoryCalibration()
     )

@@ -8,19 +8,19 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.keys import Scope
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.access.keys import Scope
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.trials.failures import FailureKind
 from tests.support.local_client import local_client
 from tests.support.page_reader import log_in
 from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import FINGERPRINT, PROFILE, SPEC, SimulatedWorker, diagnosis, failure
+from tests.support.simulated_worker import FINGERPRINT, MODEL_SUMMARY, SPEC, SimulatedWorker, diagnosis, failure
 
 WORD = "kanarienvogel"
 """Allowed in every name, and in no text of ours."""
 OWN = "mine"
 TRACED: Any = {
-    "task_kinds": ("profile", "trial", "trace"),
+    "task_kinds": ("model_summary", "trial", "trace"),
     "trace": lambda lease: diagnosis(notes=(lease.study_id,)),
     # Not squeezed, so that the words in it can be read.
     "raw_trace": lambda lease: gzip.compress(lease.study_id.encode(), 0),
@@ -58,7 +58,7 @@ def two_projects(client: TestClient) -> TwoProjects:
         _worker(operator, WORD), name=f"{WORD}-1", fingerprint=fingerprint, details={"host": WORD}, **TRACED
     ).register()
     found = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
-    pin = other.post("/v1/best:pin", params={"case_key": found["case_key"]}, json={"note": WORD})
+    pin = other.post("/v1/best:pin", params={"target_key": found["target_key"]}, json={"note": WORD})
     pin.raise_for_status()
     named = other.post("/v1/keys", json={"name": WORD, "scopes": ["studies:read"], "project_id": WORD}).json()["key"]
     found |= {"key_id": named["key_id"], "project_id": WORD}
@@ -102,7 +102,7 @@ def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -
         "study_id": study,
         "schedule_id": schedule,
         "retune_id": client.get("/v1/retunes").json()["retunes"][0]["retune_id"],
-        "case_key": client.get("/v1/recommendations").json()["recommendations"][0]["case_key"],
+        "target_key": client.get("/v1/recommendations").json()["recommendations"][0]["target_key"],
         "run_id": run,
         "worker_id": workers[worker.name],
         "fingerprint_id": fingerprints[0]["fingerprint_id"],
@@ -119,7 +119,7 @@ def _open_on(shared: SimulatedWorker, other: TestClient) -> set[str]:
     study = other.post("/v1/studies", json=SHORT | {"model": model, "seed": 7}).json()["study_id"]
     first = shared.lease()
     assert first is not None and first.study_id == study
-    shared.report(first, PROFILE).raise_for_status()
+    shared.report(first, MODEL_SUMMARY).raise_for_status()
     failed = shared.lease()
     assert failed is not None
     shared.report(failed, failure(FailureKind.ILLEGAL, WORD), log_tail=WORD).raise_for_status()

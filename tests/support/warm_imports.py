@@ -3,7 +3,7 @@
 import gc
 import importlib
 
-from shardtune.workers.rank.warm.host import LATE_IMPORTS
+from shardtune.workers.rank.fork_server.server import LATE_IMPORTS
 
 _MODELS = ("llama", "gpt2", "mixtral")
 
@@ -14,13 +14,13 @@ for _name in (
     "shardtune.service.app",
     "shardtune.service.server",
     "shardtune.service.cli.environment",
-    "shardtune.service.cli.stack",
+    "shardtune.service.cli.local_stack",
     "shardtune.service.cli.commands.keys",
     "shardtune.service.access.local_only",
     "shardtune.service.access.manage_keys",
     *(f"transformers.models.{name}.modeling_{name}" for name in _MODELS),
 ):
     importlib.import_module(_name)
-# As the warm host does: no fork looks through what all of them share.
+# As the fork server does: no fork looks through what all of them share.
 gc.collect()
 gc.freeze()

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
 
 FAKE_HOST = (sys.executable, "-S", str(Path(__file__).with_name("fake_host.py")))
 

@@ -4,7 +4,7 @@ transformers' TrainingArguments as they are.
 A key that contradicts the workload is an error naming both; a key that does nothing in a trial is a note.
 """
 
-from shardtune.tuner.baseline.meant_recipe import meant_recipe
+from shardtune.tuner.baseline.implied_precision import implied_precision
 from shardtune.tuner.baseline.resolve import ResolvedBaseline, resolve, resolve_with_notes
 
-__all__ = ["ResolvedBaseline", "meant_recipe", "resolve", "resolve_with_notes"]
+__all__ = ["ResolvedBaseline", "implied_precision", "resolve", "resolve_with_notes"]

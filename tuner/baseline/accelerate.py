@@ -2,12 +2,12 @@
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, TrialConfig
 from shardtune.api_schemas.strategies.fsdp1 import sync_policies
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import deepspeed, fsdp
-from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["distributed_type", "compute_environment"])
@@ -57,7 +57,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         config = _torch(top, kind, workload, cluster, notes)
     micro_batch = top.integer("micro_batch")
     if micro_batch is not None:
-        recipes.check_positive(top, "micro_batch")
+        precisions.check_positive(top, "micro_batch")
         config = config.model_copy(update={"micro_batch": micro_batch})
     elif kind != "deepspeed":
         notes.append(
@@ -76,18 +76,18 @@ def autocasts(top: Section) -> bool:
 
 
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
-    mixed, recipe = top.word("mixed_precision"), workload.recipe
+    mixed, precision = top.word("mixed_precision"), workload.precision
     if mixed in ("fp16", "fp8"):
-        ours = recipes.computes_in(recipe)
+        ours = precisions.computes_in(precision)
         raise ValueError(
-            f"{top.name('mixed_precision')} ({mixed!r}), but {ours}; no recipe uses {mixed}, use bf16 or no"
+            f"{top.name('mixed_precision')} ({mixed!r}), but {ours}; no precision uses {mixed}, use bf16 or no"
         )
     if mixed not in (None, "no", "bf16"):
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
     bf16 = None if mixed is None else mixed == "bf16"
-    if bf16 is not None or recipe.compute_dtype == "bfloat16":
+    if bf16 is not None or precision.compute_dtype == "bfloat16":
         remedy = "bf16-autocast" if autocasts(top) else "bf16-mixed"
-        recipes.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, recipe, notes, remedy)
+        precisions.check_bf16(f"{top.name('mixed_precision')} bf16", bf16, precision, notes, remedy)
     return bf16
 
 
@@ -98,13 +98,13 @@ def _torch(top: Section, kind: str, workload: Workload, cluster: Cluster, notes:
         )
     if kind == "fsdp":
         section = Section(fsdp.without_prefix(top.section("fsdp_config").values()), top.name("fsdp_config"))
-        fsdp.note_precision(workload.recipe, "Accelerate's bf16", notes)
+        fsdp.note_precision(workload.precision, "Accelerate's bf16", notes)
         return fsdp.read(section, 1, False, _mesh(top), cluster, notes)
     if kind not in _REPLICATED:
         raise ValueError(
             f"{top.name('distributed_type')} ({kind!r}) is not offered; use MULTI_GPU, FSDP or DEEPSPEED, or another baseline"
         )
-    recipes.note_autocast("Accelerate", workload.recipe, notes)
+    precisions.note_autocast("Accelerate", workload.precision, notes)
     _mesh(top)
     return TrialConfig(strategy=DdpConfig())
 
@@ -149,12 +149,12 @@ def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Clu
 
 
 def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """`accelerator.accumulate` reduces once; FSDP1 trains the recipe that way only where the dtypes allow it."""
+    """`accelerator.accumulate` reduces once; FSDP1 trains the precision that way only where the dtypes allow it."""
     strategy = config.strategy
     if not isinstance(strategy, Fsdp1Config):
         return config
     accumulation = config.accumulation(workload.global_batch, cluster.world_size)
-    policies = sync_policies(strategy.cpu_offload, workload.recipe)
+    policies = sync_policies(strategy.cpu_offload, workload.precision)
     if accumulation == 1 or not policies:
         return config
     if policies[-1] == "every":

@@ -9,9 +9,9 @@ from typing import Literal, get_args
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline.section import Section
 
 Tool = Literal["trainer", "accelerate", "deepspeed"]

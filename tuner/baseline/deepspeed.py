@@ -4,10 +4,10 @@ import difflib
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import Recipe, Workload
-from shardtune.tuner.baseline import recipe as recipes
+from shardtune.api_schemas.training.workload import Precision, Workload
+from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
 from shardtune.tuner.baseline.zero import read_zero
 
@@ -74,8 +74,8 @@ def read(
             would not take.
     """
     _check_names(top)
-    _check_precision(top, workload.recipe, notes)
-    recipes.check_clipping(top, "gradient_clipping", workload, notes)
+    _check_precision(top, workload.precision, notes)
+    precisions.check_clipping(top, "gradient_clipping", workload, notes)
     _check_optimizer(top.section("optimizer"), workload, notes)
     _check_scaling(top)
     micro_batch = _micro_batch(top, workload, cluster, notes, micro_batch)
@@ -86,12 +86,12 @@ def read(
             f"{top.name('activation_checkpointing')} is not applied: DeepSpeed's section acts only in models that call "
             "deepspeed.checkpointing, which those of transformers do not"
         )
-    strategy = _strategy(top.section("zero_optimization"), workload.recipe, notes)
+    strategy = _strategy(top.section("zero_optimization"), workload.precision, notes)
     notes += [f"{name} is not applied" for name in top.unread(_SILENT_KEYS)]
     return TrialConfig(strategy=strategy, micro_batch=micro_batch)
 
 
-def _strategy(zero: Section, recipe: Recipe, notes: list[str]) -> ZeroConfig | DdpConfig:
+def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConfig | DdpConfig:
     stage = zero.integer("stage") or 0
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"{zero.name('stage')} ({stage}) must be 1, 2 or 3; use one of them")
@@ -102,9 +102,9 @@ def _strategy(zero: Section, recipe: Recipe, notes: list[str]) -> ZeroConfig | D
             raise in_words(error, zero.name("")[:-1], "DeepSpeed's configuration JSON") from error
         notes += ineffective
         return strategy
-    if recipe.weights_dtype != "float32":
+    if precision.weights_dtype != "float32":
         raise ValueError(
-            f"{zero.name('stage')} (0) under recipe ({recipe.name!r}) trains something else in DeepSpeed 0.19.8 than "
+            f"{zero.name('stage')} (0) under precision ({precision.name!r}) trains something else in DeepSpeed 0.19.8 than "
             "every other strategy; use stage 1, 2 or 3, or give a DDP baseline: "
             '{"strategy": {"kind": "ddp"}, "micro_batch": …}'
         )
@@ -115,56 +115,58 @@ def _strategy(zero: Section, recipe: Recipe, notes: list[str]) -> ZeroConfig | D
     return DdpConfig(grad_sync="last")
 
 
-def _check_precision(top: Section, recipe: Recipe, notes: list[str]) -> None:
+def _check_precision(top: Section, precision: Precision, notes: list[str]) -> None:
     fp16 = top.section("fp16")
-    recipes.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), recipe)
+    precisions.check_fp16(fp16.name("enabled"), fp16.flag("enabled"), precision)
     bf16 = top.section("bf16" if "bf16" in top else "bfloat16")
-    if recipe.autocast:
-        _check_autocast(top, bf16.flag("enabled"), recipe, notes)
+    if precision.autocast:
+        _check_autocast(top, bf16.flag("enabled"), precision, notes)
     else:
-        recipes.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), recipe, notes)
+        precisions.check_bf16(top.section("bf16").name("enabled"), bf16.flag("enabled"), precision, notes)
     for name in ("bf16_master_weights_and_grads", "bf16_optimizer_states"):
-        if bf16.flag(name) and recipe.master_dtype != "bfloat16":
+        if bf16.flag(name) and precision.master_dtype != "bfloat16":
             raise ValueError(
-                f"{bf16.name(name)} (true), but the workload's recipe ({recipe.name!r}) keeps masters in "
-                f"{recipe.master_dtype}; set it to false"
+                f"{bf16.name(name)} (true), but the workload's precision ({precision.name!r}) keeps masters in "
+                f"{precision.master_dtype}; set it to false"
             )
     autocast = top.section("torch_autocast")
-    if autocast.flag("enabled") and not recipe.autocast:
-        ours = recipes.computes_in(recipe)
+    if autocast.flag("enabled") and not precision.autocast:
+        ours = precisions.computes_in(precision)
         raise ValueError(
-            f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false, or use recipe 'bf16-autocast'"
+            f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false, or use precision 'bf16-autocast'"
         )
-    reduce_dtype = _SHORT[recipe.reduce_dtype]
+    reduce_dtype = _SHORT[precision.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
         given = section.text(name)
         if given is not None and _SPELLINGS.get(given.lower(), given) != reduce_dtype:
             raise ValueError(
-                f"{section.name(name)} ({given!r}), but the workload's recipe ({recipe.name!r}) accumulates and reduces "
+                f"{section.name(name)} ({given!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
 
 
-def _check_autocast(top: Section, casts_weights: bool | None, recipe: Recipe, notes: list[str]) -> None:
-    """The recipe's side of `torch_autocast`, whose defaults are float16 and gradients of linear layers in the lower dtype."""
-    section, ours = top.section("torch_autocast"), f"the workload's recipe ({recipe.name!r})"
+def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:
+    """The precision's side of `torch_autocast`, whose defaults are float16 and gradients of linear layers in the lower dtype."""
+    section, ours = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
     if casts_weights:
         raise ValueError(
-            f"{top.section('bf16').name('enabled')} (true) casts weights, but {ours} keeps them in {recipe.master_dtype} under "
-            "autocast; use recipe 'bf16-mixed', or torch_autocast"
+            f"{top.section('bf16').name('enabled')} (true) casts weights, but {ours} keeps them in {precision.master_dtype} under "
+            "autocast; use precision 'bf16-mixed', or torch_autocast"
         )
     enabled, dtype = section.flag("enabled"), section.text("dtype")
     if enabled is None:
         notes.append(f"{section.name('enabled')} is absent; measured as true, since {ours} computes under autocast")
     elif not enabled:
         raise ValueError(f"{section.name('enabled')} (false), but {ours} computes under autocast; set it to true")
-    elif _SPELLINGS.get((dtype or "").lower()) != _SHORT[recipe.compute_dtype]:
-        raise ValueError(f"{section.name('dtype')} ({dtype!r}), but {ours} computes in {recipe.compute_dtype}; use it")
+    elif _SPELLINGS.get((dtype or "").lower()) != _SHORT[precision.compute_dtype]:
+        raise ValueError(
+            f"{section.name('dtype')} ({dtype!r}), but {ours} computes in {precision.compute_dtype}; use it"
+        )
     if enabled and section.get("lower_precision_safe_modules") != []:
         raise ValueError(
             f"{section.name('lower_precision_safe_modules')} ({section.get('lower_precision_safe_modules')!r}): gradients of "
-            f"these modules (by default the linear layers) are reduced in {recipe.compute_dtype}, but {ours} reduces in "
-            f"{recipe.reduce_dtype}; write []"
+            f"these modules (by default the linear layers) are reduced in {precision.compute_dtype}, but {ours} reduces in "
+            f"{precision.reduce_dtype}; write []"
         )
 
 
@@ -185,7 +187,7 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
         raise ValueError(f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{ours.beta1}, {ours.beta2}]")
     pair = Section(dict(zip(("betas[0]", "betas[1]"), betas or (), strict=False)), params.name("")[:-1])
     given = [(params, key, key) for key in ("lr", "eps", "weight_decay")]
-    recipes.check_adamw([*given, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
+    precisions.check_adamw([*given, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
     notes += [f"{name} is not applied" for name in (*optimizer.unread(), *params.unread())]
 
 
@@ -212,7 +214,7 @@ def _check_names(top: Section) -> None:
 
 
 def check_is_meant(top: Section) -> None:
-    """Refuse an object of which nobody would read anything: it would stand for the defaults.
+    """Reject an object of which nobody would read anything: it would stand for the defaults.
 
     Raises:
         ValueError: names the first key, and what a baseline may be.
@@ -228,7 +230,7 @@ def check_is_meant(top: Section) -> None:
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], around: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-    recipes.check_positive(top, *names)
+    precisions.check_positive(top, *names)
     total, micro, accumulation = (top.integer(name) for name in ("train_batch_size", *names))
     world, ours = cluster.world_size, workload.global_batch
     if total is not None and total != ours:
@@ -241,7 +243,7 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
         notes.append("baseline gives no batch size; measured at micro batch 1")
         return 1
     if micro is None:
-        return recipes.micro_batch_of_accumulation(top, "gradient_accumulation_steps", workload, world)
+        return precisions.micro_batch_of_accumulation(top, "gradient_accumulation_steps", workload, world)
     if accumulation is not None:
-        recipes.check_product((names[0], micro), (names[1], accumulation), world, ours)
+        precisions.check_product((names[0], micro), (names[1], accumulation), world, ours)
     return micro

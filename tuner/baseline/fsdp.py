@@ -2,9 +2,9 @@
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig
-from shardtune.api_schemas.workload import Recipe
+from shardtune.api_schemas.training.workload import Precision
 from shardtune.tuner.baseline.section import Section, in_words
 
 _SILENT = frozenset(["cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "min_num_params"])
@@ -130,11 +130,11 @@ def _offload(section: Section) -> bool:
     return bool(section.flag("offload_params") or section.flag("cpu_offload"))
 
 
-def note_precision(recipe: Recipe, what: str, notes: list[str]) -> None:
-    """Both libraries' bf16 casts weights and reduces in bfloat16, which the recipe does not."""
-    if recipe.autocast:
+def note_precision(precision: Precision, what: str, notes: list[str]) -> None:
+    """Both libraries' bf16 casts weights and reduces in bfloat16, which the precision does not."""
+    if precision.autocast:
         notes.append(
-            f"{what} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({recipe.name})"
+            f"{what} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
         )
-    elif recipe.compute_dtype == "bfloat16" and recipe.reduce_dtype == "float32":
-        notes.append(f"{what} reduces gradients in bfloat16; measured with the recipe's float32 ({recipe.name})")
+    elif precision.compute_dtype == "bfloat16" and precision.reduce_dtype == "float32":
+        notes.append(f"{what} reduces gradients in bfloat16; measured with the precision's float32 ({precision.name})")

@@ -4,13 +4,12 @@ from typing import NamedTuple
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas import pipeline_parallel, sharing, tensor_parallel
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel, sharing, tensor_parallel
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
-from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section, in_words
 from shardtune.tuner.prediction import model_shape
 
@@ -64,7 +63,7 @@ def resolve_with_notes(
             config = training_arguments.read(top, workload, cluster, notes)
         else:
             deepspeed.check_is_meant(top)
-            recipes.check_positive(top, "micro_batch")
+            precisions.check_positive(top, "micro_batch")
             batch = top.integer("micro_batch")
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
@@ -116,6 +115,6 @@ def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model
         raise ValueError(f"baseline.{error}") from None
     try:
         accumulation = config.accumulation(workload.global_batch, cluster.world_size)
-        config.strategy.check_cluster(cluster, workload.recipe, accumulation)
+        config.strategy.check_cluster(cluster, workload.precision, accumulation)
     except ValueError as error:
         raise ValueError(f"baseline {error}") from None

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
-from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.api_schemas.training.search_space import BACKENDS
 
 _AUTO = "auto"
 

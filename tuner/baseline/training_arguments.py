@@ -5,11 +5,11 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, deepspeed, fsdp
-from shardtune.tuner.baseline import recipe as recipes
+from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
 
@@ -98,13 +98,13 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         ValueError: a contradiction with the workload or the cluster.
     """
     _check_names(top)
-    recipe = workload.recipe
-    recipes.check_fp16(top.name("fp16"), top.flag("fp16"), recipe)
-    recipes.check_bf16(
-        top.name("bf16"), top.flag("bf16"), recipe, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast"
+    precision = workload.precision
+    precisions.check_fp16(top.name("fp16"), top.flag("fp16"), precision)
+    precisions.check_bf16(
+        top.name("bf16"), top.flag("bf16"), precision, notes, "bf16-mixed" if _is_sharded(top) else "bf16-autocast"
     )
-    recipes.check_clipping(top, "max_grad_norm", workload, notes)
-    recipes.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
+    precisions.check_clipping(top, "max_grad_norm", workload, notes)
+    precisions.check_adamw([(top, key, name) for key, name in _ADAM.items()], workload)
     _check_numbers(top)
     micro_batch = _micro_batch(top, workload, cluster, notes)
     config = _strategy(top, workload, cluster, notes, micro_batch)
@@ -164,14 +164,14 @@ def _check_numbers(top: Section) -> None:
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
     keys = ("per_device_train_batch_size", "gradient_accumulation_steps")
-    recipes.check_positive(top, *keys)
+    precisions.check_positive(top, *keys)
     micro, accumulation = (top.integer(key) for key in keys)
     if micro is None:
         micro = TRAINERS_BATCH
         notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
     defaults = [key for key in keys if top.integer(key) is None]
     counts = (keys[0], micro), (keys[1], accumulation or 1)
-    recipes.check_product(*counts, cluster.world_size, workload.global_batch, defaults)
+    precisions.check_product(*counts, cluster.world_size, workload.global_batch, defaults)
     return micro
 
 
@@ -183,13 +183,13 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
     if (switch := top.get("fsdp")) not in _NO_FSDP:
         values = fsdp.without_prefix(top.section("fsdp_config").values())
         _legacy(switch, values, top.name("fsdp"))
-        fsdp.note_precision(workload.recipe, "the Trainer's bf16", notes)
+        fsdp.note_precision(workload.precision, "the Trainer's bf16", notes)
         return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
     if unused:
         notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
-    recipes.note_autocast("the Trainer", workload.recipe, notes)
+    precisions.note_autocast("the Trainer", workload.precision, notes)
     return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
 
 

@@ -43,7 +43,7 @@ def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
     for key in ("zero_quantized_weights", "zero_quantized_gradients"):
         if section.flag(key):
             raise ValueError(
-                f"{section.name(key)} (true) changes the numbers of the training, which the workload's recipe does not; "
+                f"{section.name(key)} (true) changes the numbers of the training, which the workload's precision does not; "
                 "set it to false"
             )
     if stage != 3:

@@ -1,8 +1,8 @@
 """The predictor's parts of a step beside the measured ones, what is furthest off first."""
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.expected_parts import ExpectedName, ExpectedPart
-from shardtune.api_schemas.predictions import SpeedPrediction
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.expected_parts import ExpectedName, ExpectedPart
+from shardtune.api_schemas.trials.predictions import SpeedPrediction
 
 _COMPUTING = ("matmul", "vector_matmul", "attention", "elementwise")
 _LAUNCHING = ("launch", "backend")

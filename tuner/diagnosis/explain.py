@@ -1,7 +1,7 @@
 """What is known of the trial that left the traces, put beside what they show: findings, and what each part was expected to take."""
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.find import findings

@@ -23,7 +23,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "num_machines": source.cluster.nodes,
         "machine_rank": 0,
         "num_processes": source.cluster.world_size,
-        "mixed_precision": "bf16" if source.workload.recipe.compute_dtype == "bfloat16" else "no",
+        "mixed_precision": "bf16" if source.workload.precision.compute_dtype == "bfloat16" else "no",
         "main_training_function": "main",
         "rdzv_backend": "static",
         "same_network": True,

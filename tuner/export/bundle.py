@@ -2,8 +2,8 @@
 
 import json
 
-from shardtune.api_schemas.exports import Export, ExportFormat
-from shardtune.api_schemas.studies import Contender, Study
+from shardtune.api_schemas.studies.exports import Export, ExportFormat
+from shardtune.api_schemas.studies.study import Contender, Study
 from shardtune.tuner.export import accelerate, launch, lightning, snippet, torchtitan, training_arguments
 from shardtune.tuner.export.backends.registry import BACKENDS
 from shardtune.tuner.export.source import ExportSource

@@ -6,8 +6,8 @@ Values of the worker are words from outside: those that could name a file are to
 import re
 import shlex
 
-from shardtune.api_schemas.environment_settings import by_name, setting_of
-from shardtune.api_schemas.rank_environment import KEPT_MEMORY, variables
+from shardtune.api_schemas.strategies.rank_environment import KEPT_MEMORY, variables
+from shardtune.api_schemas.training.environment_settings import by_name, setting_of
 from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from shardtune.api_schemas import expert_parallel
-from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies import Fsdp2Config, expert_parallel
 from shardtune.tuner.export.quoting import literal
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
@@ -75,7 +74,7 @@ def _divide(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
     over["expert_shard"] = strategy.dp_shard // strategy.expert_parallel
     axes = {"pp": strategy.pipeline_parallel} if strategy.pipeline_parallel > 1 else {}
     axes |= over | {"ep": strategy.expert_parallel}
-    known = source.profile.experts or 1, source.profile.expert_width or 1
+    known = source.model_summary.experts or 1, source.model_summary.expert_width or 1
     axis = expert_parallel.sharded_axis(strategy.expert_parallel, strategy.dp_shard, *known)
     return [
         f"names = {literal(tuple(axes))}",

@@ -1,4 +1,4 @@
-"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be refused. `launch.sbatch`: that on several nodes."""
+"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be rejected. `launch.sbatch`: that on several nodes."""
 
 import shlex
 

@@ -7,7 +7,7 @@ from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
-from shardtune.tuner.export.source import ExportSource, refuse_axes
+from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "lightning 2.6"
@@ -20,7 +20,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Lightning has no such backend, or the export has no words for it.
     """
     config = source.config
-    refuse_axes(source, "Lightning's Trainer")
+    reject_axes(source, "Lightning's Trainer")
     told = backends[config.backend].lightning
     if told is None:
         raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")

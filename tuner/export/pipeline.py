@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardtune.api_schemas.pipeline_schedules import FACTS
 from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS
 from shardtune.tuner.export import context, tensor
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -96,12 +96,12 @@ def helpers(source: ExportSource) -> str:
     if not is_cut(source) or not isinstance(strategy, Fsdp2Config):
         return ""
     facts = FACTS[strategy.pipeline_schedule]
-    recipe, loss = source.workload.recipe, [context.loss(source, "self.model")]
+    precision, loss = source.workload.precision, [context.loss(source, "self.model")]
     if source.autocasts:
-        loss = [f"with torch.autocast(tokens.device.type, {torch_dtype(recipe.compute_dtype)}):", f"    {loss[0]}"]
+        loss = [f"with torch.autocast(tokens.device.type, {torch_dtype(precision.compute_dtype)}):", f"    {loss[0]}"]
     return fill(
         "pipeline",
-        dtype=torch_dtype(recipe.weights_dtype),
+        dtype=torch_dtype(precision.weights_dtype),
         loss=indent(loss, 12),
         sharded="" if facts.splits_backward else fill("pipeline_stage") + "\n",
         exchanged="" if facts.is_v else fill("pipeline_twins") + "\n",
@@ -142,7 +142,7 @@ def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None
 
     torchtitan 0.2.2 (`pipeline_llm`): as many stages as so many blocks go into all of them and two more, rounded up.
     """
-    known, wanted = source.profile.pipeline_blocks, strategy.pipeline_parallel * strategy.pipeline_virtual_stages
+    known, wanted = source.model_summary.pipeline_blocks, strategy.pipeline_parallel * strategy.pipeline_virtual_stages
     if known is None or strategy.pipeline_virtual_stages in (1, _TORCHTITANS_VIRTUAL):
         return None
     return next((layers for layers in range(1, known + 3) if -(-(known + 2) // layers) == wanted), None)

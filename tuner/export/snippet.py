@@ -150,7 +150,7 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source)]
     lines += [*experts.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
-        what = remark(source.profile.block_class)
+        what = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
     return "\n".join(lines)
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Contender, Study
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import Contender, Study
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
 
 _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 
@@ -19,14 +19,14 @@ class ExportSource:
 
     study: Study
     contender: Contender
-    profile: ModelProfile
+    model_summary: ModelSummary
 
     @classmethod
     def of(cls, study: Study, contender: Contender) -> "ExportSource":
         """Raises ValueError for a study whose model has not been profiled, which has measured nothing either."""
-        if study.profile is None:
+        if study.model_summary is None:
             raise ValueError(f"study ({study.study_id}) has no model profile yet; wait until its first trial has ended")
-        return cls(study, contender, study.profile)
+        return cls(study, contender, study.model_summary)
 
     @property
     def config(self) -> TrialConfig:
@@ -46,7 +46,7 @@ class ExportSource:
     @property
     def attention(self) -> str:
         """What the trials' model was built with."""
-        return self.profile.attention or self.workload.attention
+        return self.model_summary.attention or self.workload.attention
 
     @property
     def cluster(self) -> Cluster:
@@ -71,17 +71,17 @@ class ExportSource:
     @property
     def casts_weights(self) -> bool:
         """Backends hold weights for forward and backward in another dtype than the masters'."""
-        return self.workload.recipe.weights_dtype != self.workload.recipe.master_dtype
+        return self.workload.precision.weights_dtype != self.workload.precision.master_dtype
 
     @property
     def autocasts(self) -> bool:
         """Products cast weights and inputs as they take them (`torch.autocast`)."""
-        return self.workload.recipe.autocast
+        return self.workload.precision.autocast
 
     @property
     def block_list(self) -> str:
         """Dotted path of the list of repeated blocks, such as `model.layers`."""
-        return self.profile.blocks[0].name.rpartition(".")[0]
+        return self.model_summary.blocks[0].name.rpartition(".")[0]
 
     @property
     def machines(self) -> str:
@@ -99,12 +99,12 @@ class ExportSource:
             cluster=self.cluster,
             config=self.config,
             memory_limit_gib=self.cluster.memory_gib * (1 - headroom) if self.on_cpu else None,
-            forward_flops_per_token=self.profile.forward_flops_per_token,
-            least_flops_per_token=self.profile.least_flops_per_token,
+            forward_flops_per_token=self.model_summary.forward_flops_per_token,
+            least_flops_per_token=self.model_summary.least_flops_per_token,
         )
 
 
-def refuse_axes(source: ExportSource, consumer: str) -> None:
+def reject_axes(source: ExportSource, consumer: str) -> None:
     """For a consumer that has words for data parallelism alone.
 
     Raises:

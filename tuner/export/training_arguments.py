@@ -8,7 +8,7 @@ from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
 from shardtune.tuner.export.rendered import Rendered, comment, differences
-from shardtune.tuner.export.source import ExportSource, refuse_axes
+from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
 
 RELEASE = "transformers 5.23"
@@ -21,14 +21,18 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         ValueError: Trainer has no such backend.
     """
     config, workload = source.config, source.workload
-    refuse_axes(source, "TrainingArguments")
+    reject_axes(source, "TrainingArguments")
     strategy = strategy_arguments(
-        config, workload, source.accumulation, source.profile.block_class, checkpoints=config.checkpoints_whole_blocks
+        config,
+        workload,
+        source.accumulation,
+        source.model_summary.block_class,
+        checkpoints=config.checkpoints_whole_blocks,
     )
     values: dict[str, Any] = {**workload_arguments(workload, source.on_cpu), **strategy}
     values |= {"torch_compile": True} if config.compile else {}
     told = backends[config.backend].training_arguments
-    assert told is not None, "strategy_arguments has refused it"
+    assert told is not None, "strategy_arguments has rejected it"
     parts = told(source, config.strategy)
     changes: dict[str, Any] = {"strategy": parts.done}
     if not config.checkpoints_whole_blocks:

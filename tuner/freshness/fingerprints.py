@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from shardtune.api_schemas.environment_settings import by_name, setting_of
-from shardtune.api_schemas.fingerprints import Effect, FieldChange
-from shardtune.api_schemas.hardware import Fingerprint, bandwidth_band
+from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange
+from shardtune.api_schemas.machines.hardware import Fingerprint, bandwidth_band
+from shardtune.api_schemas.training.environment_settings import by_name, setting_of
 
 UNSET = "unset"
 """In place of the value of a variable that is not set."""

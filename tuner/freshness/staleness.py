@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from shardtune.api_schemas.fingerprints import Effect, FieldChange, Freshness
-from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange, Freshness
+from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.tuner.freshness.fingerprints import changes, place
 
 
@@ -21,7 +21,7 @@ class Machine:
 
 
 @dataclass(frozen=True)
-class CaseStanding:
+class TargetMeasurement:
     """How the machines of now stand to the fingerprint of a measurement."""
 
     changes: tuple[FieldChange, ...]
@@ -51,7 +51,7 @@ class Marks:
     """`field=value` of the changes it was announced for."""
 
 
-def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> CaseStanding | None:
+def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> TargetMeasurement | None:
     """Stale when a machine is ready and none is left, ready or silent for a while, that compares with the measurement.
 
     While a change rolls over a fleet, those that still have the old values keep an answer fresh; those that are down
@@ -62,7 +62,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
     compared = [(changes(measured_on, machine.fingerprint, nodes), machine) for machine in machines]
     nearest = min((found for found, _ in compared), key=lambda found: (len(_stale(found)), len(found)))
     if not _stale(nearest):
-        return CaseStanding(nearest)
+        return TargetMeasurement(nearest)
     first_seen: dict[str, datetime] = {}
     by_field: dict[str, FieldChange] = {}
     for found, machine in compared:
@@ -70,7 +70,7 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
             by_field.setdefault(change.field, change)
             value = f"{change.field}={change.now}"
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
-    return CaseStanding(
+    return TargetMeasurement(
         changes=nearest,
         stale_changes=tuple(sorted(by_field.values(), key=lambda change: place(change.field))),
         values=tuple(sorted(first_seen)),
@@ -78,19 +78,21 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
     )
 
 
-def marked(now_written: Marks, standing: CaseStanding, is_asked: bool, now: datetime, debounce: timedelta) -> Marks:
+def marked(
+    now_written: Marks, ranking_state: TargetMeasurement, is_asked: bool, now: datetime, debounce: timedelta
+) -> Marks:
     """What is to be written down. A change is announced once, when nothing new has appeared for the debounce.
 
     `is_asked`: whoever asks for the case is given this recommendation; older ones are marked, not announced.
     """
-    if standing.changed_at is None:
-        return Marks(changed_fields=tuple(change.field for change in standing.changes))
+    if ranking_state.changed_at is None:
+        return Marks(changed_fields=tuple(change.field for change in ranking_state.changes))
     since = now_written.stale_since or now
     announced_at, announced_for = now_written.announced_at, now_written.announced_for
-    is_news = not set(standing.values) <= set(announced_for)
-    if is_asked and is_news and max(since, standing.changed_at) + debounce <= now:
-        announced_at, announced_for = now, tuple(sorted({*announced_for, *standing.values}))
-    return Marks(Freshness.STALE, standing.stale_fields, since, announced_at, announced_for)
+    is_news = not set(ranking_state.values) <= set(announced_for)
+    if is_asked and is_news and max(since, ranking_state.changed_at) + debounce <= now:
+        announced_at, announced_for = now, tuple(sorted({*announced_for, *ranking_state.values}))
+    return Marks(Freshness.STALE, ranking_state.stale_fields, since, announced_at, announced_for)
 
 
 def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:

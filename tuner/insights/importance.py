@@ -17,8 +17,8 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
-from shardtune.api_schemas.insights import Importance, KnobImportance
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.studies.insights import Importance, KnobImportance
+from shardtune.api_schemas.training.search_space import KnobValue
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*normalize.*")

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import DTYPE_BYTES
-from shardtune.api_schemas.workload import Recipe, Workload
+from shardtune.api_schemas.training.workload import Precision, Workload
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Bytes per element of each kind of value, from the workload's recipe."""
+    """Bytes per element of each kind of value, from the workload's precision."""
 
     master: int = 4
     compute: int = 2
@@ -35,14 +35,14 @@ class Dtypes:
     """Precision of matrix products: 8 for fp8 (sets their peak rate)."""
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "Dtypes":
-        """The recipe's dtypes; Adam keeps two moments in the masters' dtype."""
-        master = DTYPE_BYTES[recipe.master_dtype]
-        compute = DTYPE_BYTES[recipe.compute_dtype]
+    def of(cls, precision: Precision) -> "Dtypes":
+        """The precision's dtypes; Adam keeps two moments in the masters' dtype."""
+        master = DTYPE_BYTES[precision.master_dtype]
+        compute = DTYPE_BYTES[precision.compute_dtype]
         return cls(
             master=master,
             compute=compute,
-            reduce=DTYPE_BYTES[recipe.reduce_dtype],
+            reduce=DTYPE_BYTES[precision.reduce_dtype],
             moments=2.0 * master,
             linear_bits=8 * compute,
         )
@@ -94,7 +94,7 @@ class Implementation:
     def of(cls, workload: Workload) -> "Implementation":
         """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, only the loss is held."""
         attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
-        return cls(attention=attention, autocast=workload.recipe.autocast, fused_optimizer=True, keeps_logits=False)
+        return cls(attention=attention, autocast=workload.precision.autocast, fused_optimizer=True, keeps_logits=False)
 
 
 @dataclass(frozen=True)

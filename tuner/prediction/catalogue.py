@@ -1,6 +1,6 @@
 """The GPU catalogue: how to find a model by any name, and what a cluster of it has.
 
-Figures stand in api_schemas.gpus; what is achieved of them in tuner.prediction.rates.
+Figures stand in api_schemas.machines.gpus; what is achieved of them in tuner.prediction.rates.
 """
 
 import difflib
@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from shardtune.api_schemas.gpus import GB, GpuModel, models
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, of_architecture
+from shardtune.api_schemas.machines.gpus import GB, GpuModel, models
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_architecture
 
 HOST_GIB_PER_GPU = 256
 """Assumed where a cluster is named in short: 2 TiB per 8 GPUs, as in DGX H100."""

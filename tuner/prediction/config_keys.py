@@ -48,7 +48,7 @@ class WatchedConfig(dict[str, Any]):
         )
 
     def check_names(self) -> None:
-        """Refuse a dimension that stands under two names with two values, once the configuration was read.
+        """Reject a dimension that stands under two names with two values, once the configuration was read.
 
         Raises:
             ValueError: names both, and the one that the architecture reads.

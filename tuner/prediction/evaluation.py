@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.calibration import UNCALIBRATED, MemoryCalibration, SpeedCalibration
 from shardtune.tuner.prediction.candidates import Candidates, Dtypes, Implementation
@@ -29,14 +29,16 @@ class MachineRates:
 
 
 @lru_cache(maxsize=256)
-def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHardware | None = None) -> MachineRates:
+def machine(
+    cluster: Cluster, precision_is_fp32: bool = False, measured: MeasuredHardware | None = None
+) -> MachineRates:
     """Measured figures where there are any, else the catalogue's with the cluster's own where it states them.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, and no measurement.
     """
     if measured is not None:
-        rates: Rates | None = measured_rates(measured, cluster.device, recipe_is_fp32)
+        rates: Rates | None = measured_rates(measured, cluster.device, precision_is_fp32)
         network = measured_network(measured, cluster, fallback_network(cluster))
         return MachineRates(rates, network, _known_peak(cluster))
     if cluster.device == "cpu":
@@ -47,7 +49,7 @@ def machine(cluster: Cluster, recipe_is_fp32: bool = False, measured: MeasuredHa
         rates = rates_of(gpu)
     except ValueError:
         rates = None
-    if rates is not None and recipe_is_fp32:
+    if rates is not None and precision_is_fp32:
         rates = rates.in_fp32(gpu.architecture)
     return MachineRates(rates, network, gpu.peak_flops)
 
@@ -106,10 +108,10 @@ def evaluate(
     Raises:
         ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
     """
-    dtypes, impl = Dtypes.of(workload.recipe), Implementation.of(workload)
+    dtypes, impl = Dtypes.of(workload.precision), Implementation.of(workload)
     host = None
     try:
-        host = machine(cluster, workload.recipe.compute_dtype == "float32", measured)
+        host = machine(cluster, workload.precision.compute_dtype == "float32", measured)
     except ValueError:
         if not unknown_speed:
             raise

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.measurements import Measurement, Memory
-from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.measurements import Measurement, Memory
+from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
     ESTIMATED,

@@ -1,14 +1,14 @@
 """The first memory gate: reject a configuration only if it is very unlikely to fit, by the predictor's own error."""
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.predictions import TrialPrediction
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Objective
-from shardtune.api_schemas.trials import Rejection
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
@@ -39,7 +39,7 @@ def gate(
     if shape is None:
         return None
     candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
-    table = peak_memory(shape, candidate, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
+    table = peak_memory(shape, candidate, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
     predicted = float((table.allocated + table.context + table.communication)[0])
     need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
     free = available_gib(cluster, objective)

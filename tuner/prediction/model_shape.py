@@ -42,7 +42,7 @@ class ModelShape:
     learned_positions: int = 0
     max_positions: int | None = None
     context_note: str | None = None
-    """See `ModelProfile`."""
+    """See `ModelSummary`."""
     tensor_note: str | None = None
     """Likewise, as the next."""
     pipeline_note: str | None = None

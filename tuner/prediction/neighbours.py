@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.predictions import Change
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Checkpointing, Strategy, TrialConfig
 from shardtune.api_schemas.strategies.base import checkpointing_words
+from shardtune.api_schemas.trials.predictions import Change
 from shardtune.tuner.prediction.backends.record import Lighter
 from shardtune.tuner.prediction.backends.registry import BACKENDS
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas import context_parallel, pipeline_parallel, sharing, tensor_parallel
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.predictions import (
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
+from shardtune.api_schemas.strategies import TrialConfig, context_parallel, pipeline_parallel, sharing, tensor_parallel
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.predictions import (
     Bound,
     MemoryPrediction,
     MemoryTerm,
@@ -24,10 +25,7 @@ from shardtune.api_schemas.predictions import (
     SpeedPrediction,
     Verdict,
 )
-from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
-from shardtune.tuner.prediction import asked, headroom, learning, neighbours
-from shardtune.tuner.prediction.asked import AskedPrediction
+from shardtune.tuner.prediction import headroom, learning, neighbours, prediction_request
 from shardtune.tuner.prediction.calibration import (
     NOTHING_LEARNT,
     PARTS,
@@ -42,6 +40,7 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
+from shardtune.tuner.prediction.prediction_request import AskedPrediction
 from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
@@ -78,7 +77,7 @@ def predict(
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
         wider = headroom.with_other_sizes(candidates)
-        memory = peak_memory(shape, wider, Dtypes.of(workload.recipe), Implementation.of(workload), cluster.device)
+        memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
     memory_of = _memory(result, cluster, 0)
     longest, largest = headroom.largest(shape, result) if limits else (0, 0)
@@ -146,7 +145,7 @@ def _speed(
         high_tokens_per_s_per_gpu=float(rate * spread),
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.sequence_length) / peak if peak else None,
-        exposed_communication_share=parts["communication"] / seconds,
+        exposed_communication_fraction=parts["communication"] / seconds,
         bound_by=_bound(result.step, parts, index),
         parts_s=parts,
         calibrated_on=fit.rows,
@@ -189,7 +188,7 @@ def predictions(
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
-    return table(asked.resolve(request, device), known)
+    return table(prediction_request.resolve(request, device), known)
 
 
 def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
@@ -199,7 +198,7 @@ def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> Predi
     made = [
         predict(
             about.shape,
-            about.workload(asked.samples(config, cluster, request.gradient_accumulation)),
+            about.workload(prediction_request.samples(config, cluster, request.gradient_accumulation)),
             cluster,
             config,
             learning.memory_of(known, about.shape),
@@ -213,21 +212,21 @@ def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> Predi
         parameters=about.shape.parameters,
         cluster=cluster,
         sequence_length=about.sequence,
-        recipe=about.recipe.name,
-        recipe_note=about.recipe_note,
+        precision=about.precision.name,
+        precision_note=about.precision_note,
         predictions=tuple(made),
         notes=about.notes(),
     )
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
-    """Whole-model state by kind under a recipe, unsharded: what the field's arithmetic counts.
+    """Whole-model state by kind under a precision, unsharded: what the field's arithmetic counts.
 
     With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
     """
-    recipe = workload.recipe
+    precision = workload.precision
     size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
-            (("master", recipe.master_dtype), ("compute", recipe.compute_dtype), ("reduce", recipe.reduce_dtype))}  # fmt: skip
+            (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip
     mixed = size["compute"] < size["master"]
     return {
         "parameters": shape.parameters * size["compute"] / GIB,

@@ -8,8 +8,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from shardtune.api_schemas.gpus import GpuModel
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.gpus import GpuModel
+from shardtune.api_schemas.machines.hardware import Cluster
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def rates_of(gpu: GpuModel) -> Rates:
     if gpu.peak_flops is None or gpu.memory_bytes_per_s is None:
         missing = "peak_bf16_tflops" if gpu.peak_flops is None else "memory_gb_per_s"
         raise ValueError(f"gpu ({gpu.name!r}) has no {missing} in the catalogue; enter it or let a worker measure it")
-    power = _power_share(gpu.name)
+    power = _power_fraction(gpu.name)
     return Rates(
         matmul_flops=gpu.peak_flops * _MATMUL[gpu.architecture] * power,
         attention_flops=gpu.peak_flops * _ATTENTION[gpu.architecture] * power,
@@ -111,7 +111,7 @@ def rates_of(gpu: GpuModel) -> Rates:
     )
 
 
-def _power_share(name: str) -> float:
+def _power_fraction(name: str) -> float:
     """Sustained clock under a lower power limit than the family's SXM card: A100 PCIe (300 of 400 W) reaches 0.93 of
     SXM's best product in matmul.csv, which is the fourth root of the power ratio; sustained loads fall further."""
     limits = {"500W": 500 / 700, "H100-PCIe": 350 / 700, "A100-PCIe": 300 / 400, "H100-NVL": 400 / 700}

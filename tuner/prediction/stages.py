@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
-from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, stages_of_rank
+from shardtune.api_schemas.strategies.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, stages_of_rank
 from shardtune.tuner.prediction.candidates import Array, Candidates
 from shardtune.tuner.prediction.model_shape import ModelShape
 

@@ -7,7 +7,7 @@ marked as one.
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from shardtune.api_schemas.models import MOST_ELEMENTS, BlockProfile, ModelProfile, ModelSpec
+from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
@@ -21,7 +21,7 @@ _MOST_BLOCKS = 1000
 class TracedShape(ModelShape):
     """A shape whose parameters and FLOPs were counted on the built model instead of derived."""
 
-    counted: ModelProfile
+    counted: ModelSummary
     estimated: bool = False
     """The widths inside a block are a guess."""
 
@@ -78,26 +78,26 @@ class TracedShape(ModelShape):
         return self.counted.active_parameters
 
 
-def of_study(model: ModelSpec, profile: ModelProfile) -> ModelShape | None:
+def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None:
     """The shape behind a study's predictions; None where the user's own code makes the model, or its FLOPs could not be counted,
     so that nothing is predicted."""
-    if model.is_own or profile.forward_flops_per_token is None:
+    if model.is_own or model_summary.forward_flops_per_token is None:
         return None
     try:
         known = model_shape.from_config(model.trained_config, model.name)
     except ValueError:
         # Another architecture, or one whose file leaves fields to transformers' defaults.
-        return _estimated(model.name, profile)
-    return TracedShape(**asdict(known), counted=profile)
+        return _estimated(model.name, model_summary)
+    return TracedShape(**asdict(known), counted=model_summary)
 
 
-def _estimated(name: str, profile: ModelProfile) -> ModelShape:
+def _estimated(name: str, model_summary: ModelSummary) -> ModelShape:
     """A Llama of equal depth, width, vocabulary and active block size.
 
     The block's own parameters are 4 h² of attention and 3 h f of a gated MLP (all heads have keys and values).
     """
-    hidden, layers = profile.hidden_size, len(profile.blocks)
-    active = (profile.active_parameters - profile.outside_blocks) / layers
+    hidden, layers = model_summary.hidden_size, len(model_summary.blocks)
+    active = (model_summary.active_parameters - model_summary.outside_blocks) / layers
     heads = max(1, hidden // _HEAD_DIM)
     return TracedShape(
         name=name,
@@ -107,26 +107,26 @@ def _estimated(name: str, profile: ModelProfile) -> ModelShape:
         kv_heads=heads,
         head_dim=max(1, hidden // heads),
         ffn=max(hidden, int((active - 4 * hidden**2) / (3 * hidden))),
-        vocab=profile.vocab_size,
-        tied=profile.outside_blocks < 2 * profile.vocab_size * hidden,
-        max_positions=profile.max_positions,
-        counted=profile,
+        vocab=model_summary.vocab_size,
+        tied=model_summary.outside_blocks < 2 * model_summary.vocab_size * hidden,
+        max_positions=model_summary.max_positions,
+        counted=model_summary,
         estimated=True,
     )
 
 
-def profile_of(shape: ModelShape) -> ModelProfile:
+def profile_of(shape: ModelShape) -> ModelSummary:
     """What a worker would report of a model, from its shape: what a search space asks of it."""
     if isinstance(shape, TracedShape):
         return shape.counted
     # Somebody may ask about sizes that no profile can hold; what fits is decided by the shape.
-    block = BlockProfile(
+    block = BlockSummary(
         name="block",
         parameters=min(shape.block_parameters, MOST_ELEMENTS),
         largest_parameter=min(shape.largest_parameter, MOST_ELEMENTS),
         forward_flops_per_token=None,
     )
-    return ModelProfile(
+    return ModelSummary(
         parameters=min(shape.parameters, MOST_ELEMENTS),
         active_parameters=min(shape.active_parameters, MOST_ELEMENTS),
         blocks=(block,) * min(shape.layers, _MOST_BLOCKS),

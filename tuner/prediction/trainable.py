@@ -1,4 +1,4 @@
-"""What no trial could train, as far as a model's file tells: refused before a worker looks at it.
+"""What no trial could train, as far as a model's file tells: rejected before a worker looks at it.
 
 Whether transformers knows the architecture is the worker's to say.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.training.models import ModelSpec
 
 _ENCODERS = frozenset(
     [
@@ -36,7 +36,7 @@ _HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_mode
 
 
 def check(model: ModelSpec) -> None:
-    """Refuse what no trial could train.
+    """Reject what no trial could train.
 
     Raises:
         ValueError: names the field of the model's file, its value and the remedy.

@@ -5,8 +5,8 @@ Only an order of trying, nothing is excluded: an allocator may fragment less wit
 
 from collections.abc import Iterable, Sequence
 
-from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.native_dtypes import DeviceDtypes
-from shardtune.api_schemas.predictions import Prediction, PredictionRequest, PredictionTable
-from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
+from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
-from shardtune.tuner.prediction import asked, configs, learning, predict, traced_shape
-from shardtune.tuner.prediction.asked import AskedPrediction
+from shardtune.tuner.prediction import configs, learning, predict, prediction_request, traced_shape
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, PARTS, Calibrations
+from shardtune.tuner.prediction.prediction_request import AskedPrediction
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, neighbours
 from shardtune.tuner.search.space import Space, choices
@@ -51,9 +51,9 @@ def table(
     All of it is asked of what a rank may use: its memory less what the study is to keep free.
 
     Raises:
-        ValueError: as `asked.resolve`, or a global batch that the ranks do not divide.
+        ValueError: as `prediction_request.resolve`, or a global batch that the ranks do not divide.
     """
-    given = asked.resolve(request, device)
+    given = prediction_request.resolve(request, device)
     usable = given.cluster.model_copy(update={"memory_gib": available_gib(given.cluster, objective)})
     about = replace(given, cluster=usable)
     made = predict.table(about, known).model_copy(update={"cluster": given.cluster})

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Collection, Sequence
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialOrigin
+from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.trials.trial import TrialOrigin
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import BACKENDS
@@ -70,7 +70,7 @@ def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection
         return seeds
     order = sorted(zip(defaults, expected, strict=True), key=lambda one: -one[1][0])
     tried = {obs.config_key for obs in history} | set(rejected)
-    # What is predicted not to fit comes last: that the gate refuses it is on record then.
+    # What is predicted not to fit comes last: that the gate rejects it is on record then.
     left = [(config, high) for config, (_, high) in order if config.content_key() not in tried]
     alive = [obs for obs in history if obs.state.is_open or obs.is_measured]
     is_started = any(obs.origin is not TrialOrigin.SAMPLER for obs in alive) or bool(given and not history)

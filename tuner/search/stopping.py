@@ -3,9 +3,9 @@ budget grows when a study is extended."""
 
 from collections.abc import Iterable, Sequence
 
-from shardtune.api_schemas.studies import MOST_PAIRS, MOST_TRIALS, Budget
-from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.studies.study import MOST_PAIRS, MOST_TRIALS, Budget
+from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation
 
 MIN_TRIALS = 12

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import Rejection, TrialOrigin, TrialReason
+from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialReason
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.dominance import probably_too_large, too_large
 from shardtune.tuner.search.samplers import optuna_samplers
@@ -23,7 +23,7 @@ MOST_REJECTIONS = 32
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to run next, and what the memory gate refused on the way."""
+    """What to run next, and what the memory gate rejected on the way."""
 
     config: TrialConfig | None
     """None: everything that may run has been tried."""
@@ -35,13 +35,13 @@ class Suggestion:
 
 @dataclass
 class _Ask:
-    """What is taken, and what this ask has refused."""
+    """What is taken, and what this ask has rejected."""
 
     space: Space
     gate: Gate
     taken: set[str]
     rejections: list[Rejection] = field(default_factory=list)
-    seeds_refused: int = 0
+    seeds_rejected: int = 0
 
     def accepts(self, config: TrialConfig | None) -> bool:
         """Whether the configuration is new and may fit; it is not considered again in this ask."""
@@ -57,8 +57,8 @@ class _Ask:
         return rejection is None
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
-        """The answer, with the reasons of refused seeds (a baseline among them) and the closest of the others."""
-        seeds, others = self.rejections[: self.seeds_refused], self.rejections[self.seeds_refused :]
+        """The answer, with the reasons of rejected seeds (a baseline among them) and the closest of the others."""
+        seeds, others = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         others.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         return Suggestion(config, origin if config is not None else None, (*seeds, *others[:MOST_REJECTIONS]))
 
@@ -84,7 +84,7 @@ def next_config(
     for config, origin in seeds:
         if ask.accepts(config):
             return ask.suggest(config, origin)
-        ask.seeds_refused = len(ask.rejections)
+        ask.seeds_rejected = len(ask.rejections)
     rng = random.Random(f"{seed}:{len(history)}:{len(rejected)}")
     view = SearchView(space, history, warm, frozenset(ask.taken), rng.getrandbits(31))
     for draw in _candidates(view, sampler, gate, ask, rng):
@@ -96,20 +96,20 @@ def next_config(
 def next_given(
     given: Sequence[tuple[TrialConfig, TrialOrigin]],
     history: Sequence[Observation],
-    rejected: Collection[str],
+    rejected_keys: Collection[str],
     gate: Gate,
 ) -> Suggestion:
     """The next of a list that has not been tried and passes the gate; nothing beyond the list is suggested."""
-    taken = {obs.config_key for obs in history} | set(rejected)
-    refused: list[Rejection] = []
+    taken = {obs.config_key for obs in history} | set(rejected_keys)
+    rejected: list[Rejection] = []
     for config, origin in given:
         if config.content_key() in taken:
             continue
         rejection = gate(config)
         if rejection is None:
-            return Suggestion(config, origin, tuple(refused))
-        refused.append(rejection)
-    return Suggestion(None, None, tuple(refused))
+            return Suggestion(config, origin, tuple(rejected))
+        rejected.append(rejection)
+    return Suggestion(None, None, tuple(rejected))
 
 
 def _candidates(view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: random.Random) -> Iterator[Draw | None]:

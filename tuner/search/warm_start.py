@@ -2,7 +2,7 @@
 
 They were measured on other hardware or software, or at another time. So that a sampler can see old and new side by side,
 the old speeds are put at the level of the new ones by the configurations that both have measured. Nothing else ever
-compares the two: stopping, promotion and verdict rest on the study's own runs.
+compares the two: stopping, final comparison and verdict rest on the study's own runs.
 """
 
 from collections.abc import Sequence

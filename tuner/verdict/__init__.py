@@ -1,1 +1,1 @@
-"""What won and whether it counts: parity, promotion, paired test, restart. Leaves what to try to `tuner.search`."""
+"""What won and whether it counts: parity, final comparison, paired test, restart. Leaves what to try to `tuner.search`."""

@@ -17,15 +17,15 @@ from typing import Literal, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import FEWEST_PAIRS
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.contenders import contender
+from shardtune.tuner.verdict.final_comparison import NEAR
 from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
-from shardtune.tuner.verdict.promotion import NEAR
 from shardtune.tuner.verdict.ranking import search_speeds
 
 MOST_CHALLENGERS = 3
@@ -84,8 +84,8 @@ def first_ratio(history: Sequence[Observation], baseline: int, challenger: int) 
     return math.log(theirs.tokens_per_s_per_gpu / ours.tokens_per_s_per_gpu)
 
 
-def rival(field: PromotionField, history: Sequence[Observation]) -> PromotionField:
-    """The promotion of the incumbent with its fastest challenger alone; without any where none came near the incumbent."""
+def rival(field: Finalists, history: Sequence[Observation]) -> Finalists:
+    """The final comparison of the incumbent with its fastest challenger alone; without any where none came near the incumbent."""
     speeds = search_speeds(history)
     assert field.baseline is not None
     near = [number for number in field.candidates if speeds[number] >= NEAR * speeds[field.baseline]]
@@ -126,8 +126,8 @@ def favourites(
     that was not: what the predictor says now, corrected by its typical error on those that were.
     """
     speeds = {obs.config: contender(obs).tokens_per_s_per_gpu for obs in history if _is_measured(obs)}
-    refused = {obs.config for obs in history if obs.state is TrialState.INFEASIBLE}
-    wanted = list(dict.fromkeys([incumbent, *speeds, *(config for config in candidates if config not in refused)]))
+    rejected = {obs.config for obs in history if obs.state is TrialState.INFEASIBLE}
+    wanted = list(dict.fromkeys([incumbent, *speeds, *(config for config in candidates if config not in rejected)]))
     present, past = now(wanted), then(wanted)
     if present is None or past is None or incumbent not in speeds:
         return ()

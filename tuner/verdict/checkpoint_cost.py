@@ -1,6 +1,6 @@
 """What a winner's checkpoints cost the training that the answer is for, and what would make them cheaper."""
 
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 _COSTLY = 0.01
 """Share of the time from which saving is worth a change."""
@@ -13,18 +13,18 @@ ON_THE_DISK = "most of it for the disk"
 """Said of savings that the disk limits."""
 
 
-def saving_share(measured: RestartMeasurement, every_s: float) -> float:
+def saving_fraction(measured: ResumeMeasurement, every_s: float) -> float:
     """Of the time of a training that waits for each checkpoint: what is lost of its goodput."""
     return measured.save_s / (every_s + measured.save_s)
 
 
-def findings(measured: RestartMeasurement, backend: str, every_s: float) -> tuple[str, ...]:
+def findings(measured: ResumeMeasurement, backend: str, every_s: float) -> tuple[str, ...]:
     """What is slow about saving, each with the remedy; nothing where nothing is worth a change."""
     return tuple(found for found in (_costly(measured, backend, every_s), _slow(measured)) if found)
 
 
-def _costly(measured: RestartMeasurement, backend: str, every_s: float) -> str | None:
-    share = saving_share(measured, every_s)
+def _costly(measured: ResumeMeasurement, backend: str, every_s: float) -> str | None:
+    share = saving_fraction(measured, every_s)
     if share < _COSTLY:
         return None
     beside = (
@@ -40,15 +40,15 @@ def _costly(measured: RestartMeasurement, backend: str, every_s: float) -> str |
     return f"{waits}, {ON_THE_DISK}, which takes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s: {changes}, or to a faster disk"
 
 
-def _reached(measured: RestartMeasurement) -> float:
+def _reached(measured: ResumeMeasurement) -> float:
     return measured.checkpoint_bytes / max(measured.save_s, 1e-9)
 
 
-def _waits_for_disk(measured: RestartMeasurement) -> bool:
+def _waits_for_disk(measured: ResumeMeasurement) -> bool:
     return measured.disk is not None and _reached(measured) >= _SLOW * measured.disk.write_bytes_per_s
 
 
-def _slow(measured: RestartMeasurement) -> str | None:
+def _slow(measured: ResumeMeasurement) -> str | None:
     if measured.disk is None or measured.save_s < _SHORT_S or _waits_for_disk(measured):
         return None
     said = f"saving reaches {_reached(measured) / _MB:,.0f} MB/s where one process writes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s to this disk"

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.studies import Contender
-from shardtune.api_schemas.trials import TrialOrigin, TrialState
-from shardtune.api_schemas.verdicts import AgainstDefault
+from shardtune.api_schemas.studies.study import Contender
+from shardtune.api_schemas.studies.verdicts import AgainstDefault
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 
 
 def contender(obs: Observation) -> Contender:
-    """A measured trial as shown to a user; its figures are those of its fresh runs where it has them."""
-    runs = obs.confirmations or ((obs.measurement,) if obs.measurement is not None else ())
+    """A measured trial as shown to a user; its figures are those of its validation runs where it has them."""
+    runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
     speeds = [run.tokens_per_s_per_gpu for run in runs]
     mfus = [run.mfu for run in runs if run.mfu is not None]
@@ -21,7 +21,7 @@ def contender(obs: Observation) -> Contender:
         config=obs.config,
         description=obs.config.describe(),
         tokens_per_s_per_gpu=median(speeds),
-        spread=(min(speeds), max(speeds)) if len(obs.confirmations) > 1 else None,
+        spread=(min(speeds), max(speeds)) if len(obs.validation_runs) > 1 else None,
         peak_allocated_gib=_largest(run.memory.peak_allocated_gib for run in _all_runs(obs)),
         peak_reserved_gib=_largest(run.memory.peak_reserved_gib for run in _all_runs(obs)),
         mfu=median(mfus) if mfus else None,
@@ -57,7 +57,7 @@ def _without_micro_batch(obs: Observation) -> str:
 
 
 def _all_runs(obs: Observation) -> tuple[Measurement, ...]:
-    return (*obs.confirmations, obs.measurement) if obs.measurement is not None else obs.confirmations
+    return (*obs.validation_runs, obs.measurement) if obs.measurement is not None else obs.validation_runs
 
 
 def _largest(values: Iterable[float | None]) -> float | None:

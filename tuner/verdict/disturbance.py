@@ -7,8 +7,8 @@ docs/measurements/verdicts.md has the runs that it was chosen on.
 
 from collections.abc import Callable
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.trials.measurements import Measurement
 
 MOST_TAKEN = 0.15
 """Share of the cores the ranks need that other programs may take."""

@@ -1,6 +1,6 @@
 """Is the challenger faster than the baseline? A sequential sign test on paired log-ratios, and the interval it inverts to.
 
-Each pair is one fresh run of either, in an order drawn at random. If the configuration made no difference, that draw
+Each pair is one validation run of either, in an order drawn at random. If the configuration made no difference, that draw
 alone would decide the sign of a pair's log-ratio: a fair coin, independent of all other pairs, whatever drift, bursts
 of other work or heavy tails the machine adds (randomisation inference: Fisher, The Design of Experiments, 1935, §21).
 So the number of pairs lost is a fair random walk, and a boundary for it is exact for any number of looks. A test on the
@@ -17,7 +17,7 @@ from functools import cache
 from statistics import median
 from typing import Literal
 
-from shardtune.api_schemas.studies import MOST_PAIRS, Speedup
+from shardtune.api_schemas.studies.study import MOST_PAIRS, Speedup
 
 ERROR = 0.025
 """Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""

@@ -4,11 +4,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.measurements import StepRecord
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialState
-from shardtune.api_schemas.workload import Recipe
+from shardtune.api_schemas.training.workload import Precision
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.measurements import StepRecord
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 
 
@@ -30,7 +30,7 @@ BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter
 
 
 @dataclass(frozen=True)
-class Judgement:
+class ParityGroups:
     """Which trials train the same thing."""
 
     reference: int | None
@@ -40,33 +40,33 @@ class Judgement:
     """Trials that left the reference, with the figures."""
 
 
-def tolerance(recipe: Recipe) -> Tolerance:
-    """Bounds for a recipe: tight where nothing is rounded below fp32."""
-    exact = recipe.compute_dtype == recipe.reduce_dtype == recipe.master_dtype == "float32"
+def tolerance(precision: Precision) -> Tolerance:
+    """Bounds for a precision: tight where nothing is rounded below fp32."""
+    exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     return FP32 if exact else BF16
 
 
-def judge(history: Sequence[Observation], recipe: Recipe, single_backend: bool) -> Judgement:
+def judge(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
     """Find the reference (the first feasible trial that one of another backend, or of other groups that share samples, confirms) and who leaves it.
 
     `single_backend`: only one backend can run, so another configuration of it confirms; alone, a trial stands
-    for itself. Recomputed from all trials each time, those an earlier judgement refused included.
+    for itself. Recomputed from all trials each time, those an earlier parity groups rejected included.
     """
-    bounds = tolerance(recipe)
+    bounds = tolerance(precision)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
     candidates = [obs for obs in witnesses if _could_win(obs)]
     pair = _agreeing(witnesses, bounds, single_backend)
     if pair is None:
         if single_backend and len(candidates) == 1:
-            return Judgement(reference=candidates[0].number, confirmed_by=None)
-        return Judgement(reference=None, confirmed_by=None)
+            return ParityGroups(reference=candidates[0].number, confirmed_by=None)
+        return ParityGroups(reference=None, confirmed_by=None)
     reference, other = pair
     left = {}
     for obs in candidates:
         reason = difference(reference, obs, bounds)
         if reason is not None:
             left[obs.number] = reason
-    return Judgement(reference=reference.number, confirmed_by=other.number, infeasible=left)
+    return ParityGroups(reference=reference.number, confirmed_by=other.number, infeasible=left)
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
@@ -127,11 +127,11 @@ def _has_trajectory(obs: Observation) -> bool:
 
 
 def _could_win(obs: Observation) -> bool:
-    """Complete, or refused by an earlier judgement, which this one replaces."""
+    """Complete, or rejected by an earlier parity groups, which this one replaces."""
     if obs.state is TrialState.COMPLETE:
         return True
-    refused = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
-    return obs.state is TrialState.INFEASIBLE and refused
+    rejected = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
+    return obs.state is TrialState.INFEASIBLE and rejected
 
 
 def _program(config: TrialConfig) -> tuple[str, int, int, int, int]:

@@ -9,10 +9,10 @@ import math
 from collections.abc import Container, Iterable, Mapping
 from statistics import median
 
-from shardtune.api_schemas.measurements import StepTimeRange
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict.promotion import NEAR, FreshRun, NextRun
+from shardtune.tuner.verdict.final_comparison import NEAR, NextRun, ValidationRun
 
 
 def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
@@ -30,7 +30,7 @@ def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -
 
 
 def of_block(
-    due: NextRun, searched: Mapping[int, float], fresh: Iterable[FreshRun], tokens_per_step_per_gpu: float
+    due: NextRun, searched: Mapping[int, float], fresh: Iterable[ValidationRun], tokens_per_step_per_gpu: float
 ) -> StepTimeRange | None:
     """Around the middle of the block's two fastest arms, by what ran before it; None for an arm alone.
 

@@ -8,13 +8,13 @@ trial in here; nothing here imports it. What a script gets outside of a trial is
 import os
 from pathlib import Path
 
-from shardtune.api_schemas.search_space import BACKENDS, Backend
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import BACKENDS, Backend
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.adapter import production
-from shardtune.workers.adapter.trial import AdapterError, Refused, ScriptTrial, Stopped
+from shardtune.workers.adapter.trial import AdapterError, Rejected, ScriptTrial, Stopped
 
-__all__ = ["AdapterError", "Refused", "ScriptTrial", "Stopped", "configuration", "in_trial", "trial"]
+__all__ = ["AdapterError", "Rejected", "ScriptTrial", "Stopped", "configuration", "in_trial", "trial"]
 
 RANK_PID = "SHARDTUNE_RANK_PID"
 """Environment variable: the process that the worker started as this rank."""
@@ -35,7 +35,7 @@ def configuration(
 ) -> ScriptTrial:
     """What this script is to train with: the trial's configuration in a trial, else what is known to be best.
 
-    Outside of a trial the service is asked (SHARDTUNE_SERVICE_URL and SHARDTUNE_CASE_KEY), then `file` is read, and where
+    Outside of a trial the service is asked (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), then `file` is read, and where
     neither has a configuration that this job can run, `default` counts with `workload`. Which it was is in
     `ScriptTrial.source`, and rank 0 says it on stderr.
 
@@ -43,7 +43,7 @@ def configuration(
 
     Raises:
         AdapterError: nothing is known, and no default was given.
-        Refused: in a trial, the configuration is of another backend.
+        Rejected: in a trial, the configuration is of another backend.
     """
     if in_trial():
         current = trial()

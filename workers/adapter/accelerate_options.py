@@ -5,9 +5,9 @@ from typing import Any
 from accelerate import DistributedDataParallelKwargs
 from accelerate.utils import GradientAccumulationPlugin
 
-from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import DdpConfig
-from shardtune.workers.adapter.trial import Refused, ScriptTrial
+from shardtune.api_schemas.training.search_space import Backend
+from shardtune.workers.adapter.trial import Rejected, ScriptTrial
 
 BACKENDS: tuple[Backend, ...] = ("ddp",)
 """What `accelerator_options` can render, for `adapter.configuration(backends=…)`."""
@@ -17,18 +17,18 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     """Keyword arguments for `Accelerator(**…)`; activation checkpointing and compilation are `trial.prepare`'s.
 
     Raises:
-        Refused: Accelerate cannot apply the configuration here.
+        Rejected: Accelerate cannot apply the configuration here.
     """
     trial.require_ddp_on_cpu("Accelerate")
     strategy = trial.config.strategy
     if not isinstance(strategy, DdpConfig):
-        raise Refused(f"accelerator_options renders DDP only, not {trial.config.backend}; make its plugin yourself")
+        raise Rejected(f"accelerator_options renders DDP only, not {trial.config.backend}; make its plugin yourself")
     plugin = GradientAccumulationPlugin(
         num_steps=trial.accumulation, sync_each_batch=strategy.sync_policy == "every", sync_with_dataloader=False
     )
     return {
         "cpu": trial.device.type == "cpu",
-        "mixed_precision": "bf16" if trial.workload.recipe.compute_dtype == "bfloat16" else "no",
+        "mixed_precision": "bf16" if trial.workload.precision.compute_dtype == "bfloat16" else "no",
         "gradient_accumulation_plugin": plugin,
         "kwargs_handlers": [DistributedDataParallelKwargs(broadcast_buffers=False, **strategy.to_ddp())],
     }

@@ -7,9 +7,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import Fsdp2Config
-from shardtune.api_schemas.workload import Recipe
+from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.workload import Precision
 from shardtune.workers.adapter.trial import ScriptTrial
 from shardtune.workers.blocks.prepare import repeated_blocks
 
@@ -32,7 +32,7 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
     )
     options = {
         "mesh": mesh,
-        "mp_policy": _mixed_precision(trial.workload.recipe),
+        "mp_policy": _mixed_precision(trial.workload.precision),
         "offload_policy": CPUOffloadPolicy(pin_memory=config.pin_memory and trial.device.type == "cuda")
         if config.cpu_offload
         else OffloadPolicy(),
@@ -60,15 +60,15 @@ def before_backward(model: FSDPModule, trial: ScriptTrial, is_last: bool) -> Non
 def _config(trial: ScriptTrial) -> Fsdp2Config:
     strategy = trial.config.strategy
     if not isinstance(strategy, Fsdp2Config):
-        trial.refuse("the script shards with FSDP2; give adapter.configuration(backends=fully_sharded.BACKENDS)")
+        trial.reject("the script shards with FSDP2; give adapter.configuration(backends=fully_sharded.BACKENDS)")
     return strategy
 
 
-def _mixed_precision(recipe: Recipe) -> MixedPrecisionPolicy:
-    if recipe.weights_dtype == recipe.master_dtype:
+def _mixed_precision(precision: Precision) -> MixedPrecisionPolicy:
+    if precision.weights_dtype == precision.master_dtype:
         return MixedPrecisionPolicy()
     return MixedPrecisionPolicy(
-        param_dtype=getattr(torch, recipe.compute_dtype), reduce_dtype=getattr(torch, recipe.reduce_dtype)
+        param_dtype=getattr(torch, precision.compute_dtype), reduce_dtype=getattr(torch, precision.reduce_dtype)
     )
 
 

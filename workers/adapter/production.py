@@ -12,16 +12,16 @@ import torch.distributed as dist
 from pydantic import ValidationError
 from torch import nn
 
-from shardtune.api_schemas.best import BestConfig
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.search_space import Backend
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.recommendations.best import BestConfig
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.adapter.trial import AdapterError, ScriptTrial
 from shardtune.workers.blocks.prepare import prepare_blocks
 
-SERVICE, CASE = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_CASE_KEY"
+SERVICE, CASE = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
 """A training must not hang on the service: it has the file, or its defaults."""
 
@@ -125,7 +125,7 @@ def _served(environment: Mapping[str, str]) -> Known:
     try:
         key = KeySource.of(environment).key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        answer = httpx.get(f"{url}/v1/best", params={"case_key": case}, headers=headers, timeout=_PATIENCE_S)
+        answer = httpx.get(f"{url}/v1/best", params={"target_key": case}, headers=headers, timeout=_PATIENCE_S)
         if answer.status_code != 200:
             raise Unusable(f"{url} has no answer for {case} ({answer.status_code}: {_said(answer)})")
         best = BestConfig.model_validate_json(answer.content)

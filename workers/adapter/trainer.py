@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.api_schemas.strategies.training_arguments import strategy_arguments, workload_arguments
+from shardtune.api_schemas.training.search_space import Backend
 from shardtune.workers.adapter.trial import ScriptTrial
 
 
@@ -20,14 +20,14 @@ def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
     """Keyword arguments for `TrainingArguments(**…)`; activation checkpointing and compilation are applied by `attach`.
 
     Raises:
-        Refused: Trainer cannot apply the configuration here.
+        Rejected: Trainer cannot apply the configuration here.
     """
     trial.require_ddp_on_cpu("Trainer")
     on_cpu = trial.device.type == "cpu"
     values = strategy_arguments(trial.config, trial.workload, trial.accumulation, None)
     strategy = trial.config.strategy
     if isinstance(strategy, Fsdp2Config) and strategy.as_accelerate_runs_it(trial.accumulation) != strategy:
-        trial.refuse(
+        trial.reject(
             "Accelerate has no words for prefetch depth, blocks per unit, groups of resharding or reduce_scatter"
         )
     return {**workload_arguments(trial.workload, on_cpu), **values}

@@ -9,9 +9,9 @@ from typing import NoReturn, Protocol, TypeVar
 import torch
 from torch import nn
 
-from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.training.workload import Workload
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -20,7 +20,7 @@ class AdapterError(Exception):
     """The script uses the adapter wrongly, or reports what cannot be."""
 
 
-class Refused(Exception):
+class Rejected(Exception):
     """The script cannot apply the configuration: the trial is infeasible, and the search learns it."""
 
 
@@ -74,7 +74,7 @@ class ScriptTrial:
         """Say which backends this script can apply: nothing else is given to it.
 
         Raises:
-            Refused: the configuration is of another.
+            Rejected: the configuration is of another.
         """
         self.config = self._recorder.takes(backends)
 
@@ -84,14 +84,14 @@ class ScriptTrial:
         return self.config.micro_batch
 
     def autocast(self) -> AbstractContextManager[object]:
-        """For the forward pass and the loss of a loop of your own: the recipe's autocast; nothing where it has none.
+        """For the forward pass and the loss of a loop of your own: the precision's autocast; nothing where it has none.
 
         Accelerate and Trainer enter autocast themselves, and DeepSpeed by its `torch_autocast` section.
         """
-        recipe = self.workload.recipe
-        if not recipe.autocast:
+        precision = self.workload.precision
+        if not precision.autocast:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, getattr(torch, recipe.compute_dtype))
+        return torch.autocast(self.device.type, getattr(torch, precision.compute_dtype))
 
     @property
     def is_elsewhere(self) -> bool:
@@ -131,24 +131,24 @@ class ScriptTrial:
         self._recorder.report(self._as_number(loss), grad_norm)
 
     def require_ddp_on_cpu(self, consumer: str) -> None:
-        """Refuse what a library would ignore on CPU ranks.
+        """Reject what a library would ignore on CPU ranks.
 
         Raises:
-            Refused: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
+            Rejected: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
         """
         if self.device.type == "cpu" and self.config.backend != "ddp":
-            self.refuse(
+            self.reject(
                 f"{consumer} ignores {self.config.backend} on CPU ranks without a word and would train whole replicas; "
                 'tune it on GPUs, or limit the study to "space": {"backends": ["ddp"]}'
             )
 
-    def refuse(self, reason: str) -> NoReturn:
+    def reject(self, reason: str) -> NoReturn:
         """Say that the script cannot apply this configuration.
 
         Raises:
-            Refused: always.
+            Rejected: always.
         """
-        raise Refused(reason)
+        raise Rejected(reason)
 
     def _check_step(self, step: int | None) -> None:
         if step is None:

@@ -5,8 +5,8 @@ import sys
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.launchers import processes
 
 LONGEST_S = 300.0

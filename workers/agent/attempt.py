@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import OtherUseOfTrial, ProfileTask, Task, TrialTask
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, emulation
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, OtherUseOfTrial, Task, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.collect import outcome
-from shardtune.workers.agent.restart_phases import run_to_end
+from shardtune.workers.agent.resume_phases import run_to_end
 from shardtune.workers.agent.supervise import Ended, RunLimits
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
@@ -82,7 +82,7 @@ class Workplace:
 class Attempted:
     """An attempt that came to its end by itself or by our limits."""
 
-    result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure
+    result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
     elapsed_s: float
     held: int
     """Ranks."""
@@ -106,7 +106,7 @@ def attempt(
     Raises:
         RanksAlive: ranks survived; the machine must take no further work.
     """
-    ranks = 1 if isinstance(task, ProfileTask) else task.cluster.world_size
+    ranks = 1 if isinstance(task, ModelSummaryTask) else task.cluster.world_size
     held = ranks if place.nodes == 1 else place.ranks
     try:
         _check_fits(task, place)
@@ -138,7 +138,7 @@ def _why_not_begun(error: Exception, launcher: Launcher) -> FailureKind:
 
 
 def _finished(
-    result: Measurement | ModelProfile | RestartMeasurement | Traced | Failure,
+    result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure,
     directory: TrialDir,
     ended: Ended,
     held: int,
@@ -152,7 +152,7 @@ def _finished(
 
 def _warn_of_emulation(task: Task, place: Workplace) -> None:
     if isinstance(task, TrialTask):
-        note = emulation(task.workload.recipe, DeviceDtypes.of(place.fingerprint, place.matmul_flops))
+        note = emulation(task.workload.precision, DeviceDtypes.of(place.fingerprint, place.matmul_flops))
         if note is not None:
             log.warning(note)
 
@@ -163,7 +163,7 @@ def _check_fits(task: Task, place: Workplace) -> None:
         raise ValueError(
             f"model.script ({task.model.script}) cannot be restarted or traced: a script trains, saves and loads by itself"
         )
-    if isinstance(task, ProfileTask):
+    if isinstance(task, ModelSummaryTask):
         return
     if task.cluster.device != place.fingerprint.device:
         raise ValueError(

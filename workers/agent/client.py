@@ -3,7 +3,7 @@
 ClientError
 ├── Unreachable   no answer, or one that says "later" (408, 425, 429, 5xx, a key that is being rotated): try again
 ├── LeaseLost     the run is no longer ours (404, 409, 410): kill the ranks, report nothing
-└── Refused       any other 4xx: the same request would be refused again
+└── Rejected       any other 4xx: the same request would be rejected again
 """
 
 import random
@@ -14,9 +14,9 @@ from typing import TypeVar
 import httpx
 from pydantic import ValidationError
 
+from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.leases import (
+from shardtune.api_schemas.trials.leases import (
     Heartbeat,
     HeartbeatAnswer,
     Lease,
@@ -51,12 +51,12 @@ class LeaseLost(ClientError):
     """The service does not know this session or attempt (any more)."""
 
 
-class RequestRefused(ClientError):
+class RequestRejected(ClientError):
     """The service understood and said no."""
 
 
 class _WorkerKey(httpx.Auth):
-    """Sends the key; where it is refused, sends the one that its file has by now."""
+    """Sends the key; where it is rejected, sends the one that its file has by now."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
@@ -158,7 +158,7 @@ class WorkerClient:
             raise Unreachable(text)
         if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
             raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
-        raise LeaseLost(text) if response.status_code in _LOST else RequestRefused(text)
+        raise LeaseLost(text) if response.status_code in _LOST else RequestRejected(text)
 
 
 def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:

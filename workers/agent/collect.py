@@ -1,4 +1,4 @@
-"""From what the ranks left behind to one Measurement, ModelProfile or Failure.
+"""From what the ranks left behind to one Measurement, ModelSummary or Failure.
 
 Decides by structured reports, exit codes and kernel counters only; no log is ever searched.
 """
@@ -7,13 +7,20 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 
-from shardtune.api_schemas.conditions import NodeConditions
-from shardtune.api_schemas.diagnosis import MemoryMoment, Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import ProfileTask, Task, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import CheckpointPart, Measurement, Memory, NodeFigures, RankFigures, RankReport
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.conditions import NodeConditions
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import MemoryMoment, Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import (
+    CheckpointPart,
+    Measurement,
+    Memory,
+    NodeFigures,
+    RankFigures,
+    RankReport,
+)
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.failures import crash, first_failure
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.trial_dir import TRACES, TrialDir
@@ -32,13 +39,13 @@ _MOST_RANKS = 64
 
 def outcome(
     task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
-) -> Measurement | ModelProfile | RestartMeasurement | Traced | Failure:
+) -> Measurement | ModelSummary | ResumeMeasurement | Traced | Failure:
     """What an attempt came to."""
     failure = first_failure(directory, ended)
     if failure is not None:
         return failure
-    if isinstance(task, ProfileTask):
-        return directory.profile() or crash("the profile task ended without a profile", rank=0, exit_code=0)
+    if isinstance(task, ModelSummaryTask):
+        return directory.model_summary() or crash("the profile task ended without a profile", rank=0, exit_code=0)
     reports = _all_there([directory.report(rank) for rank in range(task.cluster.world_size)])
     if isinstance(reports, Failure):
         return reports
@@ -58,14 +65,14 @@ def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | F
     return crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
 
 
-def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> RestartMeasurement | Failure:
+def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> ResumeMeasurement | Failure:
     """Join what the ranks that saved and those that loaded have reported."""
     saved = [report.checkpoint for report in before if report.checkpoint is not None]
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
         return crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
     lives = [most(report.memory for report in life if report.memory is not None) for life in (before, after)]
-    return RestartMeasurement(
+    return ResumeMeasurement(
         saved_at_step=saved[0].step,
         losses=before[0].losses,
         went_on=before[0].trajectory,
@@ -156,7 +163,7 @@ def measurement(
         is_steady=all(report.is_steady for report in reports),
         is_precise=task.plan.is_answered(statistics.fmean(windows), half_width(windows)),
         is_pruned=first.is_pruned,
-        data_wait_share=_data_wait_share(reports, windows),
+        data_wait_fraction=_data_wait_fraction(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
         teardown_s=None if last_step_s is None else ended.elapsed_s - last_step_s,
     )
@@ -183,7 +190,7 @@ def _node_figures(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFi
     )
 
 
-def _data_wait_share(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
+def _data_wait_fraction(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
     waited = [report.data_wait_s for report in reports if report.data_wait_s is not None]
     timed_s = statistics.fmean(windows) * reports[0].measured_steps
     return max(waited) / timed_s if waited and timed_s > 0 else None
@@ -207,7 +214,11 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
     None where the model's FLOPs or the device's peak are unknown; the peak known is that of bf16, so another
     compute dtype has none.
     """
-    if task.forward_flops_per_token is None or peak_flops is None or task.workload.recipe.compute_dtype != "bfloat16":
+    if (
+        task.forward_flops_per_token is None
+        or peak_flops is None
+        or task.workload.precision.compute_dtype != "bfloat16"
+    ):
         return None
     return 3 * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
 

@@ -2,7 +2,7 @@
 
 import signal
 
-from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.trial_dir import TrialDir
@@ -40,7 +40,7 @@ def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
     if ended.cause is None:
         return None
     if ended.cause == "host_lost" and any(node.oom_kills for node in ended.seen.nodes):
-        return Failure(kind=FailureKind.OOM, message="the kernel's out-of-memory killer ended the warm host")
+        return Failure(kind=FailureKind.OOM, message="the kernel's out-of-memory killer ended the fork server")
     return Failure(kind=_CAUSE_KIND[ended.cause], message=ended.detail[:4000])
 
 

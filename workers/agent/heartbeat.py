@@ -4,9 +4,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Heartbeat, Lease
-from shardtune.api_schemas.measurements import Progress
-from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable, WorkerClient
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, Lease
+from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable, WorkerClient
 from shardtune.workers.clock import LeaseClock, now_s
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class HeartbeatThread(threading.Thread):
             answer = self._client.heartbeat(self._lease.run_id, heartbeat)
         except Unreachable as error:
             log.warning("heartbeat not answered: %s", error)
-        except (LeaseLost, RequestRefused) as error:
+        except (LeaseLost, RequestRejected) as error:
             self._stop_reason = f"lease lost: {error}"
         else:
             self._clock.renewed(sent_at_s, answer.lease_s)

@@ -8,17 +8,17 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Fingerprint, Inventory
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import words
 from shardtune.workers.agent.analysis import diagnosed
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
-from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRefused, Unreachable, WorkerClient, patiently
+from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRejected, Unreachable, WorkerClient, patiently
 from shardtune.workers.agent.heartbeat import HeartbeatThread
 from shardtune.workers.agent.send_traces import send_traces
 from shardtune.workers.agent.supervise import RunLimits
@@ -31,7 +31,7 @@ _LEASE_WAIT_S = 2.0
 """How long the service may hold our question; a signal is noticed no later than this."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
-Result = Measurement | ModelProfile | RestartMeasurement | Traced | Diagnosis | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Diagnosis | Failure
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Agent:
         """Work until interrupted.
 
         Raises:
-            Refused: the service does not accept this worker, or another one has its name.
+            Rejected: the service does not accept this worker, or another one has its name.
             DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; nothing is leased any more.
         """
         if self._register() is None:
@@ -127,7 +127,7 @@ class Agent:
         except Unreachable as error:
             _warn(error)
             # Whatever else it answers, it answers: the next question shows what that means.
-            with contextlib.suppress(LeaseLost, RequestRefused):
+            with contextlib.suppress(LeaseLost, RequestRejected):
                 patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
         except LeaseLost as error:
             self._register_anew(error)
@@ -140,7 +140,7 @@ class Agent:
         log.warning("the service does not know this session (any more), registering again: %s", lost)
         recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
         if len(recent) > _MOST_REGISTRATIONS:
-            raise RequestRefused(
+            raise RequestRejected(
                 f"name ({self._settings.pool_name}) seems to belong to another live worker, which closes our sessions; "
                 "stop one of the two, or give it another --name"
             )
@@ -190,10 +190,10 @@ class Agent:
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
             self._deliver(lease, self._report_of(lease, attempted, result))
-        except RequestRefused as error:
-            # Asked for work, the service would hand out the same attempt again, and refuse its result again, without end.
-            log.error("the result of run %s was refused: %s", lease.run_id, error)
-            failure = Failure(kind=FailureKind.SETUP, message=f"the service refused the result: {error}"[:4000])
+        except RequestRejected as error:
+            # Asked for work, the service would hand out the same attempt again, and reject its result again, without end.
+            log.error("the result of run %s was rejected: %s", lease.run_id, error)
+            failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
             self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
 
     def _report_of(self, lease: Lease, attempted: Attempted, result: Result) -> Report:
@@ -202,8 +202,8 @@ class Agent:
             session=self._session,
             attempt=lease.attempt,
             measurement=result if isinstance(result, Measurement) else None,
-            profile=result if isinstance(result, ModelProfile) else None,
-            restart=result if isinstance(result, RestartMeasurement) else None,
+            model_summary=result if isinstance(result, ModelSummary) else None,
+            resume_check=result if isinstance(result, ResumeMeasurement) else None,
             diagnosis=result if isinstance(result, Diagnosis) else None,
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
@@ -214,7 +214,7 @@ class Agent:
         """Until it is answered.
 
         Raises:
-            RequestRefused: for what it says.
+            RequestRejected: for what it says.
         """
         try:
             answer = patiently(

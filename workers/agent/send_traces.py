@@ -3,9 +3,9 @@
 import logging
 from pathlib import Path
 
-from shardtune.api_schemas.diagnosis import Diagnosis
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.leases import Lease
+from shardtune.api_schemas.trials.diagnosis import Diagnosis
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import Lease
 from shardtune.workers.agent.client import ClientError, WorkerClient
 
 log = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, Lost, RankExit

@@ -6,22 +6,22 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shardtune.api_schemas.hardware import HardwareReport, Inventory
-from shardtune.api_schemas.host_share import HostShare
-from shardtune.api_schemas.native_dtypes import flops_per_s
+from shardtune.api_schemas.machines.hardware import HardwareReport, Inventory
+from shardtune.api_schemas.machines.host_partition import HostPartition
+from shardtune.api_schemas.training.native_dtypes import flops_per_s
 from shardtune.workers.agent.attempt import Turn, Workplace
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.commands import split
 from shardtune.workers.commands.exit_codes import DONE
-from shardtune.workers.commands.hold import Held, held
+from shardtune.workers.commands.host_pool import Held, held
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.machine import hardware_speed
 from shardtune.workers.machine.offered_inventory import with_measured
-from shardtune.workers.shares import device_turn, start_line
+from shardtune.workers.partitions import device_locks, start_line
 
 Measure = Callable[[Launcher, Inventory, Path, Callable[[], bool]], HardwareReport | None]
 
@@ -91,6 +91,6 @@ def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
     )
 
 
-def _turn(work_dir: Path, share: HostShare) -> Turn:
+def _turn(work_dir: Path, share: HostPartition) -> Turn:
     """The devices of a share run by run; all who divide the machine have their work directories beside each other."""
-    return lambda is_alone, give_up: device_turn.turn(work_dir.parent / "locks", share, is_alone, give_up)
+    return lambda is_alone, give_up: device_locks.turn(work_dir.parent / "locks", share, is_alone, give_up)

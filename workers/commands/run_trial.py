@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.leases import Task, TraceTask, TrialTask
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import Task, TraceTask, TrialTask
 from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.commands import printed
+from shardtune.workers.commands import human_output
 from shardtune.workers.commands.agent import place
 from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED, TRIAL_FAILED
-from shardtune.workers.commands.hold import held
+from shardtune.workers.commands.host_pool import held
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -28,7 +28,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     task = traced(read_task(options.file)) if options.trace else read_task(options.file)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     allowed.check(task.model)
-    if task.kind != "profile":
+    if task.kind != "model_summary":
         nodes = task.cluster.nodes if settings.launcher != "local" else None
         ranks = task.cluster.gpus_per_node if nodes else task.cluster.world_size
         settings = settings.model_copy(update={"ranks": ranks, "nodes": nodes})
@@ -43,7 +43,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         return INTERRUPTED
     if attempted.log_tail:
         print(attempted.log_tail, file=sys.stderr)
-    print(attempted.result.model_dump_json() if options.json else printed.outcome(attempted.result))
+    print(attempted.result.model_dump_json() if options.json else human_output.outcome(attempted.result))
     return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shardtune.api_schemas.credentials import FILE_VARIABLE, KEY_VARIABLE, KeySource
+from shardtune.api_schemas.access.credentials import FILE_VARIABLE, KEY_VARIABLE, KeySource
 from shardtune.workers.clock import now_s
 from shardtune.workers.commands.exit_codes import BAD_INPUT, COULD_NOT_WORK, DONE
 from shardtune.workers.config.allowlist import Allowed
@@ -18,8 +18,8 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.processes import PYTHON, start_child
 from shardtune.workers.machine import device_lock, host_facts
 from shardtune.workers.machine.inventory import find_gpus, ranks_of
-from shardtune.workers.shares import start_line
-from shardtune.workers.shares.divide import Cores, Division, divide
+from shardtune.workers.partitions import start_line
+from shardtune.workers.partitions.divide import Cores, Division, divide
 
 _LOOK_S = 0.5
 _ENDING_S = 25.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.training.models import ModelSpec
 
 GROUP = "shardtune.models"
 
@@ -47,18 +47,20 @@ class Allowed:
         return cls(frozenset(models), {name: _script(name, command) for name, command in commands.items()})
 
     def check(self, model: ModelSpec) -> None:
-        """Refuse what is not allowed.
+        """Reject what is not allowed.
 
         Raises:
             ValueError: names what is.
         """
         if model.entry_point is not None and model.entry_point not in self.models:
-            raise ValueError(_refusal("entry_point", model.entry_point, self.models, "--allow-model NAME"))
+            raise ValueError(_rejection("entry_point", model.entry_point, self.models, "--allow-model NAME"))
         if model.script is not None and model.script not in self.scripts:
-            raise ValueError(_refusal("script", model.script, self.scripts, "--allow-script NAME=COMMAND"))
+            raise ValueError(_rejection("script", model.script, self.scripts, "--allow-script NAME=COMMAND"))
 
 
-def _refusal(kind: str, name: str, allowed: Sequence[str] | frozenset[str] | Mapping[str, Script], option: str) -> str:
+def _rejection(
+    kind: str, name: str, allowed: Sequence[str] | frozenset[str] | Mapping[str, Script], option: str
+) -> str:
     listed = ", ".join(sorted(allowed)) or "none"
     return f"{kind} ({name!r}) is not allowed on this worker; allowed: {listed}. Its owner allows more with {option}"
 

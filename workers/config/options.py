@@ -22,7 +22,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         help="report a field of the fingerprint otherwise, marked as such, to try out what a change causes (repeatable)",
     )
     gang_options(parser)
-    parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no warm host")
+    parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no fork server")
     parser.add_argument(
         "--no-measure-rates",
         dest="measure_rates",
@@ -59,7 +59,7 @@ def gang_options(parser: argparse.ArgumentParser) -> None:
     for option, kind, value, meaning in (
         ("--nodes", int, "N", "hosts to train over (Slurm default: all of the job)"),
         ("--node-dir", Path, "DIR", "trial directories on each host, not shared (default: in its temporary folder)"),
-        ("--shared-dir", Path, "DIR", "folder that every host sees, for restart checks"),
+        ("--shared-dir", Path, "DIR", "folder that every host sees, for resume checks"),
         ("--interface", str, "NAME", "network interface between the hosts"),
         ("--meet-ports", str, "FIRST-LAST", "ports of the store in which ranks meet"),
         ("--gang-wait-s", float, "S", "how long missing hosts are waited for"),

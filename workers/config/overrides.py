@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from shardtune.api_schemas.hardware import OVERRIDABLE, Fingerprint
+from shardtune.api_schemas.machines.hardware import OVERRIDABLE, Fingerprint
 
 _ANY = Fingerprint(
     device="cpu",

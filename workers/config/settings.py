@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from shardtune.api_schemas.host_share import HostShare
+from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.config.overrides import split_overrides
 
 
@@ -30,12 +30,12 @@ class WorkerSettings(BaseSettings):
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Ranks of each of several workers that divide this machine, separated by commas: of each size as many as there is room
     for. `1,8` on eight GPUs: one worker of each GPU, and one of all. Default: one worker of all ranks."""
-    share: HostShare | None = None
+    share: HostPartition | None = None
     """What this worker has of a machine that several divide; given by the process that starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank. Default: its share of the host's memory. GPUs say theirs themselves."""
     cold: bool = False
-    """Start one interpreter per rank instead of forking ranks from a warm host: slower, nothing shared."""
+    """Start one interpreter per rank instead of forking ranks from a fork server: slower, nothing shared."""
     allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
     """Names of the entry-point group `shardtune.models` that studies may name; in the environment separated by commas."""
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
@@ -51,9 +51,9 @@ class WorkerSettings(BaseSettings):
     keep_failed: int = Field(default=200, ge=0)
     """Newest trial directories of failed runs that are kept."""
     min_free_gib: float = Field(default=1.0, ge=0)
-    """A run is refused (`setup`) when the work directory's disk has less than this."""
+    """A run is rejected (`setup`) when the work directory's disk has less than this."""
     host_ready_s: float = Field(default=600, gt=0)
-    """How long the warm host may import torch, deepspeed and transformers."""
+    """How long the fork server may import torch, deepspeed and transformers."""
     launcher: Literal["local", "slurm", "ray"] = "local"
     """Where ranks run: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
     nodes: int | None = Field(default=None, ge=1, le=100_000)
@@ -62,7 +62,7 @@ class WorkerSettings(BaseSettings):
     """Trial directories and logs on each host, which no other host sees. Default: a folder of this user's in the host's
     temporary folder."""
     shared_dir: Path | None = None
-    """Folder that every host sees, for the checkpoints of restart checks. Without it, over several hosts there are none."""
+    """Folder that every host sees, for the checkpoints of resume checks. Without it, over several hosts there are none."""
     interface: str | None = None
     """Network interface between the hosts. Default: the one by which they reach the first of them."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None

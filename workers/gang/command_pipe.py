@@ -1,4 +1,4 @@
-"""A pipe made of a child process's standard input and output: `srun`, or the node process itself."""
+"""A pipe made of a child process's standard input and output: `srun`, or the node agent itself."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from shardtune.workers.trial_dir import tail
 
 
 class CommandPipe:
-    """Runs a command that becomes, or leads to, a node process."""
+    """Runs a command that becomes, or leads to, a node agent."""
 
     def __init__(
         self, host: str, command: Sequence[str], environment: Mapping[str, str], log_path: Path, leaves_s: float = 2.0

@@ -1,4 +1,4 @@
-"""The hosts of the allocation with a node process on each: started, replaced where lost, and the gang chosen among them."""
+"""The hosts of the allocation with a node agent on each: started, replaced where lost, and the gang chosen among them."""
 
 import logging
 import threading
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang import members, merge
 from shardtune.workers.gang.link import GangEvents, NodeLink, ask_all
-from shardtune.workers.gang.meeting import meet, require_shared
 from shardtune.workers.gang.messages import Begin, NodeAddress, NodeReady, PortRange, PrepareOrder
 from shardtune.workers.gang.pipe import Engine
+from shardtune.workers.gang.rendezvous import meet, require_shared
 
 _AGAIN = 0.5
-"""Of a lease, before a node process is started anew on a host that lost one."""
+"""Of a lease, before a node agent is started anew on a host that lost one."""
 _PREPARE_S = 1200.0
-"""For a warm host that has to be started again, and GPUs that others use."""
+"""For a fork server that has to be started again, and GPUs that others use."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class GangHosts:
         """As it last was; one of its hosts may be lost meanwhile."""
 
     def renew(self) -> None:
-        """Start a node process on every host that has none.
+        """Start a node agent on every host that has none.
 
         Raises:
             ValueError: fewer hosts than nodes, or a host was told what cannot be.
@@ -83,7 +83,7 @@ class GangHosts:
                 self._drop(link)
         for host in self._engine.hosts():
             if host not in self._links and now_s() >= self._again_s.get(host, 0.0):
-                log.info("host %s: starting a node process", host)
+                log.info("host %s: starting a node agent", host)
                 pipe = self._engine.start(host)
                 self._links[host] = NodeLink(pipe, self._plan.begin, self._events, self._ranks_end_in_s)
 
@@ -108,7 +108,7 @@ class GangHosts:
 
         Raises:
             ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
-            NoMeeting: they do not reach each other.
+            NoRendezvous: they do not reach each other.
         """
         if self.gang is not None and all(link.why_lost is None for link in self.gang.links):
             return self.gang
@@ -121,7 +121,7 @@ class GangHosts:
             return None
         equal = members.largest_equal(found)
         if len(equal) < self._plan.nodes:
-            raise ValueError(members.refusal(self._plan.nodes, [(link.host, ready) for link, ready in found]))
+            raise ValueError(members.rejection(self._plan.nodes, [(link.host, ready) for link, ready in found]))
         links = [link for link, _ in equal[: self._plan.nodes]]
         addresses = meet(links, self._plan.interface, self._plan.ports)
         if self._plan.shared_dir is not None:
@@ -166,7 +166,7 @@ class GangHosts:
         return "; ".join([*words, *(f"host {host}: not ready yet" for host in starting)]) or "no host is missing"
 
     def close(self) -> None:
-        """End all node processes."""
+        """End all node agents."""
         self._closing += [threading.Thread(target=link.close) for link in self._links.values()]
         for thread in self._closing:
             if thread.ident is None:

@@ -5,17 +5,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.hardware import Inventory
-from shardtune.api_schemas.leases import ProfileTask, Task
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.machines.hardware import Inventory
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang import local_copy
 from shardtune.workers.gang.hosts import Gang, GangHosts, GangPlan
 from shardtune.workers.gang.link import GangEvents, NodeLink, ask_all
-from shardtune.workers.gang.meeting import NoMeeting, variables
 from shardtune.workers.gang.messages import KillOrder, LaunchOrder, LaunchOver, OrderDone, StageOrder
 from shardtune.workers.gang.pipe import Engine
-from shardtune.workers.launch import Launch, meeting
+from shardtune.workers.gang.rendezvous import NoRendezvous, variables
+from shardtune.workers.launch import Launch, rendezvous
 from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
@@ -75,7 +75,7 @@ class GangLauncher:
             self._hosts.renew()
             try:
                 gang = None if is_first and not self._hosts.is_settled else self._hosts.choose()
-            except (ValueError, NoMeeting) as error:
+            except (ValueError, NoRendezvous) as error:
                 if is_first:
                     raise ValueError(str(error)) from None
                 gang, trouble = None, str(error)
@@ -94,7 +94,7 @@ class GangLauncher:
         gang = self._hosts.gang
         assert gang is not None, "prepare first"
         task = None if launch.program == "hardware" else _TASK.validate_json((directory / "task.json").read_bytes())
-        nodes = 1 if isinstance(task, ProfileTask) else self._plan.nodes if task is None else task.cluster.nodes
+        nodes = 1 if isinstance(task, ModelSummaryTask) else self._plan.nodes if task is None else task.cluster.nodes
         self._begin(directory, gang, nodes)
         staged = ask_all(
             self._launched,
@@ -138,8 +138,8 @@ class GangLauncher:
         self._events.sleep(timeout_s)
         self._take_in()
         for link in self._launched:
-            if link.refused is not None:
-                raise LaunchFailed(f"host {link.host}: {link.refused.reason}")
+            if link.rejected is not None:
+                raise LaunchFailed(f"host {link.host}: {link.rejected.reason}")
 
     def _take_in(self) -> None:
         if self._folder is None:
@@ -197,7 +197,7 @@ class GangLauncher:
         """`prepare` has asked every host already."""
 
     def close(self) -> None:
-        """End ranks and node processes everywhere, and give the hosts back."""
+        """End ranks and node agents everywhere, and give the hosts back."""
         try:
             self.kill()
         finally:
@@ -215,6 +215,6 @@ def _shares(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[No
     per_host = launch.ranks // nodes
     shares = {}
     for index, (link, own) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):
-        met = {} if port is None else {**meeting(gang.addresses[0].address, port), **variables(own)}
+        met = {} if port is None else {**rendezvous(gang.addresses[0].address, port), **variables(own)}
         shares[link] = launch.share(index * per_host, per_host, met)
     return shares

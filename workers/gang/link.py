@@ -1,4 +1,4 @@
-"""The agent's hold on one node process: answers its beats, gives it orders, and knows when it is lost and when that is certain."""
+"""The agent's hold on one node agent: answers its beats, gives it orders, and knows when it is lost and when that is certain."""
 
 import itertools
 import logging
@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang.messages import (
     Beat,
@@ -17,7 +17,7 @@ from shardtune.workers.gang.messages import (
     Begin,
     HelperLost,
     LaunchOver,
-    LaunchRefused,
+    LaunchRejected,
     NodeFailed,
     NodeMessage,
     NodeReady,
@@ -60,7 +60,7 @@ class GangEvents:
 
 
 class NodeLink:
-    """One node process, from the moment its pipe is open. A thread hears it; the main thread asks."""
+    """One node agent, from the moment its pipe is open. A thread hears it; the main thread asks."""
 
     def __init__(
         self, pipe: Pipe, begin: Begin, events: GangEvents, ranks_end_in_s: Callable[[], float | None]
@@ -75,7 +75,7 @@ class NodeLink:
         self.ready: NodeReady | None = None
         self.failed: NodeFailed | None = None
         self.answers: dict[int, Answer] = {}
-        self.refused: LaunchRefused | None = None
+        self.rejected: LaunchRejected | None = None
         """Of the launch in progress, as the next."""
         self.helper_lost: HelperLost | None = None
         self.progress: tuple[int, Progress | None] = (0, None)
@@ -103,8 +103,8 @@ class NodeLink:
                 self.failed = message
             case RankEnded():
                 self._events.ended.append(message)
-            case LaunchRefused():
-                self.refused = message
+            case LaunchRejected():
+                self.rejected = message
             case HelperLost():
                 self.helper_lost = message
             case OrderDone() | LaunchOver():
@@ -141,7 +141,7 @@ class NodeLink:
 
     def begin_launch(self) -> None:
         """Forget what came of the launch before."""
-        self.refused, self.helper_lost, self.progress = None, None, (0, None)
+        self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
     def why_lost(self) -> str | None:
@@ -154,10 +154,10 @@ class NodeLink:
         if self.failed is not None:
             return self.failed.message
         if self._is_closed:
-            return f"the node process ended; its last words: {self._pipe.last_words() or '(none)'}"
+            return f"the node agent ended; its last words: {self._pipe.last_words() or '(none)'}"
         silent_s = now_s() - self._heard_s
         if not self._has_beaten:
-            return f"no node process started in {silent_s:.0f} s" if silent_s > _START_S else None
+            return f"no node agent started in {silent_s:.0f} s" if silent_s > _START_S else None
         # As long as the node itself waits.
         return f"the host was silent for {silent_s:.1f} s" if silent_s > _SILENCE * self._lease_s else None
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.gang.messages import RankEnded
 
 
@@ -14,7 +14,7 @@ def write_end(folder: Path, ended: RankEnded) -> None:
         (folder / f"rank_{ended.rank}.log").write_text(ended.log_tail)
     for name, content in (
         (f"rank_{ended.rank}", ended.report),
-        ("profile", ended.profile),
+        ("model_summary", ended.model_summary),
         ("hardware", ended.measured),
     ):
         if content is not None:

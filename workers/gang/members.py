@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.workers.gang.messages import NodeReady
 
 Equal = Callable[[Any, Any], bool]
@@ -79,7 +79,7 @@ def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, N
     return best
 
 
-def refusal(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
+def rejection(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
     """Why these hosts make no gang of so many."""
     equal = largest_equal([(name, ready) for name, ready in hosts])
     names = {name for name, _ in equal}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.hardware import Fingerprint, Inventory
+from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.workers.gang.messages import NodeAddress, NodeReady
 
 

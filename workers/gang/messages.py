@@ -1,4 +1,4 @@
-"""What agent and node processes say to each other: JSON lines through the engine's pipe. Moments travel as seconds from now,
+"""What agent and node agents say to each other: JSON lines through the engine's pipe. Moments travel as seconds from now,
 since hosts share no clock; an answer carries the number of its order.
 """
 
@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, TypeAdapter
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.hardware import Fingerprint, Inventory, MeasuredHardware
-from shardtune.api_schemas.leases import Task
-from shardtune.api_schemas.measurements import Progress, RankReport
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory, MeasuredHardware
 from shardtune.api_schemas.names import Said
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.leases import Task
+from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.launch import Launch
 
 MOST_BYTES = 1 << 20
@@ -23,7 +23,7 @@ PortRange = tuple[int, int]
 
 
 class Begin(Schema):
-    """The agent's first line: what the node process is to hold, and for how long without an answer."""
+    """The agent's first line: what the node agent is to hold, and for how long without an answer."""
 
     kind: Literal["begin"] = "begin"
     settings: dict[str, JsonValue]
@@ -47,7 +47,7 @@ class BeatAnswer(Schema):
 
 
 class PrepareOrder(Schema):
-    """Be ready to launch: the warm host warm, the GPUs whole and free."""
+    """Be ready to launch: the fork server warm, the GPUs whole and free."""
 
     kind: Literal["prepare"] = "prepare"
     order: int
@@ -144,7 +144,7 @@ class NodeReady(Schema):
 
 
 class NodeFailed(Schema):
-    """The node process ends, because it cannot work."""
+    """The node agent ends, because it cannot work."""
 
     kind: Literal["failed"] = "failed"
     message: Said = Field(max_length=8000)
@@ -175,17 +175,17 @@ class OrderDone(Schema):
     fingerprint: Fingerprint | None = None
 
 
-class LaunchRefused(Schema):
+class LaunchRejected(Schema):
     """It turned out that the ranks cannot be started."""
 
-    kind: Literal["refused"] = "refused"
+    kind: Literal["rejected"] = "rejected"
     order: int
     """Of the launch."""
     reason: Said = Field(max_length=8000)
 
 
 class HelperLost(Schema):
-    """The host's own helper died under the ranks, such as its warm host."""
+    """The host's own helper died under the ranks, such as its fork server."""
 
     kind: Literal["helper_lost"] = "helper_lost"
     order: int
@@ -202,7 +202,7 @@ class RankEnded(Schema):
     rank: int
     code: int
     report: RankReport | None = None
-    profile: ModelProfile | None = None
+    model_summary: ModelSummary | None = None
     measured: MeasuredHardware | None = None
     log_tail: Said | None = None
 
@@ -218,7 +218,7 @@ class LaunchOver(Schema):
 
 
 NodeMessage = Annotated[
-    NodeReady | NodeFailed | Beat | OrderDone | LaunchRefused | HelperLost | RankEnded | LaunchOver,
+    NodeReady | NodeFailed | Beat | OrderDone | LaunchRejected | HelperLost | RankEnded | LaunchOver,
     Field(discriminator="kind"),
 ]
 

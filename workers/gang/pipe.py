@@ -1,4 +1,4 @@
-"""What an engine gives the agent of a gang: hosts, and a pipe of lines to a node process on each of them."""
+"""What an engine gives the agent of a gang: hosts, and a pipe of lines to a node agent on each of them."""
 
 import os
 import select
@@ -14,7 +14,7 @@ _WRITE_S = 4.0
 
 
 class Pipe(Protocol):
-    """Lines to and from one node process. Closing it ends the process, at the latest by the lease between them."""
+    """Lines to and from one node agent. Closing it ends the process, at the latest by the lease between them."""
 
     @property
     def host(self) -> str:
@@ -44,7 +44,7 @@ class Engine(Protocol):
         """Hosts of this worker's allocation that can be used now, always in the same order."""
 
     def start(self, host: str) -> Pipe:
-        """Start a node process there. From the main thread."""
+        """Start a node agent there. From the main thread."""
 
     def ends_in_s(self) -> float | None:
         """Until the allocation ends; None: not known to end."""

@@ -15,7 +15,7 @@ REMEDY = "Start the cluster (`ray start --head --port=6379`, with RAY_AUTH_MODE=
 
 
 def require_answer(address: str) -> None:
-    """Refuse an address at which nobody listens; Ray would try it for minutes.
+    """Reject an address at which nobody listens; Ray would try it for minutes.
 
     Raises:
         ValueError: it cannot be reached from here.
@@ -31,7 +31,7 @@ def require_answer(address: str) -> None:
 
 
 def require_token(environment: Mapping[str, str]) -> None:
-    """Refuse to join a cluster in which whoever reaches a port may run programs.
+    """Reject to join a cluster in which whoever reaches a port may run programs.
 
     Raises:
         ValueError: this process shows no token.

@@ -1,4 +1,4 @@
-"""The hosts of a Ray cluster: a placement group with one bundle a host, and in each an actor that runs the node process.
+"""The hosts of a Ray cluster: a placement group with one bundle a host, and in each an actor that runs the node agent.
 
 Imported only where it is asked for: `ray` is an extra.
 """
@@ -31,7 +31,7 @@ _CALL_S = 60.0
 
 
 class NodeHolder:
-    """The actor: it starts the node process from its main thread, which the process does not outlive."""
+    """The actor: it starts the node agent from its main thread, which the process does not outlive."""
 
     def __init__(self, log_dir: str) -> None:
         environment = without_secrets(os.environ)
@@ -58,7 +58,7 @@ class NodeHolder:
         return found, True
 
     def last_words(self) -> str:
-        """The end of what the node process wrote for people."""
+        """The end of what the node agent wrote for people."""
         return self._pipe.last_words()
 
     def close(self) -> None:

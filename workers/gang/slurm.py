@@ -1,4 +1,4 @@
-"""The hosts of a Slurm job: node processes as job steps. Needs nothing but Slurm's own commands (22.05 or later)."""
+"""The hosts of a Slurm job: node agents as job steps. Needs nothing but Slurm's own commands (22.05 or later)."""
 
 import os
 import re

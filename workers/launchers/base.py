@@ -7,7 +7,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
 
 

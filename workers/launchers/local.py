@@ -1,22 +1,22 @@
-"""Ranks on this machine: from a warm host where forking works, otherwise cold."""
+"""Ranks on this machine: from a fork server where forking works, otherwise cold."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers import operators
 from shardtune.workers.launchers.base import Lost, Observer, Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
+from shardtune.workers.launchers.fork_server import HOST_COMMAND, ForkServerLauncher, ForkUnsafe
 from shardtune.workers.launchers.processes import DYING_S, kill_marked
-from shardtune.workers.launchers.warm import HOST_COMMAND, ForkUnsafe, WarmLauncher
 
 log = logging.getLogger(__name__)
 
 
 class LocalLauncher:
-    """A `WarmLauncher` until the host says that forked ranks cannot work here, then a `ColdLauncher`."""
+    """A `ForkServerLauncher` until the host says that forked ranks cannot work here, then a `ColdLauncher`."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class LocalLauncher:
         commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
         observer: Observer | None = None,
     ):
-        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the warm host and of a cold rank. `observer`:
+        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the fork server and of a cold rank. `observer`:
         who looks at this host around each launch.
         """
         host, rank = commands
@@ -37,8 +37,8 @@ class LocalLauncher:
         self._launched: tuple[Path, Launch] | None = None
         self._seen = Conditions()
         self._cold = ColdLauncher(environment, mark, rank, dying_s)
-        self._current: ColdLauncher | WarmLauncher = (
-            self._cold if cold else WarmLauncher(environment, mark, log_path, ready_timeout_s, host, dying_s)
+        self._current: ColdLauncher | ForkServerLauncher = (
+            self._cold if cold else ForkServerLauncher(environment, mark, log_path, ready_timeout_s, host, dying_s)
         )
         # The devices are ours by lock, so what carries their mark is left from an agent that was killed.
         kill_marked(mark, dying_s=dying_s)
@@ -50,7 +50,7 @@ class LocalLauncher:
 
     @property
     def lost(self) -> Lost | None:
-        """The warm host, when it died during this launch."""
+        """The fork server, when it died during this launch."""
         return self._current.lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:

@@ -38,9 +38,9 @@ def main() -> None:
         sys.exit(f"parent {parent} died before {command[0]} could start")
     os.environ[PARENT] = str(parent)
     if isolated:
-        refusal = why_not_isolated()
-        os.environ[ISOLATION] = refusal or PID_NAMESPACE
-        if refusal is None:
+        rejection = why_not_isolated()
+        os.environ[ISOLATION] = rejection or PID_NAMESPACE
+        if rejection is None:
             _run_in_namespace(command)
     os.execvp(command[0], command)
 

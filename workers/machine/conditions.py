@@ -8,14 +8,14 @@ from pathlib import Path
 
 import psutil
 
-from shardtune.api_schemas.conditions import Conditions, NodeConditions
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import Task, TrialTask
-from shardtune.api_schemas.measurements import Measurement, RankReport
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import Task, TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement, RankReport
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
 from shardtune.workers.machine.device_health import Fault, Look
@@ -27,7 +27,7 @@ from shardtune.workers.trial_dir import TrialDir
 _STRAGGLER = 1.2
 """Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""
 
-Result = Measurement | ModelProfile | RestartMeasurement | Traced | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
 
 
 class HostObserver:
@@ -99,7 +99,7 @@ def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float
     if isinstance(result, Traced):
         cores = len(os.sched_getaffinity(0))
         return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
-    if task.kind == "profile" or isinstance(result, ModelProfile):
+    if task.kind == "model_summary" or isinstance(result, ModelSummary):
         return result
     fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):

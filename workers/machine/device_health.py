@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.conditions import DeviceSeen
+from shardtune.api_schemas.machines.conditions import DeviceSeen
 
 _HARMFUL = {
     0x08: "hardware slowdown",
@@ -117,9 +117,9 @@ def _seen(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[in
         uuid=first.uuid,
         memory_before_gib=round(first.memory_used_bytes / GIB, 3),
         foreign_processes=tuple(_named([process]) for process in strangers.values()),
-        throttled_share=_share(any(bits & bit for bit in _HARMFUL) for bits in reasons),
+        throttled_fraction=_share(any(bits & bit for bit in _HARMFUL) for bits in reasons),
         throttle_reasons=tuple(word for bit, word in _HARMFUL.items() if any(bits & bit for bits in reasons)),
-        power_capped_share=_share(bool(bits & _POWER_CAP) for bits in reasons),
+        power_capped_fraction=_share(bool(bits & _POWER_CAP) for bits in reasons),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
     )
@@ -145,10 +145,10 @@ def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
             names = ", ".join(device.foreign_processes)
             return Fault(f"GPU {_place(device)} was also used by process {names} during the run", True)
     for device in devices:
-        if device.throttled_share is not None and device.throttled_share > _THROTTLED_SHARE:
+        if device.throttled_fraction is not None and device.throttled_fraction > _THROTTLED_SHARE:
             words = ", ".join(device.throttle_reasons)
             return Fault(
-                f"GPU {_place(device)} was throttled in {device.throttled_share:.0%} of the run ({words})", False
+                f"GPU {_place(device)} was throttled in {device.throttled_fraction:.0%} of the run ({words})", False
             )
     return None
 

@@ -8,9 +8,9 @@ from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.cold import RANK_COMMAND
+from shardtune.workers.launchers.fork_server import HOST_COMMAND
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
-from shardtune.workers.launchers.warm import HOST_COMMAND
 from shardtune.workers.machine import device_lock, rank_devices
 from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.machine.device_watch import DeviceWatch

@@ -28,7 +28,7 @@ def hold(
 ) -> Iterator[None]:
     """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.
 
-    `patience_s`: how long a former holder may take to be gone, such as a node process whose agent has died.
+    `patience_s`: how long a former holder may take to be gone, such as a node agent whose agent has died.
 
     Raises:
         DevicesBusy: somebody else holds one of them.

@@ -1,4 +1,4 @@
-"""Published figures of GPUs by the name NVML prints: what no query tells. The figures stand in api_schemas.gpus.
+"""Published figures of GPUs by the name NVML prints: what no query tells. The figures stand in api_schemas.machines.gpus.
 
 Left out where sources disagree (A10G), the table has no such card, or the chip has no bf16 tensor cores (V100, T4): a
 figure that only may be right would make a measurement look impossible, or possible.
@@ -7,7 +7,7 @@ figure that only may be right would make a measurement look impossible, or possi
 import re
 from typing import NamedTuple
 
-from shardtune.api_schemas.gpus import GB, models
+from shardtune.api_schemas.machines.gpus import GB, models
 
 
 class Figures(NamedTuple):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import Fingerprint, HardwareReport, Inventory, MeasuredHardware, banded
+from shardtune.api_schemas.machines.hardware import Fingerprint, HardwareReport, Inventory, MeasuredHardware, banded
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher, LaunchFailed

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.workers.clock import now_s
 from shardtune.workers.machine.host_facts import host_memory_gib
 from shardtune.workers.machine.oom_counter import cgroups

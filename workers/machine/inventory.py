@@ -10,11 +10,11 @@ from typing import TypeVar
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from shardtune.api_schemas.base import GIB, Dtype
-from shardtune.api_schemas.environment_settings import recorded
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.host_share import HostShare
-from shardtune.api_schemas.leases import TASK_KINDS
-from shardtune.api_schemas.native_dtypes import of_capability
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.machines.host_partition import HostPartition
+from shardtune.api_schemas.training.environment_settings import recorded
+from shardtune.api_schemas.training.native_dtypes import of_capability
+from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.processes import PYTHON
 from shardtune.workers.machine import host_facts
@@ -57,7 +57,7 @@ class Gpus(BaseModel):
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
     """Pairs of devices by index, and how they are joined."""
-    refusal: str | None = None
+    rejection: str | None = None
     """Why devices that are there cannot be used."""
 
     @property
@@ -120,8 +120,8 @@ def find_gpus() -> Gpus:
         raise DetectionFailed(f"NVML did not answer within {_NVML_S:.0f} s; look at `nvidia-smi`") from None
     except ValidationError:
         raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None
-    if found.refusal is not None:
-        raise DetectionFailed(found.refusal)
+    if found.rejection is not None:
+        raise DetectionFailed(found.rejection)
     return found
 
 
@@ -216,7 +216,7 @@ def inventory(
     ranks: int | None,
     memory_gib: float | None,
     allowed: Allowed = Allowed(),
-    share: HostShare | None = None,
+    share: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
     """What a worker on this machine offers; `share`: of it, `details` are for a person to read."""

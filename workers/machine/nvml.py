@@ -48,7 +48,7 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in _NO_GPU:
-            return {"driver": None, "devices": [], "refusal": unsupported.machine(setting, f"NVML says: {error}")}
+            return {"driver": None, "devices": [], "rejection": unsupported.machine(setting, f"NVML says: {error}")}
         raise
     handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
@@ -58,7 +58,7 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
-        "refusal": unsupported.setting(setting, len(handles)) if not chosen else unsupported.slices(sliced),
+        "rejection": unsupported.setting(setting, len(handles)) if not chosen else unsupported.slices(sliced),
     }
 
 

@@ -4,7 +4,7 @@ import logging
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.hardware import Fingerprint, Inventory
+from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings

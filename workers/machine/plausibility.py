@@ -2,8 +2,8 @@
 
 import statistics
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
 """Of the timed windows; beyond, the speed is that of the data and not of the configuration."""
@@ -23,8 +23,8 @@ def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> s
         return (
             f"{measured.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, where the device's peak allows at most {ceiling:,.0f}"
         )
-    if measured.data_wait_share is not None and measured.data_wait_share > _MOST_DATA_WAIT:
-        return f"{measured.data_wait_share:.0%} of the timed windows were spent waiting for data"
+    if measured.data_wait_fraction is not None and measured.data_wait_fraction > _MOST_DATA_WAIT:
+        return f"{measured.data_wait_fraction:.0%} of the timed windows were spent waiting for data"
     return None
 
 

@@ -1,4 +1,4 @@
-"""Accelerators that are there but not supported, and how each shows: refused in words, never quietly taken for CPU ranks."""
+"""Accelerators that are there but not supported, and how each shows: rejected in words, never quietly taken for CPU ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path

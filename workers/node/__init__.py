@@ -1,1 +1,1 @@
-"""One host of a gang: devices, warm host, GPU watch, and the ranks here. Obeys the agent's lines; leaves leases and results to it."""
+"""One host of a gang: devices, fork server, GPU watch, and the ranks here. Obeys the agent's lines; leaves leases and results to it."""

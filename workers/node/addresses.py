@@ -51,7 +51,7 @@ class TriedPorts:
             try:
                 server = socket.create_server((address, port), family=_family(address), backlog=1024)
             except OSError as error:
-                refusal = f"{address}:{port}: {error.strerror}"
+                rejection = f"{address}:{port}: {error.strerror}"
                 continue
             word, number = secrets.token_hex(8), server.getsockname()[1]
             ends_s = time.monotonic() + self._patience_s
@@ -59,7 +59,7 @@ class TriedPorts:
             teller.start()
             self._open.append((server, teller))
             return OrderDone(order=order, port=number, word=word)
-        return OrderDone(order=order, error=f"cannot listen on {refusal}")
+        return OrderDone(order=order, error=f"cannot listen on {rejection}")
 
     def close(self) -> None:
         """Free them: the ranks may be told to meet at one of them."""

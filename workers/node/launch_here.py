@@ -5,10 +5,10 @@ import shutil
 import threading
 from pathlib import Path
 
-from shardtune.api_schemas.hardware import MeasuredHardware
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
-from shardtune.workers.gang.messages import HelperLost, LaunchOrder, LaunchOver, LaunchRefused, RankEnded, StageOrder
+from shardtune.workers.gang.messages import HelperLost, LaunchOrder, LaunchOver, LaunchRejected, RankEnded, StageOrder
 from shardtune.workers.launch import ANY_PORT
 from shardtune.workers.launchers.base import LocalRanks, RankExit, RanksAlive
 from shardtune.workers.node.agent_line import AgentLine
@@ -98,10 +98,10 @@ class LaunchHere:
             self._told_lost = True
             self._line.say(HelperLost(order=self._order, message=lost.message))
 
-    def refused(self, reason: str) -> None:
+    def rejected(self, reason: str) -> None:
         """The ranks could not be started after all; the agent ends the launch."""
         assert self._order is not None
-        self._line.say(LaunchRefused(order=self._order, reason=reason[:8000]))
+        self._line.say(LaunchRejected(order=self._order, reason=reason[:8000]))
         self._order = None
 
     def _tell(self) -> None:
@@ -124,7 +124,7 @@ class LaunchHere:
             rank=end.rank,
             code=end.code,
             report=report,
-            profile=directory.profile() if end.rank == 0 else None,
+            model_summary=directory.model_summary() if end.rank == 0 else None,
             measured=_measured(directory) if end.rank == 0 else None,
             log_tail=directory.log_tail(end.rank) if end.code else None,
         )

@@ -1,4 +1,4 @@
-"""The node process: hold this host, get warm, then carry out the agent's orders until it is gone or silent.
+"""The node agent: hold this host, get warm, then carry out the agent's orders until it is gone or silent.
 
 The main thread alone touches devices and ranks: the kernel ties children to the thread that started them.
 """
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.workers.config.allowlist import GROUP, Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.gang.messages import (
@@ -42,7 +42,7 @@ from shardtune.workers.trial_dir import DiskFull
 _IDLE_S, _BUSY_S = 0.5, 0.05
 """How long the main thread looks one way before it looks the other."""
 _FORMER = 3
-"""Leases that a former node process of this host may take to be gone: its own, and what ending its ranks takes."""
+"""Leases that a former node agent of this host may take to be gone: its own, and what ending its ranks takes."""
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Node:
         try:
             self._launch.look(_BUSY_S)
         except LaunchFailed as error:
-            self._launch.refused(str(error))
+            self._launch.rejected(str(error))
 
     def _obey(self, order: AgentMessage) -> None:
         match order:

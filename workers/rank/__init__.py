@@ -1,4 +1,4 @@
-"""The rank side: one training process per GPU, and the warm host that forks them. The only importer of torch.
+"""The rank side: one training process per GPU, and the fork server that forks them. The only importer of torch.
 
 What stands here must be in the environment before torch, numpy or deepspeed is imported anywhere.
 """

@@ -38,7 +38,7 @@ def _training_arguments(folder: Path) -> str:
     transformers = importlib.import_module("transformers")
     values = json.loads((folder / "training_arguments.json").read_text())
     if not torch.cuda.is_available():
-        # Else it refuses bf16 before it has looked at the rest.
+        # Else it rejects bf16 before it has looked at the rest.
         values["use_cpu"] = True
     made = transformers.TrainingArguments(output_dir=tempfile.gettempdir(), **values)
     return f"TrainingArguments with batch {made.per_device_train_batch_size} × {made.gradient_accumulation_steps}"

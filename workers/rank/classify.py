@@ -13,8 +13,8 @@ import torch.distributed as dist
 from deepspeed.runtime.config import DeepSpeedConfigError
 from deepspeed.runtime.zero.utils import ZeRORuntimeException
 
-from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.formatting import memory
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers import adapter
 from shardtune.workers.rank.device import Device
 
@@ -44,7 +44,7 @@ _EXHAUSTED_BYTES = 512 << 20
 _LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
 """Of cuBLAS, cuDNN and cuSOLVER, which make their workspaces at their first call: torch raises a bare RuntimeError."""
 
-_REFUSALS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
+_REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
@@ -73,16 +73,16 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
         return FailureKind.SETUP
-    if isinstance(error, adapter.Refused):
+    if isinstance(error, adapter.Rejected):
         return FailureKind.ILLEGAL
-    if phase == "building" and _is_refusal(error):
+    if phase == "building" and _is_rejection(error):
         return FailureKind.ILLEGAL
     return FailureKind.CRASH
 
 
-def _is_refusal(error: BaseException) -> bool:
-    """While a model is wrapped, a value the backend will not take; DeepSpeed also refuses by `assert`."""
-    if isinstance(error, _REFUSALS):
+def _is_rejection(error: BaseException) -> bool:
+    """While a model is wrapped, a value the backend will not take; DeepSpeed also rejects by `assert`."""
+    if isinstance(error, _REJECTIONS):
         return True
     return isinstance(error, AssertionError) and _raised_in(error.__traceback__).startswith(_BACKENDS)
 

@@ -1,4 +1,4 @@
-"""`python -m shardtune.workers.rank.count_model [TOKENS] < MODEL`: parameters and FLOPs of a model, as a JSON `ModelProfile`.
+"""`python -m shardtune.workers.rank.count_model [TOKENS] < MODEL`: parameters and FLOPs of a model, as a JSON `ModelSummary`.
 
 For predictions of architectures that have no closed form; the model is built without memory for its weights. TOKENS: of a
 sample; without it the model's own length, up to 4096.
@@ -8,22 +8,22 @@ import sys
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.models import ModelProfile, ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build
-from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training import model_summary
 
 _LONGEST = 4096
 
 
-def count(spec: ModelSpec, tokens: int | None = None) -> ModelProfile:
+def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
     """Build and count.
 
     Raises:
         ValueError: no causal language model of that type, or a configuration that does not build one.
     """
     length = tokens or min(_LONGEST, _positions(spec) or _LONGEST)
-    return profile.of(spec, Workload(sequence_length=length, global_batch=1))
+    return model_summary.of(spec, Workload(sequence_length=length, global_batch=1))
 
 
 def _positions(spec: ModelSpec) -> int | None:

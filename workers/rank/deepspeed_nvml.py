@@ -1,4 +1,4 @@
-"""Keeps DeepSpeed from NVML, which it initialises when it is imported: in the warm host, before ranks are forked from it.
+"""Keeps DeepSpeed from NVML, which it initialises when it is imported: in the fork server, before ranks are forked from it.
 
 Its accelerator would then read CUDA_VISIBLE_DEVICES as numbers, which UUIDs are not, and take them for NVML's own (deepspeed
 0.19.8, `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML it asks torch how much memory is free.

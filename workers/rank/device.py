@@ -7,8 +7,8 @@ import torch
 from torch.numa import binding
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.measurements import Memory
 from shardtune.api_schemas.strategies import NumaBinding
+from shardtune.api_schemas.trials.measurements import Memory
 
 DeviceKind = Literal["cuda", "cpu"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas import sharing
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, TraceTask, TrialTask
-from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.api_schemas.strategies import sharing
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TraceTask, TrialTask
+from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import LAUNCHED
 from shardtune.workers.rank import classify, mesh, trial_dir
@@ -20,10 +20,10 @@ from shardtune.workers.rank.device import CudaDevice, Device, of_kind
 from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
-from shardtune.workers.rank.place import MakeDevice, Place
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
+from shardtune.workers.rank.rank_context import MakeDevice, Place
 from shardtune.workers.rank.strategies.base import Setting, Trainer
-from shardtune.workers.rank.training import profile, restart, scripted, trace, wrap
+from shardtune.workers.rank.training import model_summary, resume_check, scripted, trace, wrap
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training.loop import Loop, run_all
 from shardtune.workers.rank.versions import library_versions
@@ -44,9 +44,9 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: Mak
     attempt = RankAttempt(folder, rank, make_trainer, make_device)
     try:
         task = trial_dir.read_task(folder)
-        if isinstance(task, ProfileTask):
+        if isinstance(task, ModelSummaryTask):
             attempt.phase = "building"
-            write_profile(task, folder)
+            write_model_summary(task, folder)
             return 0
         report = attempt.run(task)
     except Exception as error:  # noqa: BLE001 -- the border: whatever ends a rank becomes its report
@@ -60,12 +60,12 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: Mak
     return 0
 
 
-def write_profile(task: ProfileTask, folder: Path) -> None:
+def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
     """Find out what the model is made of; raises whatever goes wrong."""
     if task.model.script is not None:
         scripted.run_profile(task, folder)
     else:
-        trial_dir.write_profile(folder, profile.of(task.model, task.workload))
+        trial_dir.write_model_summary(folder, model_summary.of(task.model, task.workload))
 
 
 class RankAttempt:
@@ -79,7 +79,7 @@ class RankAttempt:
         self._progress = trial_dir.ProgressFile(folder, rank)
         self._trainer: Trainer | None = None
 
-    def run(self, task: TrialTask | RestartTask | TraceTask) -> RankReport:
+    def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
         """Train, and measure, restart or trace; raises whatever goes wrong."""
         self._progress.write(Progress(phase="starting"))
         place = Place.from_environment(task.cluster.device, self._make_device)
@@ -94,7 +94,7 @@ class RankAttempt:
         cpu_adam.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
-        if isinstance(task, RestartTask | TraceTask):
+        if isinstance(task, ResumeTask | TraceTask):
             return self._other_use(task, place)
         pace_s = speed_check.seconds(place)
         meter = memory.meter(place.accelerator)
@@ -112,7 +112,7 @@ class RankAttempt:
 
     def _build(
         self, task: TrialTask, place: Place, *, is_traced: bool = False, recorder: MomentRecorder | None = None
-    ) -> restart.Built:
+    ) -> resume_check.Built:
         step = steps.of(task.model, task.workload, context.group_of(task, place))
         if is_traced:
             step = trace.NamedStep(step)
@@ -125,9 +125,9 @@ class RankAttempt:
         if recorder is not None:
             recorder.watch_states(model)
         self.phase = "training"
-        return restart.Built(setting, step, self._trainer, parameters)
+        return resume_check.Built(setting, step, self._trainer, parameters)
 
-    def _other_use(self, task: RestartTask | TraceTask, place: Place) -> RankReport:
+    def _other_use(self, task: ResumeTask | TraceTask, place: Place) -> RankReport:
         begin = time.perf_counter()
         recorder = trace.moment_recorder(task, place) if isinstance(task, TraceTask) else None
         with self._progress.ticking(Progress(phase="building")), trace.told_where(recorder):
@@ -138,7 +138,7 @@ class RankAttempt:
             report = trace.run(task, built, recorder, self._folder, self._progress)
             done = len(report.losses)
         else:
-            report = restart.run(task, built, self._folder, self._progress)
+            report = resume_check.run(task, built, self._folder, self._progress)
             done = report.trajectory[-1].step + 1
         self._progress.write(Progress(phase="finishing", step=done))
         return report.model_copy(update={"wrap_time_s": wrap_time})

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 
 _TIMEOUT = datetime.timedelta(minutes=10)
 """Longer than any single step with compilation; the agent's deadlines are the real limits."""

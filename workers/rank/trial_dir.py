@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from shardtune.api_schemas.leases import Task
-from shardtune.api_schemas.measurements import Progress, RankReport
-from shardtune.api_schemas.models import ModelProfile
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.trials.leases import Task
+from shardtune.api_schemas.trials.measurements import Progress, RankReport
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
@@ -29,9 +29,9 @@ def write_report(folder: Path, report: RankReport) -> None:
     _replace(folder / f"rank_{report.rank}.json", report.model_dump_json(indent=1))
 
 
-def write_profile(folder: Path, profile: ModelProfile) -> None:
+def write_model_summary(folder: Path, model_summary: ModelSummary) -> None:
     """The result of a profile task."""
-    _replace(folder / "profile.json", profile.model_dump_json(indent=1))
+    _replace(folder / "model_summary.json", model_summary.model_dump_json(indent=1))
 
 
 class ProgressFile:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from shardtune.api_schemas.exports import ExportFormat
+from shardtune.api_schemas.studies.exports import ExportFormat
 from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -22,11 +22,11 @@ from shardtune.service.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from shardtune.service.cli import export_job as exporting
     from shardtune.service.cli import summary
-    from shardtune.service.cli.commands import export as exporting
 else:
     summary = LazyModule("shardtune.service.cli.summary")
-    exporting = LazyModule("shardtune.service.cli.commands.export")
+    exporting = LazyModule("shardtune.service.cli.export_job")
 
 app = typer.Typer()
 

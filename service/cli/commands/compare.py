@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.api_schemas.comparisons import MOST_COMPARED, Comparison
+from shardtune.api_schemas.studies.comparisons import MOST_COMPARED, Comparison
 from shardtune.service.cli.connection import connected, study_named
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -28,7 +28,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="STUDY…",
-            help="Two to four: a study or `last` (its answer), STUDY:NUMBER (a trial), a retune, or a case key (what is "
+            help="Two to four: a study or `last` (its answer), STUDY:NUMBER (a trial), a retune, or a target key (what is "
             "served).",
         ),
     ],

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from shardtune.api_schemas.costs import CostReport
+from shardtune.api_schemas.retuning.costs import CostReport
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 

@@ -13,10 +13,10 @@ from shardtune.service.cli.options import AsJson, StateDir
 
 if TYPE_CHECKING:
     from shardtune.db import backup, session
-    from shardtune.service.cli import stack
+    from shardtune.service.cli import local_stack
 else:
     backup, session = LazyModule("shardtune.db.backup"), LazyModule("shardtune.db.session")
-    stack = LazyModule("shardtune.service.cli.stack")
+    local_stack = LazyModule("shardtune.service.cli.local_stack")
 
 app = typer.Typer(help="The database.", no_args_is_help=True)
 
@@ -24,8 +24,8 @@ app = typer.Typer(help="The database.", no_args_is_help=True)
 @app.command("upgrade")
 def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
     """Bring the database (SHARDTUNE_DATABASE_URL, else the state directory's) to this version."""
-    url = stack.database_url(state_dir)
-    with stack.database_errors():
+    url = local_stack.database_url(state_dir)
+    with local_stack.database_errors():
         shown = session.without_secrets(session.parse_url(url))
         session.upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
@@ -38,7 +38,7 @@ def db_backup(
     as_json: AsJson = False,
 ) -> None:
     """Copy the database while it is in use (SQLite: online backup; Postgres: pg_dump in its custom format)."""
-    url = stack.database_url(state_dir)
-    with stack.database_errors():
+    url = local_stack.database_url(state_dir)
+    with local_stack.database_errors():
         size = backup.backup(url, out)
     print(json.dumps({"file": str(out), "bytes": size}) if as_json else f"{out}: {size / 2**20:.1f} MiB")

@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from shardtune.api_schemas.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
+from shardtune.api_schemas.trials.diagnosis import PART_NAMES, CollectiveFigures, Diagnosis, StepParts
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, StateDir, worker_options
@@ -26,13 +26,13 @@ from shardtune.service.wording.diagnosis_words import (
 )
 
 if TYPE_CHECKING:
-    from shardtune.service.cli.commands import follow_up
-    from shardtune.service.cli.explaining import asked, trace_files, trace_run
+    from shardtune.service.cli import remedy_job
+    from shardtune.service.cli.explain import explain_request, trace_files, trace_run
 else:
-    asked = LazyModule("shardtune.service.cli.explaining.asked")
-    follow_up = LazyModule("shardtune.service.cli.commands.follow_up")
-    trace_files = LazyModule("shardtune.service.cli.explaining.trace_files")
-    trace_run = LazyModule("shardtune.service.cli.explaining.trace_run")
+    explain_request = LazyModule("shardtune.service.cli.explain.explain_request")
+    remedy_job = LazyModule("shardtune.service.cli.remedy_job")
+    trace_files = LazyModule("shardtune.service.cli.explain.trace_files")
+    trace_run = LazyModule("shardtune.service.cli.explain.trace_run")
 
 app = typer.Typer()
 
@@ -55,7 +55,7 @@ def explain(
     ] = None,
     try_remedy: Annotated[
         bool,
-        typer.Option("--try", help="Measure the first remedy in a study of its own: fresh pairs with and without it."),
+        typer.Option("--try", help="Measure the first remedy in a study of its own: paired runs with and without it."),
     ] = False,
     state_dir: StateDir = Path(".shardtune"),
     service: Service = None,
@@ -77,12 +77,12 @@ def explain(
             raise InputError(
                 f"--try measures on this machine; leave out --service ({service}), and unset SHARDTUNE_SERVICE_URL if it says so"
             )
-        found = asked.asked(study or "last", trial, service, key_file, timeout_s)
+        found = explain_request.asked(study or "last", trial, service, key_file, timeout_s)
     elif trace is None:
         recorded = trace_run.record(study or "last", trial, state_dir, worker_options(allow_model, None))
         found = trace_files.explained_trial(recorded)
         if try_remedy:
-            found = follow_up.tried(recorded, found, state_dir, worker_options(allow_model, None))
+            found = remedy_job.tried(recorded, found, state_dir, worker_options(allow_model, None))
     else:
         found = trace_files.explained(trace)
     if as_json:

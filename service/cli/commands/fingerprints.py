@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from shardtune.api_schemas.fingerprints import Effect, FingerprintDetail, FingerprintHolder, FingerprintRecord
+from shardtune.api_schemas.machines.fingerprints import Effect, FingerprintDetail, FingerprintHolder, FingerprintRecord
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
@@ -71,7 +71,7 @@ def details(record: FingerprintDetail) -> list[str]:
         f"  {name}: {_text(known)}{' (declared)' if name in value.overridden else ''}" for name, known in shown.items()
     ]
     return fields + [
-        f"  measured under it: {item.model}, study key {item.case_key}: {item.freshness}"
+        f"  measured under it: {item.model}, study key {item.target_key}: {item.freshness}"
         + (f" ({', '.join(item.changed_fields)})" if item.changed_fields else "")
         for item in record.dependents
     ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import BaseModel, ValidationError
 
-from shardtune.api_schemas.keys import (
+from shardtune.api_schemas.access.keys import (
     DEFAULT_PROJECT,
     ApiKey,
     KeyCreated,
@@ -22,7 +22,7 @@ from shardtune.api_schemas.keys import (
     RotateRequest,
     Scope,
 )
-from shardtune.api_schemas.retunes import RetunePolicy
+from shardtune.api_schemas.retuning.retunes import RetunePolicy
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shardtune.db import session as databases
     from shardtune.db.queries import keys as rows
     from shardtune.service.access import local_only, manage_keys, projects
-    from shardtune.service.cli import environment, stack, study_file
+    from shardtune.service.cli import environment, local_stack, study_file
     from shardtune.service.http import errors as service_errors
     from shardtune.service.process import context as contexts
 else:
@@ -43,7 +43,10 @@ else:
         LazyModule("shardtune.service.access.projects"),
     )
     study_file = LazyModule("shardtune.service.cli.study_file")
-    environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
+    environment, local_stack = (
+        LazyModule("shardtune.service.cli.environment"),
+        LazyModule("shardtune.service.cli.local_stack"),
+    )
     service_errors = LazyModule("shardtune.service.http.errors")
     contexts = LazyModule("shardtune.service.process.context")
 
@@ -57,7 +60,7 @@ ExpiresInDays = Annotated[float | None, typer.Option(help="Days until it ends; w
 
 
 def check_reach(url: str, address: str) -> None:
-    """Refuse to listen to other machines before there is a key, unless everything is refused until there is one.
+    """Reject to listen to other machines before there is a key, unless everything is rejected until there is one.
 
     Raises:
         InputError: says how to make one.
@@ -184,10 +187,10 @@ def set_project(
 @contextmanager
 def _opened(state_dir: Path) -> Iterator[contexts.Context]:
     """The service's rules on the database, without the service."""
-    url = stack.database_url(state_dir)
-    stack.prepare(url)
+    url = local_stack.database_url(state_dir)
+    local_stack.prepare(url)
     try:
-        with stack.database_errors(), _context(url) as context:
+        with local_stack.database_errors(), _context(url) as context:
             yield context
     except service_errors.ApiError as error:
         raise InputError(error.detail) from None

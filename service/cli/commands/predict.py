@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.hardware import Cluster, HardwareReport
-from shardtune.api_schemas.models import ModelSpec, preset_names
-from shardtune.api_schemas.predictions import PredictionRequest, PredictionTable
+from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport
+from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, StateDir
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file
-    from shardtune.service.cli.predicting import lines, model_trace
+    from shardtune.service.cli.predict import lines, model_trace
     from shardtune.tuner.prediction import model_shape
     from shardtune.tuner.search import fastest
 else:
     study_file = LazyModule("shardtune.service.cli.study_file")
-    lines = LazyModule("shardtune.service.cli.predicting.lines")
-    model_trace = LazyModule("shardtune.service.cli.predicting.model_trace")
+    lines = LazyModule("shardtune.service.cli.predict.lines")
+    model_trace = LazyModule("shardtune.service.cli.predict.model_trace")
     model_shape = LazyModule("shardtune.tuner.prediction.model_shape")
     fastest = LazyModule("shardtune.tuner.search.fastest")
 
@@ -49,7 +49,7 @@ class PredictOptions:
     sequence_length: int | None
     micro_batch: int
     gradient_accumulation: int
-    recipe: str | None
+    precision: str | None
     """None: the study's, or by the device; likewise the sequence length and the global batch."""
     hardware: HardwareReport | None = None
     """In place of `cluster`."""
@@ -88,7 +88,7 @@ def predict(options: PredictOptions) -> PredictionTable:
     """The fastest of the search space that should fit, and one of each strategy.
 
     Raises:
-        InputError: an unknown model, GPU or recipe, or values that contradict each other.
+        InputError: an unknown model, GPU or precision, or values that contradict each other.
         PlatformFailure: a model that has to be built could not be counted.
     """
     values: dict[str, Any] = {
@@ -101,7 +101,7 @@ def predict(options: PredictOptions) -> PredictionTable:
     }
     of_workload = (
         ("sequence_length", options.sequence_length),
-        ("recipe", options.recipe),
+        ("precision", options.precision),
         ("global_batch", options.global_batch),
     )
     values |= {name: value for name, value in of_workload if value is not None}
@@ -121,8 +121,8 @@ def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTab
         except model_shape.NoClosedForm:
             if request.model.is_own:
                 raise
-    profile = model_trace.profile_of(request.model, request.sequence_length)
-    return fastest.table(request.model_copy(update={"profile": profile}))
+    model_summary = model_trace.profile_of(request.model, request.sequence_length)
+    return fastest.table(request.model_copy(update={"model_summary": model_summary}))
 
 
 def asked_model(name: str) -> AskedModel:
@@ -140,7 +140,7 @@ def asked_model(name: str) -> AskedModel:
     content = study_file.read_json_object(path)
     if "model" in content:
         study = study_file.study_spec(content, path.parent)
-        fields = ("sequence_length", "global_batch", "recipe", "attention")
+        fields = ("sequence_length", "global_batch", "precision", "attention")
         workload = {field: getattr(study.workload, field) for field in fields}
         return AskedModel({"model": study.model, **workload}, study.cluster)
     try:
@@ -165,7 +165,7 @@ def command(
     ] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
-    recipe: Annotated[
+    precision: Annotated[
         str | None,
         typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto: by the device. The study's, or auto."),
     ] = None,
@@ -187,7 +187,7 @@ def command(
     where: Cluster | str = asked.cluster if cluster is None and hardware is None else cluster or "local"
     report = hardware_report(where, hardware, state_dir)
     options = PredictOptions(
-        asked, where, seq_len, micro_batch, gradient_accumulation, recipe, report, global_batch, top, trace
+        asked, where, seq_len, micro_batch, gradient_accumulation, precision, report, global_batch, top, trace
     )
     table = predict(options)
     if as_json:

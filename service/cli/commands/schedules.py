@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import BaseModel, ValidationError
 
-from shardtune.api_schemas.keys import PROJECT_PATTERN
-from shardtune.api_schemas.retunes import Retune, RetunePage, RetuneState
-from shardtune.api_schemas.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
+from shardtune.api_schemas.access.keys import PROJECT_PATTERN
+from shardtune.api_schemas.retuning.retunes import Retune, RetunePage, RetuneState
+from shardtune.api_schemas.retuning.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
@@ -40,7 +40,7 @@ def create(
         ),
     ] = None,
     timezone: Annotated[str, typer.Option(help="IANA name; of --cron and --window.")] = "UTC",
-    case_key: Annotated[list[str] | None, typer.Option(help="Only this case; once per case. Without: all.")] = None,
+    target_key: Annotated[list[str] | None, typer.Option(help="Only this case; once per case. Without: all.")] = None,
     model: Annotated[str | None, typer.Option(help="Only cases of this model.")] = None,
     overlap: Annotated[str, typer.Option(help="While retunes of the tick before run: skip or queue.")] = "skip",
     misfire_grace_s: Annotated[float, typer.Option(help="A tick noticed later than this is a missed one.")] = 300,
@@ -65,7 +65,7 @@ def create(
         "trigger": trigger,
         "cron": cron,
         "timezone": timezone,
-        "cases": {"case_keys": case_key or [], "model": model},
+        "cases": {"target_keys": target_key or [], "model": model},
         "overlap": overlap,
         "misfire_grace_s": misfire_grace_s,
         "catch_up": catch_up,
@@ -156,7 +156,7 @@ def delete(
 
 @retunes_app.command("list")
 def list_retunes(
-    case_key: Annotated[str | None, typer.Option(help="Only of this case.")] = None,
+    target_key: Annotated[str | None, typer.Option(help="Only of this case.")] = None,
     schedule: Annotated[str | None, typer.Option(help="Only those this schedule asked for.")] = None,
     state: Annotated[RetuneState | None, typer.Option(help="Only this state.")] = None,
     service: RunningService = DEFAULT_SERVICE,
@@ -165,7 +165,7 @@ def list_retunes(
 ) -> None:
     """Print retunes, newest first."""
     with running(service, key_file) as client:
-        found = RetunePage(retunes=tuple(client.retunes(case_key=case_key, schedule_id=schedule, state=state)))
+        found = RetunePage(retunes=tuple(client.retunes(target_key=target_key, schedule_id=schedule, state=state)))
     _show(found, "\n".join(map(_retune_line, found.retunes)) or "no retunes", as_json)
 
 
@@ -222,6 +222,6 @@ def _retune_text(retune: Retune) -> str:
 
 def _retune_line(retune: Retune) -> str:
     return (
-        f"{retune.retune_id}  {retune.case_key[:12]}  {retune_words.cause(retune.cause, retune.changed_fields)}  "
+        f"{retune.retune_id}  {retune.target_key[:12]}  {retune_words.cause(retune.cause, retune.changed_fields)}  "
         f"{retune_words.outcome(retune)}  {retune_words.ledger(retune)}"
     )

@@ -16,14 +16,17 @@ if TYPE_CHECKING:
     from shardtune.service import app as application
     from shardtune.service import server
     from shardtune.service import settings as defaults
-    from shardtune.service.cli import environment, stack
+    from shardtune.service.cli import environment, local_stack
     from shardtune.service.cli.commands import keys
     from shardtune.service.observability import logs
     from shardtune.service.process import context as contexts
 else:
     application = LazyModule("shardtune.service.app")
     server, defaults = LazyModule("shardtune.service.server"), LazyModule("shardtune.service.settings")
-    environment, stack = LazyModule("shardtune.service.cli.environment"), LazyModule("shardtune.service.cli.stack")
+    environment, local_stack = (
+        LazyModule("shardtune.service.cli.environment"),
+        LazyModule("shardtune.service.cli.local_stack"),
+    )
     keys = LazyModule("shardtune.service.cli.commands.keys")
     logs = LazyModule("shardtune.service.observability.logs")
     contexts = LazyModule("shardtune.service.process.context")
@@ -35,13 +38,13 @@ def _stored_in(state_dir: Path | None) -> dict[str, str]:
     """The setting that names the database of a state directory."""
     if state_dir is None:
         return {}
-    if not (state_dir / stack.DATABASE_FILE).exists():
+    if not (state_dir / local_stack.DATABASE_FILE).exists():
         default = defaults.DEFAULT_DATABASE_URL.removeprefix("sqlite:///")
         raise InputError(
-            f"--state-dir ({state_dir}) holds no {stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
-            f"without it the service has {stack.DATABASE_VARIABLE}, else {default} in this folder, and starts empty where there is none"
+            f"--state-dir ({state_dir}) holds no {local_stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
+            f"without it the service has {local_stack.DATABASE_VARIABLE}, else {default} in this folder, and starts empty where there is none"
         )
-    return {"database_url": stack.sqlite_url(state_dir)}
+    return {"database_url": local_stack.sqlite_url(state_dir)}
 
 
 @app.command()
@@ -56,7 +59,7 @@ def serve(
     """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
     settings = environment.read_settings(**_stored_in(state_dir))
     logs.configure(settings.log_level)
-    stack.prepare(settings.database_url)
+    local_stack.prepare(settings.database_url)
     server.allow_files(settings.max_connections)
     context = contexts.Context.opened(settings)
     config = server.ServerConfig(application.create_app(settings, context), settings, host=host, port=port)

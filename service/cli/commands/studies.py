@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pydantic import ValidationError
 
-from shardtune.api_schemas.studies import Study, StudyState
-from shardtune.api_schemas.study_changes import CloneRequest, Extension
+from shardtune.api_schemas.studies.study import Study, StudyState
+from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
 from shardtune.service.cli.connection import running, study_named
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
@@ -21,15 +21,18 @@ from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, Runn
 from shardtune.service.cli.signals import signals_interrupt
 
 if TYPE_CHECKING:
-    from shardtune.service.cli import lines, study_file, summary
-    from shardtune.service.cli.commands import tune
+    from shardtune.service.cli import study_file, summary
+    from shardtune.service.cli.tune import job, progress_lines
     from shardtune.service.client import ServiceClient
     from shardtune.service.wording import study_words
 else:
-    lines, summary = LazyModule("shardtune.service.cli.lines"), LazyModule("shardtune.service.cli.summary")
+    progress_lines, summary = (
+        LazyModule("shardtune.service.cli.tune.progress_lines"),
+        LazyModule("shardtune.service.cli.summary"),
+    )
     study_file = LazyModule("shardtune.service.cli.study_file")
     study_words = LazyModule("shardtune.service.wording.study_words")
-    tune = LazyModule("shardtune.service.cli.commands.tune")
+    job = LazyModule("shardtune.service.cli.tune.job")
 
 app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
 
@@ -80,11 +83,11 @@ def create(
     with running(service, key_file) as client, _interruptible("interrupted; the study was cancelled, results are kept"):
         created = client.create_study(spec, study_id)
         for line in created.warnings:
-            tune.say(f"note: {line}")
+            job.say(f"note: {line}")
         if not wait:
             _print(created, as_json)
             return
-        tune.say(f"study {created.study_id}")
+        job.say(f"study {created.study_id}")
         with client.owning(created.study_id):
             _follow(client, created.study_id, timeout_s, as_json)
 
@@ -242,7 +245,7 @@ def _interruptible(words: str) -> Iterator[None]:
 
 def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
     """Tell what happens on stderr, then the answer."""
-    with lines.LineView(tune.say) as view:
+    with progress_lines.LineView(job.say) as view:
 
         def seen(study: Study) -> None:
             elapsed_s = (
@@ -255,7 +258,7 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
         except TimeoutError as error:
             raise PlatformFailure(f"{error}; it goes on") from None
     if study.result is None:
-        raise tune.without_result(study, client.trials(study_id))
+        raise job.without_result(study, client.trials(study_id))
     if as_json:
         print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))
     else:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shardtune.api_schemas.demand import Need
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import Worker
+from shardtune.api_schemas.machines.demand import Need
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.trials.leases import Worker
 from shardtune.service.cli.connection import running
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService

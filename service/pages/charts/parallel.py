@@ -10,8 +10,8 @@ from shardtune.service.pages.charts.plot import AxisTick, polyline
 from shardtune.service.pages.charts.scale import from_zero
 from shardtune.service.pages.figures import rate
 from shardtune.service.wording.backend_words import backend_name
+from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
-from shardtune.service.wording.told_apart import knob_value
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 144, 60
 """On the left a backend's whole name fits, in the larger letters of a phone too."""

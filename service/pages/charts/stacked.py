@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.predictions import MemoryTerm, Prediction
+from shardtune.api_schemas.trials.predictions import MemoryTerm, Prediction
 from shardtune.service.pages.charts.plot import AxisTick, ticks
 from shardtune.service.pages.charts.scale import Scale
 from shardtune.service.pages.figures import memory

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
-from shardtune.api_schemas.diagnosis import PART_LETTERS, PART_NAMES, Diagnosis, Lane, RankStep, Timeline
+from shardtune.api_schemas.trials.diagnosis import PART_LETTERS, PART_NAMES, Diagnosis, Lane, RankStep, Timeline
 from shardtune.service.pages.charts.plot import AxisTick, ticks
 from shardtune.service.pages.charts.scale import Scale, from_zero
 from shardtune.service.wording.diagnosis_words import PART_WORDS

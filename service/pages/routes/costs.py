@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.costs import CostCause
+from shardtune.api_schemas.retuning.costs import CostCause
 from shardtune.service.access import costs
 from shardtune.service.pages.rendering import render
 from shardtune.service.pages.views.costs import rows

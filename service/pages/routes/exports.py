@@ -8,7 +8,7 @@ from typing import get_args
 from fastapi import APIRouter, Request
 from starlette.responses import PlainTextResponse, Response
 
-from shardtune.api_schemas.exports import Export, ExportFormat
+from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.service.http.errors import Invalid, NotFound
 from shardtune.service.pages.rendering import render
 from shardtune.service.process.context import Context, InContext
@@ -27,10 +27,10 @@ def show_export(
     study = rules.read(context, study_id)
     chosen = _form(form)
     try:
-        export, refused = rules.export_as(context, study_id, which, chosen), ""
+        export, rejected = rules.export_as(context, study_id, which, chosen), ""
     except Invalid as error:
-        export, refused = Export(format=chosen, files={}), error.errors[0].message
-    return render(request, "export.html", study=study, which=which, export=export, refused=refused, forms=FORMS)
+        export, rejected = Export(format=chosen, files={}), error.errors[0].message
+    return render(request, "export.html", study=study, which=which, export=export, rejected=rejected, forms=FORMS)
 
 
 @router.get("/{name}")

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from shardtune.api_schemas.keys import KeySpec
+from shardtune.api_schemas.access.keys import KeySpec
 from shardtune.service.access import manage_keys
 from shardtune.service.access.actions import Action
 from shardtune.service.http.validation_errors import field_error

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.best import DecisionRequest, UserDecision
-from shardtune.api_schemas.studies import MOST_TRIALS, StudyState
-from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.recommendations.best import DecisionRequest, UserDecision
+from shardtune.api_schemas.studies.study import MOST_TRIALS, StudyState
+from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
@@ -114,7 +114,7 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
     if found is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
     request = DecisionRequest(recommendation_id=found.recommendation_id)
-    decisions.decide(context, found.case_key, UserDecision(action), request, project_id=row.project_id)
+    decisions.decide(context, found.target_key, UserDecision(action), request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Form, Query, Request
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from shardtune.api_schemas.webhooks import WebhookSpec
+from shardtune.api_schemas.notifications.webhooks import WebhookSpec
 from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import Invalid
 from shardtune.service.http.validation_errors import field_error

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies import OPEN_STUDY_STATES, Contender, Study, StudyState
-from shardtune.api_schemas.trials import OPEN_TRIAL_STATES, RunPurpose, TrialState
+from shardtune.api_schemas.studies.study import OPEN_STUDY_STATES, Contender, Study, StudyState
+from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import overview, studies, workers
 from shardtune.db.queries.overview import RunCosts
@@ -111,7 +111,7 @@ def runs_made(session: Session, found: Sequence[Study]) -> dict[str, RunsMade]:
 
 
 def _made(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
-    search, again = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.CONFIRM, study.promotion))
+    search, again = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     world = study.cluster.world_size
     return RunsMade(
         finished=finished(study),

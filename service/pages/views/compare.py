@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.comparisons import ComparedConfig, Comparison
+from shardtune.api_schemas.studies.comparisons import ComparedConfig, Comparison
 from shardtune.service.wording import comparison_words
 from shardtune.service.wording.comparison_words import ComparedLine
 

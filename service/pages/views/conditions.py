@@ -1,8 +1,8 @@
 """The circumstances of a measurement in words: what the worker saw of its machine, and how the timing went."""
 
-from shardtune.api_schemas.conditions import Conditions, DeviceSeen
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.measurements import Measurement
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.service.pages.figures import memory, percent, seconds
 
 _BUSY_CORES = 0.5
@@ -106,16 +106,16 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
     found = []
     if device.foreign_processes:
         found.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))
-    if device.throttled_share is None:
+    if device.throttled_fraction is None:
         found.append(("quiet", f"{name}: does not say whether its clocks were lowered"))
-    elif device.throttled_share:
+    elif device.throttled_fraction:
         reasons = ", ".join(device.throttle_reasons) or "an unknown reason"
         found.append(
-            ("warn", f"{name}: clocks were lowered {percent(device.throttled_share)} of the time by {reasons}")
+            ("warn", f"{name}: clocks were lowered {percent(device.throttled_fraction)} of the time by {reasons}")
         )
-    if device.power_capped_share:
+    if device.power_capped_fraction:
         found.append(
-            ("quiet", f"{name}: the power cap held the clocks down {percent(device.power_capped_share)} of the time")
+            ("quiet", f"{name}: the power cap held the clocks down {percent(device.power_capped_fraction)} of the time")
         )
     if device.xids or device.uncorrected_ecc:
         found.append(

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from shardtune.api_schemas.costs import Cost, CostCause, CostReport, price_of
+from shardtune.api_schemas.retuning.costs import Cost, CostCause, CostReport, price_of
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shardtune.api_schemas.fingerprints import Effect, FieldChange
-from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange
+from shardtune.api_schemas.studies.study import Study
 from shardtune.db.queries.workers import OfferedMachine
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness.fingerprints import changes

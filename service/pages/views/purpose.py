@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.system_studies import SystemStudyKind
+from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.db.queries import retunes
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words

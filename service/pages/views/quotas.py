@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shardtune.api_schemas.keys import Project
+from shardtune.api_schemas.access.keys import Project
 from shardtune.service.access import projects
 from shardtune.service.access.quotas import QuotaUse, used, used_of_limits
 from shardtune.service.process.context import Context

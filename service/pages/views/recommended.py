@@ -7,12 +7,12 @@ from typing import assert_never
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.best import DecisionAction, RecommendationState, Renewed
-from shardtune.api_schemas.fingerprints import Freshness
-from shardtune.api_schemas.retunes import RetuneState
-from shardtune.api_schemas.studies import StudyResult
+from shardtune.api_schemas.machines.fingerprints import Freshness
+from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.retuning.retunes import RetuneState
+from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.db.queries import best, recommended, retunes
-from shardtune.db.tables.best import RecommendationRow, ServedCaseRow
+from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
@@ -79,7 +79,7 @@ class Recommended:
     """The recommendation a study made."""
 
     recommendation_id: str
-    case_key: str
+    target_key: str
     state: str
     tone: str
     result: StudyResult
@@ -129,17 +129,17 @@ def of_study(session: Session, study_id: str) -> Recommended | None:
 
 
 def _case(row: RecommendationRow) -> tuple[str, str]:
-    return row.project_id, row.case_key
+    return row.project_id, row.target_key
 
 
 def _view(
     row: RecommendationRow,
-    case: ServedCaseRow | None,
+    case: TuningTargetRow | None,
     proposal: RecommendationRow | None,
     again: RetuneRow | None,
     first: Mapping[str, datetime],
     decisions: tuple[Made, ...] = (),
-    now: ServedCaseRow | None = None,
+    now: TuningTargetRow | None = None,
 ) -> Recommended:
     """`first`: when the recommendations were made that it goes back to; `now`: the case under the key it has since."""
     is_serving = row.state is RecommendationState.SERVING
@@ -148,7 +148,7 @@ def _view(
     renewed = row.answer.renewed
     return Recommended(
         recommendation_id=row.id,
-        case_key=row.case_key,
+        target_key=row.target_key,
         state=row.state.value,
         tone="quiet" if is_superseded else _TONES[row.state],
         result=row.answer.result,
@@ -187,7 +187,7 @@ def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal 
     return Proposal(found.study_id, found.answer.result.best.tokens_per_s_per_gpu, found.created_at)
 
 
-def _actions(row: RecommendationRow, case: ServedCaseRow | None) -> tuple[tuple[str, str], ...]:
+def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tuple[str, str], ...]:
     match row.state:
         case RecommendationState.PROPOSED:
             return ("approve", "Approve"), ("reject", "Reject")
@@ -200,5 +200,5 @@ def _actions(row: RecommendationRow, case: ServedCaseRow | None) -> tuple[tuple[
 
 
 def _decisions(session: Session, row: RecommendationRow) -> tuple[Made, ...]:
-    found = best.decisions(session, row.project_id, row.case_key, None, _SHOWN)
+    found = best.decisions(session, row.project_id, row.target_key, None, _SHOWN)
     return tuple(Made(d.created_at, _WORDS[d.action], d.by, d.note, d.recommendation_id == row.id) for d in found)

@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas import times
-from shardtune.api_schemas.retunes import Retune, RetuneCause, RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import Schedule, ScheduleSpec, Trigger
+from shardtune.api_schemas.retuning.retunes import Retune, RetuneCause, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec, Trigger
 from shardtune.db.queries import best, schedules
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
@@ -30,7 +30,7 @@ _MOST_TICKS = 5
 
 
 @dataclass(frozen=True)
-class ShownCase:
+class ShownTarget:
     """A recommendation by what it is for."""
 
     model: str
@@ -66,7 +66,7 @@ class RetuneLine:
     """One retune."""
 
     retune: Retune
-    case: ShownCase | None
+    case: ShownTarget | None
     """None: its recommendation is gone."""
     cause: str
     schedule: str
@@ -117,7 +117,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         # A field that its trigger does not use is left as it was typed, and out of the schedule.
         "cron": form.cron.strip() or None if form.trigger in ("cron", "drift") else None,
         "timezone": form.timezone.strip() or "UTC",
-        "cases": {"case_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
+        "cases": {"target_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
         "windows": [part.strip() for part in form.windows.split(",") if part.strip()],
         "overlap": form.overlap,
         "catch_up": form.catch_up,
@@ -149,11 +149,11 @@ def cards(found: Sequence[Schedule], newest: Sequence[Retune], now: datetime) ->
 
 def lines(session: Session, found: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
     """Retunes as the page shows them; `names` of schedules by id."""
-    served = best.served_of(session, {(one.project_id, one.case_key) for one in found})
+    served = best.served_of(session, {(one.project_id, one.target_key) for one in found})
     return tuple(
         RetuneLine(
             retune=one,
-            case=_case(served.get((one.project_id, one.case_key))),
+            case=_case(served.get((one.project_id, one.target_key))),
             cause=retune_words.cause(one.cause, one.changed_fields),
             schedule=names.get(one.schedule_id or "", ""),
             tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
@@ -168,7 +168,7 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     """What a schedule can be about: value and label."""
     rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _case(row)) is not None]
     models = sorted({case.model for _, case in rows})
-    cases = [(f"key:{row.case_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
+    cases = [(f"key:{row.target_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
     return (
         ("", "all recommendations"),
         *((f"model:{name}", f"every recommendation for {name}") for name in models),
@@ -176,11 +176,11 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _case(row: ServedCaseRow | None) -> ShownCase | None:
+def _case(row: TuningTargetRow | None) -> ShownTarget | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
-    return ShownCase(answer.model.name, cluster_words.told_apart(answer.cluster), words.workload(answer.workload))
+    return ShownTarget(answer.model.name, cluster_words.told_apart(answer.cluster), words.workload(answer.workload))
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
@@ -195,10 +195,10 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
 
 
 def _cases(schedule: Schedule) -> str:
-    if schedule.cases.case_keys:
-        count = len(schedule.cases.case_keys)
+    if schedule.cases.target_keys:
+        count = len(schedule.cases.target_keys)
         return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
-            key[:12] for key in schedule.cases.case_keys[:3]
+            key[:12] for key in schedule.cases.target_keys[:3]
         )
     return (
         f"every recommendation for {schedule.cases.model}"

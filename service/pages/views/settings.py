@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from shardtune.api_schemas.events import EVENT_TYPES, WHAT_MATTERS
-from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.access.keys import Scope
+from shardtune.api_schemas.notifications.events import EVENT_TYPES, WHAT_MATTERS
 from shardtune.service.access import manage_keys
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.pages.rendering import render

@@ -6,10 +6,10 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.insights import Importance, ParetoPoint
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Study, StudyPhase, StudyState
-from shardtune.api_schemas.trials import RunPurpose, TrialState
+from shardtune.api_schemas.studies.insights import Importance, ParetoPoint
+from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyState
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.listing import Page
 from shardtune.db.queries import leases, overview, trial_points, trials, workers
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
@@ -18,14 +18,14 @@ from shardtune.service.pages.charts.interval import Interval, interval
 from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
-from shardtune.service.pages.views import best, case_speed, freshness, purpose, words
+from shardtune.service.pages.views import best, freshness, purpose, target_speed, words
 from shardtune.service.pages.views.expected import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.predicted import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommended import Recommended, of_study
 from shardtune.service.studies import insights
-from shardtune.service.wording import cluster_words, study_words, time_left, told_apart
+from shardtune.service.wording import cluster_words, disambiguate, study_words, time_left
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -47,7 +47,7 @@ class StudyProgress:
     is_open_ended: bool
     """The total is an upper limit that the search usually does not use up."""
     confirmed: int
-    confirmations: int
+    validation_runs: int
     activity: str
     remaining: str
     rivals: int
@@ -102,7 +102,7 @@ class StudyContext:
     matching: int
     failures: tuple[tuple[str, str, str, int], ...]
     """Tone, kind, words and number."""
-    refusals: tuple[str, ...]
+    rejections: tuple[str, ...]
     limit_gib: float
     best_number: int | None
     backends: frozenset[str]
@@ -136,7 +136,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
     winner = trials.by_number(session, row.id, best_number) if best_number is not None else None
     again = winner.runs if winner is not None else ()
-    fresh_runs = [run.measurement for run in again if run.purpose == RunPurpose.CONFIRM and run.measurement]
+    validation_runs = [run.measurement for run in again if run.purpose == RunPurpose.VALIDATION and run.measurement]
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyContext(
@@ -149,10 +149,12 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         tone=tone,
         sentence=sentence,
         details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
-        changes=told_apart.changes(study.result) if study.result else "",
+        changes=disambiguate.changes(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=(*trust(study, complete, fresh_runs), Trust(_FRESH_TONES[fresh.word], fresh.why)) if study.result else (),
+        trust=(*trust(study, complete, validation_runs), Trust(_FRESH_TONES[fresh.word], fresh.why))
+        if study.result
+        else (),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
@@ -164,11 +166,11 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         lines=_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
-        refusals=tuple(study_words.closest_refusals(rejected)),
+        rejections=tuple(study_words.closest_rejections(rejected)),
         limit_gib=limit,
         best_number=best_number,
         recommended=recommended,
-        since=case_speed.chart(session, row.id) if recommended else None,
+        since=target_speed.chart(session, row.id) if recommended else None,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(peak(p) is not None and not p.state.is_feasible for p in points),
     )
@@ -188,7 +190,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
         total=done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done),
         is_open_ended=study.spec.budget.max_trials is None,
         confirmed=confirmed,
-        confirmations=study_words.most_confirm_runs(study),
+        validation_runs=study_words.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
         remaining=time_left.left(study, made, elapsed) if running else "",
         rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
@@ -197,7 +199,7 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
 
 
 def _activity(session: Session, study: Study, confirmed: int) -> str:
-    if study.phase is StudyPhase.PROFILE:
+    if study.phase is StudyPhase.MODEL_SUMMARY:
         return "counting the model's parameters and FLOPs"
     running = [
         run for run in leases.open_runs(session, study.study_id) if run.state is TrialState.RUNNING and run.trial
@@ -207,9 +209,9 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     run = running[-1]
     assert run.trial is not None
     where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
-    if run.purpose == RunPurpose.RESTART:
+    if run.purpose == RunPurpose.RESUME_CHECK:
         return f"restart of the winner from its own checkpoint, {where}"
-    if study.phase is StudyPhase.CONFIRM:
+    if study.phase is StudyPhase.FINAL_COMPARISON:
         return f"{study_words.fresh_position(study, confirmed)}, {where}"
     return where
 
@@ -225,7 +227,7 @@ def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
 
 def _lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
     configs = [TrialConfig.model_validate(point.config) for point in shown]
-    told = told_apart.distinct(configs)
+    told = disambiguate.distinct(configs)
     return tuple(_line(p, c, name, fastest) for p, c, name in zip(shown, configs, told, strict=True))
 
 

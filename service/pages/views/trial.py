@@ -5,11 +5,11 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.measurements import Measurement, NodeFigures, RankFigures
-from shardtune.api_schemas.predictions import Prediction
-from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import RunPurpose, Trial, TrialState
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement, NodeFigures, RankFigures
+from shardtune.api_schemas.trials.predictions import Prediction
+from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow, TrialRow
 from shardtune.service.pages.charts.plot import Plot
@@ -129,12 +129,12 @@ def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float]
 def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     later = [run for run in trial.runs if run.purpose != RunPurpose.SEARCH]
     found = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
-    return tuple((f"Fresh run {number}", lines) for number, lines in enumerate(found, 1) if lines)
+    return tuple((f"Validation run {number}", lines) for number, lines in enumerate(found, 1) if lines)
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:
     seen = study_snapshot.view(session, row)
-    return agreement.judgement_at_the_end(seen.history, seen.rejected, seen.spec).judgement.reference
+    return agreement.final_parity_groups(seen.history, seen.rejected, seen.spec).parity_groups.reference
 
 
 def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:

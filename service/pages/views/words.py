@@ -3,11 +3,11 @@
 from typing import assert_never
 
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.studies import Study, StudyPhase, StudyResult, StudyState, Verdict
-from shardtune.api_schemas.system_studies import SystemStudyKind
-from shardtune.api_schemas.trials import TrialState
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult, StudyState, Verdict
+from shardtune.api_schemas.studies.system_studies import SystemStudyKind
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.service.pages.figures import percent
 from shardtune.service.wording import cluster_words, study_words
 
@@ -31,7 +31,7 @@ TRIAL_TONES = {
 FAILURES = {
     "oom": "out of memory",
     "over_limit": "over the memory limit",
-    "illegal": "refused by the backend",
+    "illegal": "rejected by the backend",
     "numerics": "trains something else",
     "crash": "crashed",
     "rank_lost": "a rank was lost",
@@ -79,7 +79,7 @@ def cluster_memory(value: Cluster) -> str:
 
 def workload(value: Workload) -> str:
     """`sequence 4,096 · global batch 256 · bf16-mixed`."""
-    return f"sequence {value.sequence_length:,} · global batch {value.global_batch:,} · {value.recipe.name}"
+    return f"sequence {value.sequence_length:,} · global batch {value.global_batch:,} · {value.precision.name}"
 
 
 def origins(study: Study) -> dict[str, str]:
@@ -87,13 +87,13 @@ def origins(study: Study) -> dict[str, str]:
     return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "what is served"}
 
 
-def phase(study: Study, fresh_runs: int) -> str:
+def phase(study: Study, validation_runs: int) -> str:
     """What a running study does: `confirming, fresh run 3 of at most 14`."""
     match study.phase:
-        case StudyPhase.PROFILE:
+        case StudyPhase.MODEL_SUMMARY:
             return "counting the model's parameters"
-        case StudyPhase.CONFIRM:
-            return f"confirming, {study_words.fresh_position(study, fresh_runs)}"
+        case StudyPhase.FINAL_COMPARISON:
+            return f"confirming, {study_words.fresh_position(study, validation_runs)}"
         case StudyPhase.SEARCH | StudyPhase.DONE:
             return "searching" if study.system_study is None else "measuring"
         case _:
@@ -176,13 +176,13 @@ def _unfinished(study: Study) -> tuple[str, str]:
 
 
 def _running(study: Study) -> tuple[str, str]:
-    if study.phase is StudyPhase.CONFIRM:
+    if study.phase is StudyPhase.FINAL_COMPARISON:
         return "busy", "The search is over; the fastest and the baseline are being run again."
     if study.best_so_far is not None:
         if study.system_study is None or study.system_study.kind == SystemStudyKind.SEARCH:
-            return "busy", "Searching. These figures are single runs: pairs of fresh runs at the end decide."
+            return "busy", "Searching. These figures are single runs: paired runs at the end decide."
         return (
             "busy",
-            "Measuring. These figures are single runs: pairs of fresh runs follow where a challenger comes near.",
+            "Measuring. These figures are single runs: paired runs follow where a challenger comes near.",
         )
     return "busy", "Starting: nothing has been measured yet."

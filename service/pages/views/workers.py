@@ -7,9 +7,9 @@ from typing import Literal
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.fingerprints import FieldChange
-from shardtune.api_schemas.hardware import Fingerprint
+from shardtune.api_schemas.machines.fingerprints import FieldChange
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.queries import fingerprints, overview, workers
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, WorkerRow
@@ -144,7 +144,7 @@ def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:
     return LastRun(
         study_id=run.study_id,
         trial_number=run.trial.number if run.trial else None,
-        what="profile" if run.trial is None else _what(run),
+        what="model_summary" if run.trial is None else _what(run),
         model=models[run.study_id],
         end=words.ENDS.get(attempt.end, attempt.end),
         ended_at=attempt.finished_at,

@@ -15,7 +15,7 @@ def test_exact_answer_by_case_and_by_key(client):
     assert (found["match"], found["differences"], found["freshness"]) == ("exact", [], "fresh")
     assert found["confidence"] == {"level": "high", "reasons": []}
     assert found["study_id"] == study_id and found["best"]["config"]["strategy"]["kind"] == "fsdp2"
-    assert best(client, case_key=found["case_key"])["recommendation_id"] == found["recommendation_id"]
+    assert best(client, target_key=found["target_key"])["recommendation_id"] == found["recommendation_id"]
     other_seed = ASK | {"workload": json.dumps(WORKLOAD | {"seed": 7})}
     assert best(client, **other_seed)["match"] == "exact"
 
@@ -42,10 +42,10 @@ def test_nearest_answer_names_every_difference_and_lowers_the_confidence(quick_c
 @pytest.mark.answered
 def test_what_would_be_given_for_less_confidence_is_named(quick_client):
     bigger = ASK | {"cluster": CLUSTER.model_copy(update={"gpus_per_node": 4}).model_dump_json()}
-    refused = quick_client.get("/v1/best", params=bigger).json()
-    assert refused["code"] == "unknown_best"
-    assert "measured one with another cluster.gpus_per_node" in refused["detail"]
-    assert ", and lowest_confidence=low gives its answer" in refused["detail"]
+    rejected = quick_client.get("/v1/best", params=bigger).json()
+    assert rejected["code"] == "unknown_best"
+    assert "measured one with another cluster.gpus_per_node" in rejected["detail"]
+    assert ", and lowest_confidence=low gives its answer" in rejected["detail"]
     exact = quick_client.get("/v1/best", params=bigger | {"match": "exact"}).json()
     assert "match=nearest&lowest_confidence=low gives its answer" in exact["detail"]
     nothing = quick_client.get("/v1/best", params=ASK | {"model": "llama-2-7b"}).json()["detail"]
@@ -61,7 +61,7 @@ def test_local_means_the_workers_cluster_and_without_one_that_of_what_is_served(
     assert gone["study_id"] == study_id and quick_client.get("/v1/workers").json()["workers"][0]["is_live"] is False
 
 
-def test_local_is_refused_where_there_is_neither_a_worker_nor_an_answer(quick_client):
+def test_local_is_rejected_where_there_is_neither_a_worker_nor_an_answer(quick_client):
     answer = quick_client.get("/v1/best", params=ASK | {"cluster": "local"})
     assert (answer.status_code, answer.json()["code"]) == (422, "no_worker")
     assert "nothing is served here; spell the cluster out" in answer.json()["detail"]
@@ -85,8 +85,8 @@ def test_files_by_format_and_by_accept(quick_client):
     assert by_name.text == by_accept.text and by_name.text.startswith("#!")
     assert by_name.headers["content-type"].startswith("text/x-shellscript")
     assert quick_client.get("/v1/best", params=ASK | {"format": "../x"}).status_code == 422
-    refused = quick_client.get("/v1/best", params=ASK, headers={"accept": "image/png"})
-    assert (refused.status_code, refused.json()["code"]) == (406, "not_acceptable")
+    rejected = quick_client.get("/v1/best", params=ASK, headers={"accept": "image/png"})
+    assert (rejected.status_code, rejected.json()["code"]) == (406, "not_acceptable")
 
 
 @pytest.mark.answered
@@ -104,7 +104,7 @@ def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
     faster = tune(quick_client, speed=2.0)
     found = best(quick_client)
     assert found["study_id"] == faster
-    history = quick_client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
+    history = quick_client.get("/v1/best:history", params={"target_key": found["target_key"]}).json()["decisions"]
     assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
     states = [entry["state"] for entry in quick_client.get("/v1/recommendations").json()["recommendations"]]
     assert sorted(states) == ["retired", "retired", "serving"]
@@ -115,13 +115,13 @@ def test_other_software_is_another_case(quick_client):
     newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
     old = best(quick_client)
     tune(quick_client, speed=0.5, fingerprint=newer)
-    assert best(quick_client, case_key=old["case_key"])["fingerprint"]["torch"] == "2.13.0"
+    assert best(quick_client, target_key=old["target_key"])["fingerprint"]["torch"] == "2.13.0"
     assert best(quick_client)["fingerprint"]["torch"] == "2.14.0", "the newest, where none is asked for"
 
 
 @pytest.mark.answered
 def test_pin_holds_and_rollback_goes_back(client):
-    first, key = best(client)["study_id"], best(client)["case_key"]
+    first, key = best(client)["study_id"], best(client)["target_key"]
     assert decide(client, key, "pin", note="night run").json()["state"] == "serving"
     second = tune(client, speed=2.0)
     assert best(client)["study_id"] == first and best(client)["is_pinned"]
@@ -131,7 +131,7 @@ def test_pin_holds_and_rollback_goes_back(client):
     assert best(client)["study_id"] == first
     decide(client, key, "unpin")
     assert not best(client)["is_pinned"]
-    history = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
+    history = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     assert [entry["action"] for entry in history[:3]] == ["unpinned", "rolled_back", "approved"]
     assert history[-3]["note"] == "night run" and history[-3]["by"] == "local"
 
@@ -139,17 +139,17 @@ def test_pin_holds_and_rollback_goes_back(client):
 def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
     quick_client.put("/v1/projects/default", json={"requires_approval": True})
     study_id = tune(quick_client)
-    refused = quick_client.get("/v1/best", params=ASK).json()
-    assert refused["code"] == "awaits_approval" and study_id in refused["detail"]
+    rejected = quick_client.get("/v1/best", params=ASK).json()
+    assert rejected["code"] == "awaits_approval" and study_id in rejected["detail"]
     resolved = quick_client.post("/v1/best:resolve", json={"study": SPEC})
     assert (resolved.status_code, resolved.json()["code"]) == (404, "awaits_approval")
     (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
-    key = proposal["case_key"]
+    key = proposal["target_key"]
     assert decide(quick_client, key, "rollback").json()["code"] == "nothing_to_decide"
-    asked = quick_client.get("/v1/best", params={"case_key": key}).json()
+    asked = quick_client.get("/v1/best", params={"target_key": key}).json()
     assert asked["code"] == "awaits_approval" and key in asked["detail"]
-    assert "case_key" in quick_client.post("/v1/best:approve", json={}).json()["detail"]
-    quick_client.post("/v1/best:approve", json={"case_key": key}).raise_for_status()
+    assert "target_key" in quick_client.post("/v1/best:approve", json={}).json()["detail"]
+    quick_client.post("/v1/best:approve", json={"target_key": key}).raise_for_status()
     assert best(quick_client)["study_id"] == study_id
     tune(quick_client, speed=2.0)
     assert decide(quick_client, key, "reject").json()["state"] == "rejected"
@@ -163,9 +163,9 @@ def test_who_asks_to_resolve_what_was_rejected_is_told_so(quick_client):
     study_id = quick_client.post("/v1/best:resolve", json={"study": SPEC}).json()["study"]["study_id"]
     worker.work()
     (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
-    decide(quick_client, proposal["case_key"], "reject").raise_for_status()
-    refused = quick_client.post("/v1/best:resolve", json={"study": SPEC})
-    assert (refused.status_code, refused.json()["code"]) == (409, "answer_rejected") and study_id in refused.text
+    decide(quick_client, proposal["target_key"], "reject").raise_for_status()
+    rejected = quick_client.post("/v1/best:resolve", json={"study": SPEC})
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "answer_rejected") and study_id in rejected.text
     quick_client.delete(f"/v1/studies/{study_id}").raise_for_status()
     assert quick_client.post("/v1/best:resolve", json={"study": SPEC}).json()["study"]["study_id"] != study_id
 
@@ -176,25 +176,25 @@ def test_operator_demands_approval_in_every_project(open_service, sqlite_url, mo
     tune(client)
     assert client.get("/v1/best", params=ASK).json()["code"] == "awaits_approval"
     (proposal,) = client.get("/v1/recommendations?state=proposed").json()["recommendations"]
-    decide(client, proposal["case_key"], "approve").raise_for_status()
+    decide(client, proposal["target_key"], "approve").raise_for_status()
     assert best(client)["study_id"] == proposal["study_id"]
 
 
 @pytest.mark.answered
-def test_decision_about_something_else_than_was_seen_is_refused(client):
-    key = best(client)["case_key"]
+def test_decision_about_something_else_than_was_seen_is_rejected(client):
+    key = best(client)["target_key"]
 
     def tags():
-        named = {"case_key": key}
+        named = {"target_key": key}
         return [client.get(path, params=named).headers["etag"] for path in ("/v1/best", "/v1/best:history")]
 
     def pin(tag):
-        return client.post("/v1/best:pin", params={"case_key": key}, headers={"If-Match": tag})
+        return client.post("/v1/best:pin", params={"target_key": key}, headers={"If-Match": tag})
 
     seen = tags()
     assert pin(seen[0]).status_code == 200
-    refused = [pin(tag) for tag in [*seen, '"other"']]
-    assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [(412, "precondition_failed")] * 3
+    rejected = [pin(tag) for tag in [*seen, '"other"']]
+    assert [(answer.status_code, answer.json()["code"]) for answer in rejected] == [(412, "precondition_failed")] * 3
     assert [pin(tags()[place]).status_code for place in (0, 1)] == [200, 200]
     assert pin(f"{seen[0]}, {tags()[1]}").status_code == 200
     before = tags()
@@ -231,8 +231,8 @@ def test_resolve_does_not_repeat_what_failed(quick_client):
 
 @pytest.mark.parametrize(
     "params",
-    [{}, {"model": "llama-tiny"}, ASK | {"workload": "{}"}, ASK | {"cluster": "["}, {"case_key": "x"}],
+    [{}, {"model": "llama-tiny"}, ASK | {"workload": "{}"}, ASK | {"cluster": "["}, {"target_key": "x"}],
 )
-def test_incomplete_question_is_refused_with_the_field(quick_client, params):
+def test_incomplete_question_is_rejected_with_the_field(quick_client, params):
     answer = quick_client.get("/v1/best", params=params)
     assert answer.status_code == 422 and answer.json()["errors"][0]["field"], answer.text

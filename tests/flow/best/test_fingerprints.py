@@ -54,11 +54,11 @@ def test_pages_of_the_list(quick_client):
 
 def test_what_depends_on_a_fingerprint(client):
     tune(client)
-    key = best(client)["case_key"]
+    key = best(client)["target_key"]
     (record,) = listed(client)
     detail = client.get(f"/v1/fingerprints/{record['fingerprint_id']}").json()
     (item,) = detail["dependents"]
-    assert (item["case_key"], item["freshness"], item["changed_fields"]) == (key, "fresh", [])
+    assert (item["target_key"], item["freshness"], item["changed_fields"]) == (key, "fresh", [])
     register(client, "sim", NEWER)
     watch_staleness.watch(client.app.state.context)
     (item,) = client.get(f"/v1/fingerprints/{record['fingerprint_id']}").json()["dependents"]

@@ -21,7 +21,7 @@ def test_the_answer_of_the_case_moves_if_the_remedy_won(quick_client, factor):
 
     spec = SPEC | {
         "baseline": answer["config"],
-        "budget": {"max_trials": 2, "max_pairs": 14, "restart_check": False},
+        "budget": {"max_trials": 2, "max_pairs": 14, "resume_check": False},
         "space": {"backends": ["fsdp2"], "knobs": knobs | {"micro_batch": traced.micro_batch}},
         "sampler": "random",
     }

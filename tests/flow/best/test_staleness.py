@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.hardware import FIRST_FIELDS
+from shardtune.api_schemas.machines.hardware import FIRST_FIELDS
 from shardtune.service.best import watch_staleness
 from tests.support.scenarios import best, fields_of, in_threads, tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
@@ -19,7 +19,7 @@ def context(client):
 @pytest.fixture
 def case(client):
     """The key of what is served, where a test is marked `answered`."""
-    return best(client)["case_key"]
+    return best(client)["target_key"]
 
 
 def bring(client, name="sim", fingerprint=NEW):
@@ -40,7 +40,7 @@ def retunes(client):
 
 
 def told(client, key):
-    decisions = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
+    decisions = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
 
 
@@ -55,7 +55,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     keep_alive(context, clock, DEBOUNCE_S, worker)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
     (retune,) = retunes(client)
-    assert (retune["case_key"], retune["cause"], fields_of(retune)) == (case, "fingerprint", ["torch"])
+    assert (retune["target_key"], retune["cause"], fields_of(retune)) == (case, "fingerprint", ["torch"])
     (event,) = told(client, case)
     assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
     keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
@@ -127,11 +127,11 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
     worker = bring(client)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
     assert best(client)["freshness"] == "fresh" and retunes(client) == []
-    assert best(client, case_key=case)["freshness"] == "stale"
-    newest = best(client)["case_key"]
+    assert best(client, target_key=case)["freshness"] == "stale"
+    newest = best(client)["target_key"]
     worker = bring(client, fingerprint=NEW.model_copy(update={"torch": "2.15.0"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    assert [retune["case_key"] for retune in retunes(client)] == [newest]
+    assert [retune["target_key"] for retune in retunes(client)] == [newest]
 
 
 @pytest.mark.answered

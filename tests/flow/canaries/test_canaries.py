@@ -33,9 +33,9 @@ def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client
     fleet = Fleet(client, clock)
     fleet.day()
     made = next(study for study in client.get("/v1/studies").json()["studies"] if study["system_study"])
-    refused = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
-    assert (refused.status_code, refused.json()["code"]) == (409, "made_by_service")
-    assert "belongs to a canary" in refused.json()["detail"] and "clone it" in refused.json()["detail"]
+    rejected = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "made_by_service")
+    assert "belongs to a canary" in rejected.json()["detail"] and "clone it" in rejected.json()["detail"]
     assert "Search on" not in client.get(f"/studies/{made['study_id']}").text
     clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
     assert clone["system_study"] is None
@@ -57,13 +57,13 @@ def test_a_canary_that_another_replica_judged_meanwhile_is_left_alone(client, cl
 @pytest.mark.answered(worker="sim-0")
 def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clock):
     fleet = Fleet(client, clock)
-    key, study_id = best(client)["case_key"], best(client)["study_id"]
+    key, study_id = best(client)["target_key"], best(client)["study_id"]
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
     assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
     (asked,) = client.get("/v1/retunes").json()["retunes"]
-    assert (asked["cause"], asked["case_key"], asked["state"]) == ("drift", key, "queued")
+    assert (asked["cause"], asked["target_key"], asked["state"]) == ("drift", key, "queued")
     assert fleet.events(study_id) == ["best.regression"]
-    (told, *_) = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
+    (told, *_) = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     assert told["action"] == "regression" and "0.80 times the measured speed, the fastest of 5 runs" in told["note"]
     assert fleet.conditions() == {"sim-0": None, "sim-1": None}
     assert fleet.day()[2:] == [], "while the retune waits, no more canaries"
@@ -162,7 +162,7 @@ def test_of_replicas_that_send_a_canary_at_once_one_does(client, clock):
 
 
 @pytest.mark.parametrize("value", ["0", "59", "x"])
-def test_a_period_shorter_than_a_minute_is_refused(monkeypatch, value):
+def test_a_period_shorter_than_a_minute_is_rejected(monkeypatch, value):
     from pydantic import ValidationError
 
     from shardtune.service.settings import Settings

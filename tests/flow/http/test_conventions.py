@@ -30,7 +30,7 @@ def test_repeated_post_changes_nothing_and_gets_the_first_answer(client):
     assert len(studies(client)["studies"]) == 1
 
 
-def test_other_request_under_the_same_name_is_refused(client):
+def test_other_request_under_the_same_name_is_rejected(client):
     SimulatedWorker(client).register()
     study_id = client.post("/v1/studies", json=CREATE, headers=NAMED).json()["study_id"]
     for url, body in (("/v1/studies", CREATE | {"seed": 1}), (f"/v1/studies/{study_id}:cancel", None)):
@@ -39,7 +39,7 @@ def test_other_request_under_the_same_name_is_refused(client):
     assert studies(client)["studies"][0]["state"] == "running"
 
 
-def test_name_is_free_again_after_a_refusal_and_after_a_day(client, clock):
+def test_name_is_free_again_after_a_rejection_and_after_a_day(client, clock):
     assert client.post("/v1/studies", json=CREATE, headers=NAMED).json()["code"] == "no_worker"
     worker = SimulatedWorker(client).register()
     assert client.post("/v1/studies", json=CREATE, headers=NAMED).status_code == 201
@@ -76,7 +76,7 @@ def test_bad_idempotency_key_is_named(quick_client, key):
     assert answer.json()["code"] == "invalid_idempotency_key"
 
 
-def test_change_of_something_else_than_was_seen_is_refused(client):
+def test_change_of_something_else_than_was_seen_is_rejected(client):
     SimulatedWorker(client).register()
     path = f"/v1/studies/{client.post('/v1/studies', json=CREATE).json()['study_id']}"
     tag = client.get(path).headers["etag"]
@@ -123,13 +123,13 @@ def test_filters_of_the_list(quick_client, clock):
 
 
 @pytest.mark.parametrize("token", ["x", "e30=", "bnVsbA==", "WzFd", "é", "eyJhdCI6IG51bGwsICJmIjogIngifQ=="])
-def test_foreign_page_token_is_refused(quick_client, token):
+def test_foreign_page_token_is_rejected(quick_client, token):
     for path in ("/v1/studies", "/v1/workers", "/v1/keys", "/v1/projects"):
         answer = quick_client.get(path, params={"page_token": token})
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid_page_token")
 
 
-def test_token_of_other_filters_is_refused(quick_client):
+def test_token_of_other_filters_is_rejected(quick_client):
     SimulatedWorker(quick_client).register()
     for _ in range(2):
         quick_client.post("/v1/studies", json=CREATE)

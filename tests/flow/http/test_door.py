@@ -41,7 +41,7 @@ def test_the_key_is_asked_for_before_a_byte_of_the_body(guarded, path):
 
 
 @pytest.mark.parametrize(("path", "kibibytes"), [("/v1/studies", 1024), ("/v1/keys", 64), ("/login", 8)])
-def test_a_body_too_large_for_its_address_is_refused_unread(guarded, path, kibibytes):
+def test_a_body_too_large_for_its_address_is_rejected_unread(guarded, path, kibibytes):
     service, headers = guarded
     key = f"Authorization: {headers['authorization']}\r\n"
     assert service.say(head(path, (kibibytes << 10) + 1, key)).startswith(b"HTTP/1.1 413 ")
@@ -187,5 +187,5 @@ def test_streams_are_counted_by_key_and_all_of_them_together(sqlite_url):
                 answer = held.enter_context(http.stream("GET", path, headers=key | accept))
                 assert answer.status_code == 200
             for key in (one, other):
-                refused = http.get(path, headers=key | accept)
-                assert (refused.status_code, refused.json()["code"]) == (429, "too_many_streams")
+                rejected = http.get(path, headers=key | accept)
+                assert (rejected.status_code, rejected.json()["code"]) == (429, "too_many_streams")

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.training.models import preset
 from shardtune.db.session import upgrade
 from tests.support.replica import Replica
 from tests.support.scenarios import bearer, make_key

@@ -30,7 +30,7 @@ study = create.sync(client=client, body=StudyRequest(Preset("llama-tiny"), workl
 while read.sync(study.study_id, client=client).state.value == "running":
     time.sleep(0.2)
 answer = answers.sync(client=client).recommendations[0]
-print(study.study_id, best.sync(client=client, case_key=answer.case_key).best.description)
+print(study.study_id, best.sync(client=client, target_key=answer.target_key).best.description)
 """
 
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
 from tests.support.history import faults
 from tests.support.replica import Replica
 from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
@@ -69,7 +69,7 @@ def client(quick_client):
     return quick_client
 
 
-def refused(answer):
+def rejected(answer):
     assert 400 <= answer.status_code < 500, answer.text[:500]
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["detail"] and len(answer.content) < 100_000
@@ -79,9 +79,9 @@ def refused(answer):
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 @pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
-def test_hostile_study_is_refused(client, body, named):
+def test_hostile_study_is_rejected(client, body, named):
     content = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
-    refused(client.post("/v1/studies", content=content, headers=JSON | ({"Idempotency-Key": "k"} if named else {})))
+    rejected(client.post("/v1/studies", content=content, headers=JSON | ({"Idempotency-Key": "k"} if named else {})))
     assert client.get("/v1/studies").json()["studies"] == []
 
 
@@ -92,9 +92,9 @@ def test_hostile_studies_cost_a_running_service_little_memory(sqlite_url, tmp_pa
         with httpx.Client(base_url=replica.url, timeout=60, trust_env=False) as http:
             for body in BODIES.values():
                 content = body if isinstance(body, bytes) else body.encode("utf-8", "surrogatepass")
-                refused(http.post("/v1/studies", content=content, headers=JSON))
-            # No worker is here: the last to be refused is a study without fault.
-            assert refused(http.post("/v1/studies", json=STUDY))["code"] == "no_worker"
+                rejected(http.post("/v1/studies", content=content, headers=JSON))
+            # No worker is here: the last to be rejected is a study without fault.
+            assert rejected(http.post("/v1/studies", json=STUDY))["code"] == "no_worker"
         assert replica.memory_mib(peak=True) < before + 400
 
 
@@ -123,14 +123,14 @@ def test_absurd_dimensions_cost_nothing(client, field, size):
         {"cluster": CLUSTER.model_dump() | {"memory_gib": 1e300}},
         {"micro_batch": 10**18},
         {"gradient_accumulation": 10**18},
-        {"recipe": MEGABYTE},
+        {"precision": MEGABYTE},
         {"configs": [{"strategy": {"kind": "fsdp2", "dp_shard": 10**18}}]},
         {"hardware": {"bf16_flops": 1e-300, "fp32_flops": 1e-300, "copy_bytes_per_s": 1e-300, "launch_s": 1e300}},
     ],
     ids=str,
 )
-def test_absurd_prediction_is_refused(client, changes):
-    refused(client.post("/v1/predictions", json=PREDICTION | changes))
+def test_absurd_prediction_is_rejected(client, changes):
+    rejected(client.post("/v1/predictions", json=PREDICTION | changes))
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_absurd_prediction_is_refused(client, changes):
         "/v1/studies?created_from=0001-01-01T00:00:00%2B14:00",
         "/v1/studies?created_before=9999-12-31T23:59:59-14:00",
         "/v1/studies?page_token=" + "W" * 400,
-        "/v1/best?case_key=%00",
+        "/v1/best?target_key=%00",
         "/v1/best?model=%7B%22model_type%22:%22%5Cud800%22%7D&cluster=%7B%7D&workload=%7B%7D",
         "/v1/best?model=" + "[" * 3000 + "&cluster=x&workload=x",
         "/static/..%2f..%2fsettings.py",
     ],
 )
-def test_hostile_address_is_refused(client, url):
+def test_hostile_address_is_rejected(client, url):
     assert 400 <= client.get(url).status_code < 500
 
 
@@ -164,13 +164,13 @@ def test_a_comparison_names_what_it_cannot_compare(client):
 def test_hostile_numbers_in_names_are_unknown(client):
     study = client.post("/v1/studies", json=STUDY).json()["study_id"]
     for which in ("9" * 30, "9" * 5000, "٣", "-1"):
-        refused(client.get(f"/v1/studies/{study}/export", params={"which": which}))
-    refused(client.get(f"/v1/studies/{study}/events", headers={"Last-Event-ID": "9" * 5000}))
+        rejected(client.get(f"/v1/studies/{study}/export", params={"which": which}))
+    rejected(client.get(f"/v1/studies/{study}/events", headers={"Last-Event-ID": "9" * 5000}))
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/xml", "multipart/form-data", "application/octet-stream"])
-def test_other_content_type_is_refused(client, kind):
-    refused(client.post("/v1/studies", content=json.dumps(STUDY), headers={"content-type": kind}))
+def test_other_content_type_is_rejected(client, kind):
+    rejected(client.post("/v1/studies", content=json.dumps(STUDY), headers={"content-type": kind}))
 
 
 def test_hostile_report_changes_nothing(client):
@@ -189,11 +189,11 @@ def test_hostile_report_changes_nothing(client):
         {"gpu_seconds": 1e300},
         {"log_tail": "\0"},
         {"log_tail": MEGABYTE},
-        {"profile": {"parameters": 10**30}},
+        {"model_summary": {"parameters": 10**30}},
         {"failure": {"kind": "crash", "message": "\0"}},
     ):
-        refused(client.post(f"/v1/runs/{lease.run_id}/report", json=body | changes))
-    refused(client.post(f"/v1/runs/{lease.run_id}/heartbeat", json=body | {"attempt": 2**40}))
+        rejected(client.post(f"/v1/runs/{lease.run_id}/report", json=body | changes))
+    rejected(client.post(f"/v1/runs/{lease.run_id}/heartbeat", json=body | {"attempt": 2**40}))
     assert worker.heartbeat(lease)["action"] == "continue"
     worker.do(lease)
     worker.work()

@@ -30,7 +30,7 @@ CASES = [
     ),
     ({"workload": WORKLOAD | {"global_batch": 0}}, "workload.global_batch", 0, "greater than or equal to 1"),
     ({"workload": WORKLOAD | {"global_batch": 7}}, "workload.global_batch", "7", "multiple"),
-    ({"workload": WORKLOAD | {"recipe": "fp8"}}, "workload.recipe", "fp8", "bf16-mixed"),
+    ({"workload": WORKLOAD | {"precision": "fp8"}}, "workload.precision", "fp8", "bf16-mixed"),
     ({"workload": WORKLOAD | {"sequence_length": 4096}}, "workload.sequence_length", 4096, "max_position_embeddings"),
     ({"workload": WORKLOAD | {"batch": 7}}, "workload.batch", 7, "remove it, or use one of sequence_length"),
     ({"clustr": "local"}, "clustr", "local", "did you mean cluster?"),
@@ -107,7 +107,7 @@ def test_mistake_is_named_with_value_and_remedy(client, changes, field, value, r
     assert client.get("/v1/studies").json()["studies"] == []
 
 
-def test_study_without_any_worker_is_refused(quick_client):
+def test_study_without_any_worker_is_rejected(quick_client):
     answer = quick_client.post("/v1/studies", json=SPEC)
     assert answer.json()["code"] == "no_worker" and "shardtune worker" in answer.json()["detail"]
 
@@ -137,7 +137,7 @@ def test_worker_not_heard_of_for_long_does_not_count(client, clock):
     assert client.post("/v1/studies", json=SPEC).json()["code"] == "no_worker"
 
 
-def test_local_is_refused_where_it_could_mean_several(client):
+def test_local_is_rejected_where_it_could_mean_several(client):
     SimulatedWorker(client, name="big", cluster=CLUSTER.model_copy(update={"gpus_per_node": 4})).register()
     detail = client.post("/v1/studies", json=SPEC).json()["detail"]
     assert "sim with 2 × CPU ranks" in detail and "big with 4 × CPU ranks" in detail
@@ -151,7 +151,7 @@ def test_body_that_is_no_object(client, body, remedy):
     assert answer.status_code == 422 and remedy in answer.json()["detail"]
 
 
-def test_body_beyond_the_limit_is_refused(client):
+def test_body_beyond_the_limit_is_rejected(client):
     answer = client.post("/v1/studies", content=b" " * (9 << 20), headers={"content-type": "application/json"})
     assert answer.status_code == 413 and answer.headers["content-type"] == "application/problem+json"
 
@@ -165,7 +165,7 @@ def test_body_beyond_the_limit_is_refused(client):
         ("/v1/studies/study-nope?verbose=1", "verbose", "it takes none; remove it"),
     ],
 )
-def test_a_query_parameter_that_the_route_does_not_read_is_refused(quick_client, address, name, remedy):
+def test_a_query_parameter_that_the_route_does_not_read_is_rejected(quick_client, address, name, remedy):
     answer = quick_client.get(address)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     (error,) = answer.json()["errors"]

@@ -4,7 +4,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import text
 
-from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.process.context import Context
 from tests.support.local_client import local_client
 from tests.support.scenarios import bearer, make_key
@@ -47,8 +47,8 @@ def test_every_route_names_its_scopes_and_lets_in_nobody_else(quick_admin):
         assert nobody.headers["www-authenticate"] == "Bearer"
         for scope, headers in keys.items():
             answer = quick_admin.request(method, url, headers=headers)
-            is_refused = answer.status_code == 403 and answer.json()["code"] == "scope_missing"
-            assert is_refused == (scope not in wanted | {Scope.ADMIN}), (method, path, scope, answer.text)
+            is_rejected = answer.status_code == 403 and answer.json()["code"] == "scope_missing"
+            assert is_rejected == (scope not in wanted | {Scope.ADMIN}), (method, path, scope, answer.text)
             assert answer.status_code != 401 and answer.status_code < 500
             checked += 1
     assert checked >= 100
@@ -204,9 +204,9 @@ def test_quotas_of_a_project(admin, clock):
     key = bearer(make_key(admin, "studies:read", "studies:write", project="a"))
     admin.put("/v1/projects/a", json={"quotas": {"running_studies": 1, "requests_per_minute": 5}})
     first = admin.post("/v1/studies", json=SPEC, headers=key).json()["study_id"]
-    refused = admin.post("/v1/studies", json=SPEC, headers=key)
-    assert (refused.status_code, refused.json()["code"]) == (429, "quota_running_studies")
-    assert int(refused.headers["retry-after"]) > 0
+    rejected = admin.post("/v1/studies", json=SPEC, headers=key)
+    assert (rejected.status_code, rejected.json()["code"]) == (429, "quota_running_studies")
+    assert int(rejected.headers["retry-after"]) > 0
     admin.post(f"/v1/studies/{first}:pause", headers=key)
     assert admin.post("/v1/studies", json=SPEC, headers=key).status_code == 201
     assert admin.post(f"/v1/studies/{first}:resume", headers=key).json()["code"] == "quota_running_studies"
@@ -221,8 +221,8 @@ def test_project_without_gpu_seconds_left_gets_no_run_until_midnight(admin, cloc
     admin.put("/v1/projects/default", json={"quotas": {"gpu_seconds_per_day": 10}})
     admin.post("/v1/studies", json=SPEC)
     assert worker.work() == 2, "6 GPU-seconds each: the second run crosses the limit, and is the last"
-    refused = admin.post("/v1/studies", json=SPEC)
-    assert (refused.json()["code"], refused.headers["retry-after"]) == ("quota_gpu_seconds", str(24 * 3600))
+    rejected = admin.post("/v1/studies", json=SPEC)
+    assert (rejected.json()["code"], rejected.headers["retry-after"]) == ("quota_gpu_seconds", str(24 * 3600))
     clock.turn(24 * 3600)
     assert worker.lease() is not None
 

@@ -11,7 +11,7 @@ import re
 import pytest
 from sqlalchemy import MetaData, Table, inspect, select
 
-from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
 from shardtune.db.session import Database
 from tests.support.page_reader import HTML
 from tests.support.route_table import Address, addresses
@@ -82,7 +82,7 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
     never = {
         name: value if len(value) < 6 or name == "name" else f"{value[:-3]}zzz" for name, value in both.theirs.items()
     }
-    never |= {"project_id": "nobodys-bird", "study_id": f"{WORD}.nothing", "case_key": "0" * 32}
+    never |= {"project_id": "nobodys-bird", "study_id": f"{WORD}.nothing", "target_key": "0" * 32}
     before, different, found = rows(quick_client.app.state.context.db), [], []
     for address in addresses(quick_client.app):
         if address.path in OPEN or not ("{" in address.path or asked_of(address, both.theirs)):
@@ -114,7 +114,7 @@ def rows(database: Database) -> dict[str, list[str]]:
 
 
 def test_names_and_ids_are_of_their_project(both):
-    """What one has taken is free to the other, and so tells it nothing; what names the other is refused."""
+    """What one has taken is free to the other, and so tells it nothing; what names the other is rejected."""
     study = both.api.post("/v1/studies", json=SPEC, params={"study_id": WORD})
     assert (study.status_code, study.json()["study_id"]) == (201, f"{OWN}.{WORD}")
     worker = SimulatedWorker(both.api, name=f"{WORD}-1").register()

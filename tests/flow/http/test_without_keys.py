@@ -28,15 +28,15 @@ FOREIGN = [
 OWN = [{"origin": "http://127.0.0.1"}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}]
 
 
-def test_what_comes_through_a_proxy_or_from_another_site_is_refused(quick_client):
+def test_what_comes_through_a_proxy_or_from_another_site_is_rejected(quick_client):
     for headers in FOREIGN:
-        refused(quick_client, headers)
+        rejected(quick_client, headers)
     for headers in OWN:
         assert quick_client.get("/v1/studies", headers=headers).status_code == 200
         assert quick_client.get("/studies", headers=HTML | headers).status_code == 200
 
 
-def refused(quick_client, headers):
+def rejected(quick_client, headers):
     for method, path in [
         ("GET", "/v1/studies"),
         ("POST", "/v1/studies/x:cancel"),
@@ -51,7 +51,7 @@ def refused(quick_client, headers):
     assert quick_client.get("/healthz", headers=headers).status_code == 200
 
 
-def test_http_1_0_which_nginx_speaks_unasked_is_refused(sqlite_url):
+def test_http_1_0_which_nginx_speaks_unasked_is_rejected(sqlite_url):
     """Its default passes on a Host of its own making and no header of a proxy."""
     with served(sqlite_url) as service:
         asked = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
@@ -93,6 +93,6 @@ def test_every_deployment_requires_keys():
     ] == []
 
 
-def test_the_openapi_document_names_the_refusal(quick_client):
+def test_the_openapi_document_names_the_rejection(quick_client):
     described = json.dumps(quick_client.get("/openapi.json").json()["paths"]["/v1/studies"]["get"]["responses"]["403"])
     assert "local_only" in described

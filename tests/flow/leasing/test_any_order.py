@@ -11,13 +11,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from sqlalchemy import select
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import TASK_KINDS, ProfileTask, RestartTask
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import TASK_KINDS, ModelSummaryTask, ResumeTask
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.tables.studies import RunRow
 from shardtune.service.lifecycle import expiry
 from tests.support import history
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
+from tests.support.simulated_worker import (
+    MODEL_SUMMARY,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    restarted,
+    speed_of,
+)
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 WORKERS = st.integers(0, 2)
@@ -122,9 +130,9 @@ def machine(client, clock):
 def outcome_of(lease, kind):
     if kind is not None:
         return failure(kind)
-    if isinstance(lease.task, RestartTask):
+    if isinstance(lease.task, ResumeTask):
         return restarted()
-    return PROFILE if isinstance(lease.task, ProfileTask) else measurement(speed_of(lease.task.config))
+    return MODEL_SUMMARY if isinstance(lease.task, ModelSummaryTask) else measurement(speed_of(lease.task.config))
 
 
 def test_any_order_of_events_keeps_the_guarantees(client, clock):

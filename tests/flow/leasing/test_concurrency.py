@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.queries import leases
 from shardtune.db.session import Database
@@ -13,7 +13,7 @@ from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.support.scenarios import THREE_BACKENDS, create, in_threads
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement
+from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 from tests.support.waitless_lease import grant
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
@@ -23,7 +23,7 @@ def open_study(client, count):
     """A profiled study and its workers."""
     workers = [SimulatedWorker(client, name=f"sim-{i}").register() for i in range(count)]
     study_id = client.post("/v1/studies", json=SPEC_24).json()["study_id"]
-    workers[0].report(workers[0].lease(), PROFILE).raise_for_status()
+    workers[0].report(workers[0].lease(), MODEL_SUMMARY).raise_for_status()
     return study_id, workers
 
 

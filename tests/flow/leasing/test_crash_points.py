@@ -15,15 +15,15 @@ import pytest
 from sqlalchemy import create_engine, select, text
 from sqlalchemy.pool import NullPool
 
-from shardtune.api_schemas.hardware import Inventory
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Lease
+from shardtune.api_schemas.machines.hardware import Inventory
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease
 from shardtune.db.session import Database
 from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
 from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow, TrialRow
 from tests.support import history
 from tests.support.mortal_service import Death, Died, MortalService
 from tests.support.receiver import receiver
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, measurement, speed_of
+from tests.support.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, measurement, speed_of
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3, "max_pairs": 7}}
@@ -109,10 +109,10 @@ class Life:
         return lease
 
     def report(self, session, lease):
-        is_profile = lease.task.kind == "profile"
+        is_profile = lease.task.kind == "model_summary"
         # In the retune nothing new is fast: its challenge keeps what is served.
-        outcome = PROFILE if is_profile else measurement(self.speed(lease.task.config))
-        named = {"profile" if is_profile else "measurement": outcome.model_dump(mode="json")}
+        outcome = MODEL_SUMMARY if is_profile else measurement(self.speed(lease.task.config))
+        named = {"model_summary" if is_profile else "measurement": outcome.model_dump(mode="json")}
         body = self.body(session, attempt=lease.attempt, gpu_seconds=2.0, **named)
         if self.post(f"/v1/runs/{lease.run_id}/report", body)["applied"]:
             self.applied[lease.run_id, lease.attempt] += 1

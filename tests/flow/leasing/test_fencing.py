@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.service.lifecycle import expiry
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def study_id(quick_client, worker):
 @pytest.fixture
 def lease(worker, study_id):
     """The lease of the first trial."""
-    profile = worker.lease()
-    worker.report(profile, PROFILE).raise_for_status()
+    model_summary = worker.lease()
+    worker.report(model_summary, MODEL_SUMMARY).raise_for_status()
     return worker.lease()
 
 
@@ -51,7 +51,7 @@ def test_same_report_again_is_no_news(worker, lease, quick_client, study_id):
     assert quick_client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"] == 12.0
 
 
-def test_another_report_of_the_same_attempt_is_refused(worker, lease, quick_client, study_id):
+def test_another_report_of_the_same_attempt_is_rejected(worker, lease, quick_client, study_id):
     worker.report(lease, measurement(1000))
     answer = worker.report(lease, measurement(2000))
     assert (answer.status_code, answer.json()["code"]) == (409, "report_differs")
@@ -73,7 +73,7 @@ def test_heartbeats_keep_a_lease_alive(worker, lease, context, clock):
         assert answer["action"] == "continue" and expiry.sweep(context) == 0
 
 
-def test_expired_lease_is_retried_and_its_late_report_refused(worker, lease, context, clock, quick_client, study_id):
+def test_expired_lease_is_retried_and_its_late_report_rejected(worker, lease, context, clock, quick_client, study_id):
     clock.turn(context.settings.lease_s + 1)
     assert expiry.sweep(context) == 1 and expiry.sweep(context) == 0
     assert trial_states(quick_client, study_id) == ["waiting"]
@@ -132,15 +132,15 @@ def test_paused_study_takes_results_but_gives_out_nothing(worker, lease, quick_c
     assert quick_client.post(f"/v1/studies/{study_id}:pause").json()["code"] == "study_ended"
 
 
-def test_report_of_the_wrong_kind_is_refused(worker, lease, quick_client, study_id):
-    answer = worker.report(lease, PROFILE)
+def test_report_of_the_wrong_kind_is_rejected(worker, lease, quick_client, study_id):
+    answer = worker.report(lease, MODEL_SUMMARY)
     assert answer.status_code == 422 and "measurement or failure" in answer.json()["detail"]
     both = worker.report(lease, measurement(1000), failure=failure(FailureKind.CRASH).model_dump(mode="json"))
     assert both.status_code == 422
     assert trial_states(quick_client, study_id) == ["running"]
 
 
-def test_other_protocol_version_is_refused(worker, lease):
+def test_other_protocol_version_is_rejected(worker, lease):
     for path in ("/v1/leases", f"/v1/runs/{lease.run_id}/heartbeat"):
         answer = worker.post(
             path, {"protocol_version": 99, "attempt": 1} if "runs" in path else {"protocol_version": 99}

@@ -4,15 +4,23 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.conditions import Conditions, NodeConditions
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.hardware import banded
-from shardtune.api_schemas.leases import Worker
-from shardtune.api_schemas.measurements import Memory, NodeFigures, RankFigures
+from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.machines.hardware import banded
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import Worker
+from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
 from shardtune.service.cli.commands.workers import _line
 from tests.support.scenarios import WORKLOAD, best, fields_of
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, PROFILE, SPEC, SimulatedWorker, failure, measurement
+from tests.support.simulated_worker import (
+    CLUSTER,
+    FINGERPRINT,
+    MODEL_SUMMARY,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+)
 
 OVER_TWO = CLUSTER.model_copy(update={"nodes": 2})
 HOSTS = {"details": {"hosts": [{"host": "n0", "interface": "eth0"}, {"host": "n1", "interface": "eth0"}]}}
@@ -33,14 +41,14 @@ def study_over(client, cluster, **changes):
     return answer.json()["study_id"]
 
 
-def test_a_study_over_more_nodes_than_any_worker_has_is_refused_with_what_there_is(quick_client):
+def test_a_study_over_more_nodes_than_any_worker_has_is_rejected_with_what_there_is(quick_client):
     gang(quick_client)
     three = CLUSTER.model_copy(update={"nodes": 3}).model_dump(mode="json")
     for_six_ranks = SPEC | {"cluster": three, "workload": WORKLOAD | {"global_batch": 12}}
-    refused = quick_client.post("/v1/studies", json=for_six_ranks)
-    assert (refused.status_code, refused.json()["code"]) == (422, "no_worker")
-    assert "3 nodes × 2 × CPU ranks" in refused.json()["detail"] and "gang with 2 nodes" in refused.json()["detail"]
-    assert "--nodes 3" in refused.json()["detail"]
+    rejected = quick_client.post("/v1/studies", json=for_six_ranks)
+    assert (rejected.status_code, rejected.json()["code"]) == (422, "no_worker")
+    assert "3 nodes × 2 × CPU ranks" in rejected.json()["detail"] and "gang with 2 nodes" in rejected.json()["detail"]
+    assert "--nodes 3" in rejected.json()["detail"]
 
 
 def test_a_gang_works_first_on_what_needs_all_its_hosts(quick_client):
@@ -58,7 +66,7 @@ def test_no_run_is_given_that_would_hardly_end_before_its_worker(quick_client):
         return worker.post("/v1/leases", {"wait_s": 0, "ends_in_s": ends_in_s}).status_code
 
     assert (ask(20), ask(200)) == (204, 200)
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     assert ask(20) == 204
     waiting = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     assert [trial["state"] for trial in waiting] == ["waiting"], "made, for a worker that has the time"
@@ -78,7 +86,7 @@ def test_another_worker_of_the_same_kind_gets_what_is_too_long_for_one_that_ends
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_run_whose_host_was_lost_is_given_out_again(quick_client, times):
     worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     runs = []
     for _ in range(times):
         lease = worker.lease()
@@ -90,7 +98,7 @@ def test_a_run_whose_host_was_lost_is_given_out_again(quick_client, times):
 
 def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_client):
     worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     memory = Memory(peak_allocated_gib=0.5)
     seen = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, cpu_throttled_s=n) for n in (0, 1))
     of_host = [NodeFigures(host=f"n{n}", first_rank=2 * n, ranks=2, step_time_s=1.0, memory=memory) for n in (0, 1)]

@@ -3,19 +3,19 @@
 import pytest
 from sqlalchemy import select
 
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.host_share import HostShare
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, TASK_KINDS, LeaseRequest, Worker
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.machines.host_partition import HostPartition
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS, LeaseRequest, Worker
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow
-from shardtune.service.leasing.host_turns import is_alone
+from shardtune.service.leasing.host_exclusivity import is_alone
 from shardtune.service.pages.views.conditions import surroundings
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from shardtune.service.wording import host_words
 from tests.support.scenarios import create, in_threads
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker
+from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 from tests.support.waitless_lease import grant
 
 HOST = "0c5b1a7e94d2f386"
@@ -26,7 +26,7 @@ SHORT = {"budget": {"max_trials": 4, "max_pairs": 7}}
 
 def single(client, core, **options):
     """A worker of one core of the host."""
-    share = HostShare(host=HOST, devices=(f"cpu{core}",), part=0.5)
+    share = HostPartition(host=HOST, devices=(f"cpu{core}",), part=0.5)
     return SimulatedWorker(
         client, name=f"one-{core}", cluster=ONE, share=share, task_kinds=TASK_KINDS, **options
     ).register()
@@ -34,14 +34,14 @@ def single(client, core, **options):
 
 def double(client):
     """The worker of both."""
-    share = HostShare(host=HOST, devices=("cpu0", "cpu1"), crosses=("cpu0", "cpu1"), least_ranks=2)
+    share = HostPartition(host=HOST, devices=("cpu0", "cpu1"), crosses=("cpu0", "cpu1"), least_ranks=2)
     return SimulatedWorker(client, name="both", share=share, task_kinds=TASK_KINDS).register()
 
 
 def profiled(client, worker, **changes):
     """A study whose search can begin."""
     study_id = create(client, **changes)
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     return study_id
 
 
@@ -70,7 +70,7 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
     assert {client.get(f"/v1/studies/{study_id}").json()["state"] for study_id in studies} == {"complete"}
     with client.app.state.context.db.read() as session:
         recorded = session.execute(select(AttemptRow, RunRow).join(RunRow, RunRow.id == AttemptRow.run_id)).all()
-    assert {run.purpose for _, run in recorded} >= {RunPurpose.SEARCH, RunPurpose.CONFIRM, RunPurpose.RESTART}
+    assert {run.purpose for _, run in recorded} >= {RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK}
     for attempt, run in recorded:
         others = sum(
             one.started_at < attempt.finished_at and one.finished_at > attempt.started_at
@@ -84,7 +84,7 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
             assert (seen.neighbours if seen else 0) == min(others, 1)
 
 
-def test_while_a_fresh_run_waits_for_the_host_no_search_begins_there(client, clock):
+def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client, clock):
     mine, other = single(client, 0), single(client, 1)
     first = create(client, **SHORT, **OF_ONE)
     for _ in range(1 + 3):
@@ -94,10 +94,10 @@ def test_while_a_fresh_run_waits_for_the_host_no_search_begins_there(client, clo
     last, busy = mine.lease(), other.lease()
     assert (last.study_id, busy.study_id == first, busy.is_alone) == (first, False, False)
     mine.do(last)
-    assert mine.lease() is None, "a fresh run begins where nothing runs"
+    assert mine.lease() is None, "a validation run begins where nothing runs"
     clock.turn(1)
     other.do(busy)
-    assert other.lease() is None, "the fresh run is first"
+    assert other.lease() is None, "the validation run is first"
     lease = mine.lease()
     assert lease.study_id == first and lease.is_alone
     assert other.lease() is None
@@ -156,7 +156,7 @@ def test_workers_elsewhere_do_not_wait(client):
     assert mine.lease().is_alone
     for _ in range(2):
         create(client, **OF_ONE)
-    share = HostShare(host="1" * 16, devices=("cpu0",))
+    share = HostPartition(host="1" * 16, devices=("cpu0",))
     assert SimulatedWorker(client, name="elsewhere", cluster=ONE, share=share).register().lease() is not None
     assert SimulatedWorker(client, name="whole", cluster=ONE).register().lease() is not None
 

@@ -11,10 +11,10 @@ NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Be
 
 def test_a_schedule_from_its_making_to_its_end(http, run):
     tune(http)
-    key = best(http)["case_key"]
+    key = best(http)["target_key"]
     code, made = run("schedules", "create", *NIGHTLY, "--case-key", key, "--window", "22:00-06:00")
     name = made["schedule_id"]
-    assert (code, made["cases"]["case_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
+    assert (code, made["cases"]["target_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
     assert run("schedules", "pause", name)[1]["is_paused"] and not run("schedules", "resume", name)[1]["is_paused"]
     assert run("schedules", "run", name)[1]["last_ticks"][0]["kind"] == "manual"
@@ -57,7 +57,7 @@ def test_the_same_in_words(http, run):
         (("fingerprints", "list", "--key-file", "missing"), "cannot be read"),
     ],
 )
-def test_what_is_refused_says_what_to_do(http, run, arguments, words):
+def test_what_is_rejected_says_what_to_do(http, run, arguments, words):
     code, text = run(*arguments, as_json=False)
     assert code == 2 and words in text and "Traceback" not in text, text
 

@@ -61,7 +61,7 @@ def test_the_same_in_words(http, study_file, run):
     assert run("workers", "drain", "sim")[1]["is_draining"] and not run("workers", "resume", "sim")[1]["is_draining"]
 
 
-def test_what_is_refused_says_what_to_do(http, study_file, run):
+def test_what_is_rejected_says_what_to_do(http, study_file, run):
     assert run("studies", "create", study_file, as_json=False)[0] == 2, "nobody has the cluster"
     SimulatedWorker(http).register()
     run("studies", "create", study_file, "--id", "nightly")

@@ -20,7 +20,7 @@ def test_each_attempt_is_in_one_month_and_one_cause(client, clock):
     clock.turn(31 * 86_400)
     retune, _ = lab.retune()
     found = {(row["month"], row["cause"]): row for row in costs(client)}
-    assert list(found) == [("2026-02", "challenge"), ("2026-01", "promotion"), ("2026-01", "search")]
+    assert list(found) == [("2026-02", "challenge"), ("2026-01", "final_comparison"), ("2026-01", "search")]
     study = client.get(f"/v1/studies/{study_id}").json()
     january = sum(row["gpu_seconds"] for (month, _), row in found.items() if month == "2026-01")
     assert january == pytest.approx(study["gpu_seconds"])

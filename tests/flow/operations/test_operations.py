@@ -7,7 +7,7 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from shardtune.api_schemas.failures import FailureKind
+from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.db.backup import backup
 from shardtune.db.session import Database
 from shardtune.service import retention
@@ -17,7 +17,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from tests.support.receiver import receiver
 from tests.support.replica import Replica
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, failure, measurement
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
 
 
 def metrics(client):
@@ -30,7 +30,7 @@ def test_metrics_count_what_happened(client, clock):
     client.post("/v1/studies", json=SPEC).raise_for_status()
     clock.turn(7)
     assert metrics(client)["shardtune_queue_age_seconds",] == 7
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     worker.report(worker.lease(), measurement(1000)).raise_for_status()
     worker.report(worker.lease(), failure(FailureKind.OOM)).raise_for_status()
     worker.lease()
@@ -41,7 +41,7 @@ def test_metrics_count_what_happened(client, clock):
     assert seen["shardtune_attempts_ended_total", "oom", "search"] == 1
     assert seen["shardtune_attempts_ended_total", "search", "worker_lost"] == 1
     assert seen["shardtune_leases_expired_total",] == 1
-    assert seen["shardtune_gpu_seconds_total", "profile"] == 6
+    assert seen["shardtune_gpu_seconds_total", "model_summary"] == 6
     assert seen["shardtune_studies", "running"] == 1 and seen["shardtune_runs_waiting",] == 1
     assert seen["shardtune_best_config_age_seconds",] == 0
 
@@ -49,7 +49,7 @@ def test_metrics_count_what_happened(client, clock):
 def test_old_events_and_logs_are_forgotten_and_measurements_never(client, clock):
     worker = SimulatedWorker(client).register()
     ended = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 2}}).json()["study_id"]
-    worker.report(worker.lease(), PROFILE, log_tail="profile said").raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY, log_tail="profile said").raise_for_status()
     worker.report(worker.lease(), measurement(1000), log_tail="rank said").raise_for_status()
     worker.work()
     running = client.post("/v1/studies", json=SPEC, headers={"Idempotency-Key": "job"}).json()["study_id"]
@@ -89,7 +89,7 @@ def test_backup_of_a_database_in_use_is_whole(client, database_url, tmp_path):
 def test_database_that_is_away_answers_503(clock):
     settings = Settings(database_url="postgresql://nobody@127.0.0.1:1/none")
     app = create_app(context=Context(Database(settings.database_url), settings, clock))
-    # Without its start, which would refuse this database.
+    # Without its start, which would reject this database.
     answer = TestClient(app, raise_server_exceptions=False, base_url="http://127.0.0.1", client=("127.0.0.1", 1)).get(
         "/v1/studies"
     )

@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
-from shardtune.service.process.look_ups import LookUps
+from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import addresses, deliveries
 from shardtune.service.webhooks.sending import Message, Reach, public_tls, send
@@ -132,7 +132,7 @@ def test_one_dead_receiver_delays_no_other(database_url, clock, receiver):
         assert {(entry["state"], entry["error"]) for entry in log_of(client, dead)} == {("waiting", None)}
 
 
-def test_a_message_refused_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
+def test_a_message_rejected_for_good_leaves_a_webhook_that_takes_others(service, receiver, clock):
     client, context = service
     link = hook(client, receiver.url)
 
@@ -202,7 +202,7 @@ def test_each_project_has_webhooks_of_its_own(quick_client):
 
 
 @pytest.mark.parametrize("url", HOSTILE)
-def test_hostile_addresses_are_refused(quick_client, url):
+def test_hostile_addresses_are_rejected(quick_client, url):
     answer = quick_client.post("/v1/webhooks", json={"url": url})
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "url")
     assert "password" not in answer.json()["detail"].replace("a user and password", "")

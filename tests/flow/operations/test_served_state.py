@@ -4,8 +4,8 @@ import shutil
 
 import httpx
 
+from shardtune.service.cli.local_stack import DATABASE_FILE
 from shardtune.service.cli.processes import listening_socket
-from shardtune.service.cli.stack import DATABASE_FILE
 from tests.support.warm_forks import Service
 
 

@@ -9,9 +9,9 @@ import time
 import httpx
 import pytest
 
-from shardtune.api_schemas.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
 from tests.support.replica import Replica
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker
+from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 PATIENCE_S = 5.0
 """Of a worker's heartbeat: what is answered later was not answered."""
@@ -48,10 +48,10 @@ def test_waiting_lease_request_is_answered_when_work_appears(serve, tmp_path):
     first = SimulatedWorker(client, name="a").register()
     study_id = client.post("/v1/studies", json=SPEC | {"budget": {"max_trials": 1}}).json()["study_id"]
     assert client.get("/healthz").is_success
-    profile = first.lease()
+    model_summary = first.lease()
     second = SimulatedWorker(client, name="b").register()
     assert second.lease(wait_s=0.2) is None
-    first.do(profile)
+    first.do(model_summary)
     assert second.lease(wait_s=10).study_id == study_id
 
 
@@ -88,7 +88,7 @@ def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
     answers, beats, runs = asyncio.run(wait_and_beat())
     assert set(answers) == {204} and sum(runs) > 8
     assert sorted(beats)[int(len(beats) * 0.99)] < PATIENCE_S
-    assert busy.report(lease, PROFILE).json() == {"applied": True}
+    assert busy.report(lease, MODEL_SUMMARY).json() == {"applied": True}
 
 
 def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tmp_path):
@@ -109,7 +109,7 @@ def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tm
 
 
 @pytest.mark.postgres
-def test_postgres_that_is_not_migrated_is_refused_with_the_command(empty_postgres_url, tmp_path):
+def test_postgres_that_is_not_migrated_is_rejected_with_the_command(empty_postgres_url, tmp_path):
     log = tmp_path / "service.log"
     with Replica(empty_postgres_url, log) as replica:
         assert replica.end(None) != 0

@@ -153,7 +153,7 @@ def postgres_url_client(open_service, postgres_server, postgres_template):
     return open_service(postgres_server.format(name=postgres_template))
 
 
-def test_unknown_type_of_event_is_refused(quick_client):
+def test_unknown_type_of_event_is_rejected(quick_client):
     answer = quick_client.post("/v1/webhooks", json={"url": "https://example.org", "events": ["study.nope"]})
     assert answer.status_code == 422 and "study.complete" in answer.json()["detail"]
 

@@ -5,8 +5,8 @@ import re
 import pytest
 from sqlalchemy import func, select, text
 
-from shardtune.api_schemas.hardware import MOST_DETAILS
-from shardtune.api_schemas.leases import Worker
+from shardtune.api_schemas.machines.hardware import MOST_DETAILS
+from shardtune.api_schemas.trials.leases import Worker
 from shardtune.db.queries.fingerprints import MOST_PERIODS
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, WorkerRow
@@ -160,7 +160,7 @@ def test_a_project_registers_so_many_new_things_a_minute(quick_client, clock, kn
     for number in range(5):
         assert register(number).status_code == 200
     assert register(4).status_code == 200, "what is known costs nothing"
-    refused = register(5)
-    assert (refused.status_code, refused.json()["code"]) == (429, "quota_registrations")
-    clock.turn(int(refused.headers["retry-after"]))
+    rejected = register(5)
+    assert (rejected.status_code, rejected.json()["code"]) == (429, "quota_registrations")
+    clock.turn(int(rejected.headers["retry-after"]))
     assert register(5).status_code == 200

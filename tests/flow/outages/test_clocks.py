@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.needs import missing
 from tests.support.replica import Replica
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("database_url", ["postgres"], indirect=True)]
 
@@ -46,7 +46,7 @@ def test_a_replica_an_hour_off_changes_nothing_and_says_so(clients: list[httpx.C
     other = SimulatedWorker(off, name="falls-silent").register()
     spec = SPEC | {"budget": {"max_trials": 2}}
     study_id = off.post("/v1/studies", json=spec).json()["study_id"]
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     kept, left = worker.lease(), other.lease()
     next_one, taken = SimulatedWorker(right, name="takes-over").register(), None
     # The replica ahead sweeps every 0.2 s: by its own clock every lease would have ended an hour ago.

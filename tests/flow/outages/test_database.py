@@ -30,7 +30,7 @@ class Patient(threading.Thread):
         super().__init__(name=name, daemon=True)
         self._replicas, self._turn, self.runs = replicas, 0, 0
         self.worker = SimulatedWorker(replicas.clients[0], name=name).register()
-        self.refusals: list[httpx.Response] = []
+        self.rejections: list[httpx.Response] = []
         self.over = threading.Event()
 
     def run(self) -> None:
@@ -46,7 +46,7 @@ class Patient(threading.Thread):
             try:
                 return call()
             except httpx.HTTPStatusError as error:
-                self.refusals.append(error.response)
+                self.rejections.append(error.response)
                 if error.response.status_code < 500:
                     return None  # the lease was lost meanwhile, as the protocol allows
             except httpx.TransportError:
@@ -59,7 +59,7 @@ class Patient(threading.Thread):
 
 @contextmanager
 def at_work(replicas: Replicas) -> Iterator[tuple[Patient, str]]:
-    """A worker in the middle of a study; at the end the study is complete, and every refusal told when to come again."""
+    """A worker in the middle of a study; at the end the study is complete, and every rejection told when to come again."""
     patient = Patient(replicas, "patient")
     study_id = replicas.clients[0].post("/v1/studies", json=SPEC).json()["study_id"]
     patient.start()
@@ -77,7 +77,7 @@ def at_work(replicas: Replicas) -> Iterator[tuple[Patient, str]]:
     finally:
         patient.over.set()
         patient.join(timeout=PATIENCE_S)
-    later = [answer for answer in patient.refusals if answer.status_code == 503]
+    later = [answer for answer in patient.rejections if answer.status_code == 503]
     assert {answer.json()["code"] for answer in later} <= {"database_unreachable", "database_busy"}
     assert all(int(answer.headers["retry-after"]) > 0 for answer in later)
 
@@ -95,7 +95,7 @@ def check(url: str) -> None:
     database.close()
 
 
-def test_a_database_that_hangs_is_refused_in_words_and_gone_on_with_when_it_comes_back(tmp_path: Path):
+def test_a_database_that_hangs_is_rejected_in_words_and_gone_on_with_when_it_comes_back(tmp_path: Path):
     with PostgresServer() as server:
         url = server.url.format(name="postgres")
         upgrade(url)

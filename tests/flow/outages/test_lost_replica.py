@@ -22,7 +22,7 @@ from tests.support.cut_network import HERE, CutNetwork
 from tests.support.needs import missing
 from tests.support.postgres_server import PostgresServer
 from tests.support.replica import Replica
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -58,7 +58,7 @@ class Scene:
         self.theirs = SimulatedWorker(self.at_lost, name="theirs").register()
         self.ours = SimulatedWorker(self.at_other, name="ours").register()
         self.study_id = self.at_other.post("/v1/studies", json=SPEC).json()["study_id"]
-        self.theirs.report(self.theirs.lease(), PROFILE).raise_for_status()
+        self.theirs.report(self.theirs.lease(), MODEL_SUMMARY).raise_for_status()
         self.their_lease, self.our_lease = self.theirs.lease(), self.ours.lease()
 
     def lose(self, how: Callable[[], None]) -> threading.Thread:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.access.actions import SCOPES, Action
 from tests.support.local_client import local_client
 from tests.support.page_reader import HTML, log_in
@@ -40,15 +40,15 @@ def test_every_form_and_route_goes_by_the_table(quick_client, scope):
     admin = bearer(make_key(quick_client, "admin"))
     unsafe = [a for a in addresses(quick_client.app) if a.is_unsafe and a.path not in BY_THEMSELVES]
     own = bearer(make_key(quick_client, scope, **admin))
-    refused = {a for a in unsafe if not a.is_page and _is_refused(quick_client, a, headers=own)}
+    rejected = {a for a in unsafe if not a.is_page and _is_rejected(quick_client, a, headers=own)}
     # Nobody is let in to the pages without this scope.
     token = log_in(quick_client, make_key(quick_client, "studies:read", scope, **admin)["secret"])
-    refused |= {a for a in unsafe if a.is_page and _is_refused(quick_client, a, headers=HTML, data=token)}
-    assert refused == {a for a in unsafe if not is_permitted(a, scope, *([Scope.STUDIES_READ] if a.is_page else []))}
+    rejected |= {a for a in unsafe if a.is_page and _is_rejected(quick_client, a, headers=HTML, data=token)}
+    assert rejected == {a for a in unsafe if not is_permitted(a, scope, *([Scope.STUDIES_READ] if a.is_page else []))}
     assert any(a.is_page for a in unsafe)
 
 
-def _is_refused(client, address, **sent):
+def _is_rejected(client, address, **sent):
     answer = client.request(address.method, filled(address.path), follow_redirects=False, **sent)
     assert answer.status_code < 500, answer.text
     return answer.status_code == 403 and "scope" in answer.text

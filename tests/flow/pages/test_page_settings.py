@@ -3,8 +3,8 @@
 import re
 from datetime import UTC, datetime, timedelta
 
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.service.pages.figures import relative
 from tests.support.page_reader import HTML, page, token
 from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement

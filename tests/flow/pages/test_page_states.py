@@ -4,7 +4,7 @@ from collections import Counter
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
-from shardtune.service.wording import told_apart
+from shardtune.service.wording import disambiguate
 from tests.support.page_reader import page
 from tests.support.retuning_lab import CHANGED, Lab
 from tests.support.scenarios import THREE_BACKENDS, best, run_study
@@ -62,7 +62,7 @@ def test_where_nothing_fits_no_trial_was_run_and_more_would_not_help(quick_clien
     tiny = CLUSTER.model_copy(update={"memory_gib": 0.001, "host_memory_gib": 0.002})
     study, _ = run_study(quick_client, lambda *_: measurement(1.0), cluster=tiny)
     text = page(quick_client, f"/studies/{study['study_id']}")
-    assert f"refused all {study['rejected']}, so that no trial was run" in text and "MiB" in text
+    assert f"rejected all {study['rejected']}, so that no trial was run" in text and "MiB" in text
     assert "0.97 MiB are available." in text and "Search on" not in text and "has been tried" not in text
 
 
@@ -72,7 +72,7 @@ def test_trials_that_read_alike_are_named_by_the_knob_in_which_they_differ():
         for graph, size in ((True, 2), (False, 2), (False, 4))
     ]
     told = ["DDP, micro batch 2 (static graph yes)", "DDP, micro batch 2 (static graph no)", "DDP, micro batch 4"]
-    assert told_apart.distinct(configs) == told
+    assert disambiguate.distinct(configs) == told
 
 
 def test_a_short_search_is_called_short(quick_client):
@@ -100,7 +100,7 @@ def test_what_was_tried_before_a_webhook_was_disabled_keeps_its_error(quick_clie
 
 def test_an_undecided_answer_is_called_so_on_the_home_page(quick_client):
     def behave(lease, task):
-        """Every third fresh run of a challenger is slow, and the baseline always the same."""
+        """Every third validation run of a challenger is slow, and the baseline always the same."""
         runs[lease.trial_number] += 1
         if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
             return measurement(speed_of(task.config))
@@ -113,12 +113,14 @@ def test_an_undecided_answer_is_called_so_on_the_home_page(quick_client):
     assert ">undecided</span>" in home and "baseline kept" not in home
 
 
-def test_while_fresh_runs_decide_the_fastest_of_the_search_is_not_called_the_best(quick_client):
+def test_while_validation_runs_decide_the_fastest_of_the_search_is_not_called_the_best(quick_client):
     worker = SimulatedWorker(quick_client).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    while quick_client.get(f"/v1/studies/{study_id}").json()["phase"] != "confirm":
+    while quick_client.get(f"/v1/studies/{study_id}").json()["phase"] != "final_comparison":
         assert "Fastest of the search" not in page(quick_client, f"/studies/{study_id}")
         worker.do(worker.lease())
     shown = page(quick_client, f"/studies/{study_id}")
-    assert "Fastest of the search" in shown and "fresh runs decide now" in shown and "Best so far</span>" not in shown
+    assert (
+        "Fastest of the search" in shown and "validation runs decide now" in shown and "Best so far</span>" not in shown
+    )
     assert "fastest of the search" in page(quick_client, "/")

@@ -1,4 +1,4 @@
-"""The pages over the real service in process: they answer, refuse, and say what to do."""
+"""The pages over the real service in process: they answer, reject, and say what to do."""
 
 import io
 import re
@@ -7,7 +7,7 @@ import zipfile
 import pytest
 from fastapi.testclient import TestClient
 
-from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from tests.support.page_reader import HTML, page, token
 from tests.support.scenarios import tune
 from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
@@ -131,13 +131,13 @@ def test_nothing_changes_without_the_token_of_the_browser(quick_client, study_id
     for action, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
         quick_client.post(f"/studies/{waiting}/{action}", data={"csrf": known}).raise_for_status()
         assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == state
-    refused = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": known}, headers=HTML)
-    assert refused.status_code == 409 and "create a new one" in refused.text
+    rejected = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": known}, headers=HTML)
+    assert rejected.status_code == 409 and "create a new one" in rejected.text
 
 
 def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
     SimulatedWorker(quick_client).register()
-    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "recipe": "fp32"}
+    form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "precision": "fp32"}
     form |= {"sequence_length": "64", "global_batch": "7", "max_trials": "4"}
     wrong = quick_client.post("/new", data=form, headers=HTML)
     assert wrong.status_code == 422 and "global_batch (7)" in wrong.text and 'value="7"' in wrong.text
@@ -177,8 +177,8 @@ def test_a_study_of_the_form_has_the_limits_and_the_objective_that_were_typed(qu
     assert spec["space"]["knobs"] == {"micro_batch": [1, 2], "bucket_cap_mb": {"min": None, "max": 100}}
     assert spec["wait_for_worker_s"] == 7200
     for wrong, says in (({"knobs": '{"bucket": 1}'}, "did you mean"), ({"memory_headroom": "95"}, "such as 5")):
-        refused = quick_client.post("/new", data=form | wrong, headers=HTML)
-        assert refused.status_code == 422 and says in refused.text and "<details open>" in refused.text
+        rejected = quick_client.post("/new", data=form | wrong, headers=HTML)
+        assert rejected.status_code == 422 and says in rejected.text and "<details open>" in rejected.text
 
 
 def test_what_the_form_keeps_free_is_what_the_calculator_leaves(quick_client):
@@ -200,14 +200,14 @@ def test_quotas_are_shown_and_told(quick_client):
     assert "Project default: 0 of 3 studies running; " in page(quick_client, "/new")
 
 
-def test_the_calculator_says_which_recipe_the_hardware_has(quick_client):
+def test_the_calculator_says_which_precision_the_hardware_has(quick_client):
     with_a100 = page(quick_client, "/new?model=gpt2&hardware=A100-SXM-80GB&sequence_length=1024")
-    assert "recipe (auto): bf16-mixed" in with_a100 and "<option selected>auto" in with_a100
-    stated = page(quick_client, "/new?model=gpt2&hardware=V100-SXM2-16GB&sequence_length=1024&recipe=bf16-mixed")
+    assert "precision (auto): bf16-mixed" in with_a100 and "<option selected>auto" in with_a100
+    stated = page(quick_client, "/new?model=gpt2&hardware=V100-SXM2-16GB&sequence_length=1024&precision=bf16-mixed")
     assert "V100-SXM2-16GB only emulates bfloat16; state fp32" in stated
     emulating = FINGERPRINT.model_copy(update={"native_dtypes": "float32"})
     SimulatedWorker(quick_client, fingerprint=emulating).register()
-    assert "recipe (auto): fp32, because simulated only emulates" in page(quick_client, "/new?hardware=worker:sim")
+    assert "precision (auto): fp32, because simulated only emulates" in page(quick_client, "/new?hardware=worker:sim")
 
 
 def test_the_stream_tells_of_the_end_once(quick_client, study_id):
@@ -239,9 +239,9 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
 
 def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     form = {"csrf": token(quick_client), "name": "nightly", "cron": "61 2 * * *", "timezone": "Europe/Berlin"}
-    refused = quick_client.post("/schedules", data=form, headers=HTML)
-    assert refused.status_code == 422 and "cannot be read: bad minute" in refused.text
-    assert 'value="61 2 * * *"' in refused.text
+    rejected = quick_client.post("/schedules", data=form, headers=HTML)
+    assert rejected.status_code == 422 and "cannot be read: bad minute" in rejected.text
+    assert 'value="61 2 * * *"' in rejected.text
     form |= {"cron": "30 2 * * *", "planned_gpu_hours": "5", "likely_gain": "3"}
     assert quick_client.post("/schedules", data=form, headers=HTML, follow_redirects=False).status_code == 303
     shown = page(quick_client, "/schedules")

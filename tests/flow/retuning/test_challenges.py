@@ -29,7 +29,7 @@ class Noisy:
 
 
 def decisions(client, key):
-    found = client.get("/v1/best:history", params={"case_key": key}).json()["decisions"]
+    found = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     return [entry["action"] for entry in found]
 
 
@@ -37,20 +37,20 @@ def decisions(client, key):
 def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fingerprint(client):
     lab = Lab(client)
     full = sum(lab.study(best(client)["study_id"])["trials"].values())
-    full += client.get(f"/v1/studies/{best(client)['study_id']}/best").json()["promotion"]["runs"]
+    full += client.get(f"/v1/studies/{best(client)['study_id']}/best").json()["final_comparison"]["runs"]
     before, lab.fingerprint = best(client), CHANGED
     found, runs = lab.retune()
     assert (found["state"], found["outcome"]) == ("ended", "kept"), found["reason"]
     assert found["search_study_id"] is None and 0 < sum(runs) <= full / 3, (runs, full)
     after = best(client)
     assert after["fingerprint"]["kernel"] == "6.2" and after["freshness"] == "fresh"
-    assert after["case_key"] != before["case_key"] and after["best"]["config"] == before["best"]["config"]
+    assert after["target_key"] != before["target_key"] and after["best"]["config"] == before["best"]["config"]
     assert after["renewed"]["recommendation_id"] == before["recommendation_id"]
     assert after["renewed"]["verdict"] == "confirmed" and after["confidence"]["level"] == "high"
-    by_old_key = best(client, case_key=before["case_key"])
-    assert by_old_key == after | {"asked_key": before["case_key"]}
-    assert decisions(client, after["case_key"]) == ["renewed", "proposed"]
-    assert decisions(client, before["case_key"]) == ["superseded", "served", "proposed"]
+    by_old_key = best(client, target_key=before["target_key"])
+    assert by_old_key == after | {"asked_key": before["target_key"]}
+    assert decisions(client, after["target_key"]) == ["renewed", "proposed"]
+    assert decisions(client, before["target_key"]) == ["superseded", "served", "proposed"]
     assert lab.events(found["challenge_study_id"]) == ["best.renewed"]
 
 
@@ -69,7 +69,7 @@ def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
     assert after["best"]["config"]["strategy"]["kind"] == "ddp" and after["study_id"] == search["study_id"]
     assert after["fingerprint"]["kernel"] == "6.2" and after["renewed"] is None
     assert lab.events(search["study_id"]) == ["best.replaced"]
-    back = decide(client, before["case_key"], "rollback").json()
+    back = decide(client, before["target_key"], "rollback").json()
     assert back["answer"]["result"]["best"]["config"] == before["best"]["config"]
     assert best(client)["best"]["config"] == before["best"]["config"] and best(client)["is_pinned"]
 
@@ -80,7 +80,7 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_c
     lab.tune(**TWO_BACKENDS)
     before, lab.fingerprint = best(quick_client), CHANGED
     if consent == "pinned":
-        decide(quick_client, before["case_key"], "pin").raise_for_status()
+        decide(quick_client, before["target_key"], "pin").raise_for_status()
     else:
         quick_client.put("/v1/projects/default", json={"requires_approval": True})
     lab.speed = ddp_is_fastest
@@ -90,7 +90,7 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_c
     assert held["best"]["config"] == before["best"]["config"] and held["freshness"] == "fresh"
     assert held["fingerprint"]["kernel"] == "6.2" and held["is_pinned"] == (consent == "pinned")
     assert lab.events(found["search_study_id"]) == ["best.proposed"]
-    decide(quick_client, held["case_key"], "approve").raise_for_status()
+    decide(quick_client, held["target_key"], "approve").raise_for_status()
     assert best(quick_client)["best"]["config"]["strategy"]["kind"] == "ddp"
 
 
@@ -114,7 +114,7 @@ def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
     assert found["outcome"] == "inconclusive" and "could not be shown" in found["reason"]
     after = best(quick_client)
     assert after["recommendation_id"] == before["recommendation_id"]
-    assert decisions(quick_client, before["case_key"])[0] == "inconclusive"
+    assert decisions(quick_client, before["target_key"])[0] == "inconclusive"
 
 
 @pytest.mark.answered
@@ -126,9 +126,9 @@ def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_clien
     again, runs = lab.retune("schedule")
     assert (first["outcome"], again["outcome"]) == ("kept", "kept") and sum(runs) <= 10
     after = best(quick_client)
-    assert after["case_key"] == before["case_key"] and after["study_id"] == again["challenge_study_id"]
+    assert after["target_key"] == before["target_key"] and after["study_id"] == again["challenge_study_id"]
     assert after["renewed"]["study_id"] == before["study_id"], "what it goes back to, however often it was renewed"
-    assert decide(quick_client, after["case_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
+    assert decide(quick_client, after["target_key"], "rollback").json()["study_id"] == first["challenge_study_id"]
 
 
 @pytest.mark.answered
@@ -163,5 +163,5 @@ def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     lab.work()
     in_threads(lambda _: challenge_steps.advance(lab.context, row), range(4))
     assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
-    assert decisions(client, best(client)["case_key"]) == ["renewed", "proposed"]
+    assert decisions(client, best(client)["target_key"]) == ["renewed", "proposed"]
     assert len(client.get("/v1/studies").json()["studies"]) == 2

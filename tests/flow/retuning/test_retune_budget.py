@@ -7,12 +7,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
-from shardtune.api_schemas.cases import Case
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, LeaseRequest
-from shardtune.api_schemas.retunes import RetuneCause, RetunePolicy
+from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import AttemptRow
 from shardtune.service.access import retune_budget
@@ -65,15 +65,15 @@ def case_like(session, known, index):
             session.flush()
             session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
     case = Case(study.spec.model, workload, study.cluster)
-    key = case.case_key(study.fingerprint.value)
+    key = case.target_key(study.fingerprint.value)
     answer = serving.answer.model_copy(update={"workload": workload})
-    session.add(copied(serving, id=f"rec-{index}", case_key=key, study_id=there.id, answer=answer))
+    session.add(copied(serving, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
     session.flush()
     session.add(
         copied(
             known,
-            case_key=key,
-            case_key_without_fingerprint=case.case_key_without_fingerprint,
+            target_key=key,
+            target_key_without_fingerprint=case.target_key_without_fingerprint,
             serving_id=f"rec-{index}",
         )
     )
@@ -83,7 +83,7 @@ def case_like(session, known, index):
 def cases(context, key, count):
     """What is served and others like it, each used less than the one before; their keys in that order."""
     with context.db.write() as session:
-        known = session.get(ServedCaseRow, ("default", key))
+        known = session.get(TuningTargetRow, ("default", key))
         made = [key, *(case_like(session, known, index) for index in range(1, count))]
         uses = {name: (7 * index) % count for index, name in enumerate(made)}
         retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
@@ -99,30 +99,30 @@ def run_a_day(context, worker):
 def test_one_project_s_retunes_do_not_hold_up_another_s(service):
     """The one live worker is busy with the first project's."""
     client, context, _ = service
-    key = best(client)["case_key"]
+    key = best(client)["target_key"]
     client.put("/v1/projects/b", json={}).raise_for_status()
     now = context.now()
     with context.db.write() as session:
-        known = session.get(ServedCaseRow, ("default", key))
+        known = session.get(TuningTargetRow, ("default", key))
         study_id = known.serving.study_id
         session.add(copied(known, project_id="b", uses=0))
         session.flush()
         for name in ("default", "b"):
-            queue.request(session, project_id=name, case_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now)
+            queue.request(session, project_id=name, target_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now)
     assert queue.start_due(context, lambda _context, _row: study_id) == 2
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_used_first(service, clock):
     client, context, _ = service
-    by_use = cases(context, best(client)["case_key"], 50)
+    by_use = cases(context, best(client)["target_key"], 50)
     worker = SimulatedWorker(client, fingerprint=CHANGED).register()
     watch_staleness.watch(context)
     clock.turn(context.settings.fingerprint_debounce_s)
     worker.register()
     watch_staleness.watch(context)
     asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
-    assert sorted(row["case_key"] for row in asked) == sorted(by_use)
+    assert sorted(row["target_key"] for row in asked) == sorted(by_use)
     assert {tuple(fields_of(row)) for row in asked} == {("kernel",)}
     for _ in range(DAYS):
         run_a_day(context, worker)
@@ -130,7 +130,7 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     with context.db.read() as session:
         rows = session.scalars(select(RetuneRow).order_by(RetuneRow.started_at, RetuneRow.id)).all()
         begun = [row for row in rows if row.started_at is not None]
-        assert 2 * DAYS <= len(begun) < 50 and {row.case_key for row in begun} == set(by_use[: len(begun)])
+        assert 2 * DAYS <= len(begun) < 50 and {row.target_key for row in begun} == set(by_use[: len(begun)])
         assert {row.outcome for row in begun if row.state == "ended"} == {"kept"}
         spent = defaultdict(float)
         for attempt in session.scalars(select(AttemptRow).where(AttemptRow.started_at >= rows[0].created_at)):
@@ -143,7 +143,7 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
 def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, clock):
     client, context, _ = service
     workers = [SimulatedWorker(client, name=f"second-{n}").register() for n in range(2)]
-    for key in cases(context, best(client)["case_key"], 2):
+    for key in cases(context, best(client)["target_key"], 2):
         ask(context, key)
     queue.start_due(context, challenge_steps.start)
     with context.db.read() as session:
@@ -168,7 +168,7 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
     client, context, _worker = service
     with context.db.write() as session:
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
-    retune_id = ask(context, best(client)["case_key"])
+    retune_id = ask(context, best(client)["target_key"])
     assert queue.start_due(context, challenge_steps.start) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
@@ -202,7 +202,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     client, context, _ = service
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
     client.post("/v1/schedules", json=spec).raise_for_status()
-    retune_id = ask(context, best(client)["case_key"])
+    retune_id = ask(context, best(client)["target_key"])
     queue.start_due(context, challenge_steps.start)
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
@@ -226,7 +226,7 @@ def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
 def background(service):
     """A retune's study, begun."""
     client, context, worker = service
-    ask(context, best(client)["case_key"])
+    ask(context, best(client)["target_key"])
     assert queue.start_due(context, challenge_steps.start) == 1
     return client, context, worker
 
@@ -250,7 +250,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
     spare_app.state.context = context = Context(Database(database_url), settings, clock)
     with local_client(spare_app) as client:
         worker = SimulatedWorker(client).register()
-        ask(context, best(client)["case_key"])
+        ask(context, best(client)["target_key"])
         queue.start_due(context, challenge_steps.start)
         lease = worker.lease()
         assert worker.heartbeat(lease)["action"] == "continue"
@@ -267,9 +267,9 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
 
 def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     client, context, _ = service
-    key = best(client)["case_key"]
+    key = best(client)["target_key"]
     for _ in range(3):
-        best(client, case_key=key)
+        best(client, target_key=key)
     counts = context.uses.take()
     assert counts == {("default", key): 4}
     assert context.uses.take() == {}

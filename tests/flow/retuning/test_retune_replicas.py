@@ -76,7 +76,7 @@ def until(condition: Callable[[], Any], seconds: float, what: str, replicas: Rep
 
 def served(replicas: Replicas) -> Any:
     recommended = replicas.get("/v1/recommendations", state="serving")["recommendations"]
-    return [replicas.get("/v1/best", case_key=item["case_key"]) for item in recommended]
+    return [replicas.get("/v1/best", target_key=item["target_key"]) for item in recommended]
 
 
 @pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
@@ -89,12 +89,12 @@ def test_a_rolling_change_is_one_event_and_one_retune_that_challenges_the_incumb
             time.sleep(DEBOUNCE_S / 10)
             assert not replicas.get("/v1/retunes")["retunes"]
             node.restart(NEW)
-        key = before["case_key"]
-        is_stale = lambda: replicas.get("/v1/best", case_key=key)["freshness"] == "stale"  # noqa: E731
+        key = before["target_key"]
+        is_stale = lambda: replicas.get("/v1/best", target_key=key)["freshness"] == "stale"  # noqa: E731
         until(is_stale, DEBOUNCE_S, "stale within the debounce", replicas)
-        assert replicas.get("/v1/best", case_key=key)["changed_fields"] == ["driver"]
+        assert replicas.get("/v1/best", target_key=key)["changed_fields"] == ["driver"]
         (retune,) = until(lambda: replicas.get("/v1/retunes")["retunes"], DEBOUNCE_S + 10, "asked for", replicas)
-        assert (retune["case_key"], retune["cause"], fields_of(retune)) == (key, "fingerprint", ["driver"])
+        assert (retune["target_key"], retune["cause"], fields_of(retune)) == (key, "fingerprint", ["driver"])
         path = f"/v1/retunes/{retune['retune_id']}"
         ended = until(lambda: (r := replicas.get(path))["state"] == "ended" and r, 90, "it ends", replicas)
         time.sleep(2 * DEBOUNCE_S)
@@ -103,15 +103,15 @@ def test_a_rolling_change_is_one_event_and_one_retune_that_challenges_the_incumb
     challenge = replicas.get(f"/v1/studies/{ended['challenge_study_id']}")
     assert challenge["study_id"] != first and ended["search_study_id"] is None
     assert challenge["fingerprint"]["driver"] == NEW.driver
-    after = replicas.get("/v1/best", case_key=key)
+    after = replicas.get("/v1/best", target_key=key)
     assert after["freshness"] == "fresh" and after["study_id"] == challenge["study_id"]
     assert after["fingerprint"]["driver"] == NEW.driver and after["fingerprint"]["overridden"] == ["driver"]
     assert after["best"]["config"] == before["best"]["config"]
-    history = replicas.get("/v1/best:history", case_key=key)["decisions"]
+    history = replicas.get("/v1/best:history", target_key=key)["decisions"]
     assert [entry["action"] for entry in history].count("stale") == 1
     # Three processes took the steps of the retune, each many times.
     studies = replicas.get("/v1/studies", limit=100)["studies"]
     made = [study["system_study"]["kind"] for study in studies if study["system_study"] is not None]
     assert made == ["challenge"] and [entry["action"] for entry in history].count("renewed") <= 1
-    after_history = replicas.get("/v1/best:history", case_key=after["case_key"])["decisions"]
+    after_history = replicas.get("/v1/best:history", target_key=after["target_key"])["decisions"]
     assert [entry["action"] for entry in after_history].count("renewed") == 1

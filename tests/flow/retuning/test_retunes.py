@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from shardtune.api_schemas.retunes import Gain, RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.retunes import Gain, RetuneOutcome, RetuneState
 from shardtune.db.queries import retunes as rows
 from shardtune.service.http.errors import Invalid
 from shardtune.service.retuning import challenge_steps, driver, queue, records
@@ -18,7 +18,7 @@ from tests.support.simulated_worker import SimulatedWorker
 def case(client):
     """A served recommendation, where a test is marked `answered`: its context, its key and the study that found it."""
     served = best(client)
-    return client.app.state.context, served["case_key"], served["study_id"]
+    return client.app.state.context, served["target_key"], served["study_id"]
 
 
 @pytest.mark.answered
@@ -26,7 +26,7 @@ def test_many_causes_make_one_retune_of_a_case(client, case):
     context, key, _ = case
     first = ask(context, key, wait_s=60, changes=[change("driver")])
     in_threads(lambda _: ask(context, key, wait_s=120, changes=[change("driver", "later"), change("nccl")]), range(4))
-    (found,) = client.get("/v1/retunes", params={"case_key": key}).json()["retunes"]
+    (found,) = client.get("/v1/retunes", params={"target_key": key}).json()["retunes"]
     assert (found["retune_id"], found["state"], found["cause"]) == (first, "queued", "fingerprint")
     assert found["changes"] == [
         {"field": "driver", "was": "old", "now": "later", "effect": "stale"},
@@ -61,10 +61,10 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key)
 
-    def refuse(*_):
+    def reject(*_):
         raise Invalid("no_worker", "no worker is registered")
 
-    assert queue.start_due(context, refuse) == 0
+    assert queue.start_due(context, reject) == 0
     found = client.get(f"/v1/retunes/{retune_id}").json()
     assert (found["state"], found["reason"]) == ("queued", "waits: no worker is registered")
     clock.turn(600)
@@ -76,16 +76,18 @@ def test_the_most_used_recommendation_goes_first(client, case):
     context, key, study_id = case
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
     other = next(
-        row["case_key"] for row in client.get("/v1/recommendations").json()["recommendations"] if row["case_key"] != key
+        row["target_key"]
+        for row in client.get("/v1/recommendations").json()["recommendations"]
+        if row["target_key"] != key
     )
     ask(context, key)
     ask(context, other)
     with context.db.write() as session:
         rows.add_uses(session, {("default", other): 3})
     started = []
-    queue.start_due(context, lambda _, row: started.append(row.case_key) or study_id)
+    queue.start_due(context, lambda _, row: started.append(row.target_key) or study_id)
     assert started == [other]
-    (waiting,) = client.get("/v1/retunes", params={"case_key": key}).json()["retunes"]
+    (waiting,) = client.get("/v1/retunes", params={"target_key": key}).json()["retunes"]
     assert waiting["reason"] == "waits for 1 running retunes: one at a time for each live worker"
 
 
@@ -151,21 +153,21 @@ def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, cas
     retune_id = ask(context, key)
 
     def while_it_starts(_, row):
-        refused = cancel(client, row.id)
-        assert (refused.status_code, refused.json()["code"]) == (409, "retune_starting")
+        rejected = cancel(client, row.id)
+        assert (rejected.status_code, rejected.json()["code"]) == (409, "retune_starting")
         return study_id
 
     assert queue.start_due(context, while_it_starts) == 1
     with context.db.write() as session:
         records.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
-    refused = cancel(client, retune_id)
-    assert (refused.status_code, refused.json()["code"]) == (409, "retune_ended")
+    rejected = cancel(client, retune_id)
+    assert (rejected.status_code, rejected.json()["code"]) == (409, "retune_ended")
     assert cancel(client, "retune-none").json()["code"] == "unknown_retune"
 
 
 @pytest.mark.answered
 def test_the_page_cancels_a_retune(quick_client, context):
-    retune_id = ask(context, best(quick_client)["case_key"])
+    retune_id = ask(context, best(quick_client)["target_key"])
     shown = quick_client.get("/schedules", headers={"accept": "text/html"}).text
     assert f"/schedules/retunes/{retune_id}/cancel" in shown
     data = {"csrf": token(quick_client)}

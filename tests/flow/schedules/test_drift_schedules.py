@@ -51,7 +51,7 @@ def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
 @pytest.mark.answered(worker="sim-0")
 def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client, clock):
     fleet = Fleet(client, clock)
-    context, key = fleet.context, best(client)["case_key"]
+    context, key = fleet.context, best(client)["target_key"]
     daily = Context(context.db, context.settings.model_copy(update={"canary_period_s": float(DAY_S)}), clock)
 
     def periods():
@@ -61,7 +61,7 @@ def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)
     assert periods() == [[], [("default", key, DAY_S)]]
-    drift = make(client, trigger="drift", cases={"case_keys": [key]})
+    drift = make(client, trigger="drift", cases={"target_keys": [key]})
     assert periods() == [[("default", key, None)]] * 2
     act(client, drift, "pause")
     assert periods() == [[], []]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.retunes import RetuneOutcome
+from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 from shardtune.db.queries import retunes as rows
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
@@ -42,10 +42,10 @@ def test_the_same_request_makes_one_schedule(quick_client):
         ({"timezone": "Berlin"}, "timezone", "did you mean Europe/Berlin"),
         ({"windows": ["night"]}, "windows", "22:00-06:00"),
         ({"trigger": "manual"}, "cron", "leave it out"),
-        ({"cases": {"case_keys": ["0" * 32]}}, "cases.case_keys", "GET /v1/recommendations"),
+        ({"cases": {"target_keys": ["0" * 32]}}, "cases.target_keys", "GET /v1/recommendations"),
     ],
 )
-def test_wrong_schedules_are_refused(quick_client, changes, field, remedy):
+def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
     answer = quick_client.post("/v1/schedules", json=NIGHTLY | changes)
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
@@ -55,12 +55,12 @@ def test_wrong_schedules_are_refused(quick_client, changes, field, remedy):
 def test_a_tick_asks_for_the_cases_it_selects(client, clock):
     context = client.app.state.context
     tune(client)
-    key = best(client)["case_key"]
+    key = best(client)["target_key"]
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
-    every, one, none = make(client), make(client, cases={"case_keys": [key]}), make(client, cases={"model": "gpt2"})
+    every, one, none = make(client), make(client, cases={"target_keys": [key]}), make(client, cases={"model": "gpt2"})
     clock.turn(2 * 3600)
     assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
-    assert {row["case_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
+    assert {row["target_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
     assert len(retunes(client)) == 2
     (found,) = read(client, one)["last_ticks"]
     assert (found["state"], found["cases"], found["kind"]) == ("started", 1, "cron")
@@ -121,14 +121,14 @@ def end(client, retune):
 def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
     context = client.app.state.context
     tune(client)
-    key = best(client)["case_key"]
+    key = best(client)["target_key"]
 
     def ask():
         with context.db.write() as session:
             row = queue.request(
                 session,
                 project_id="default",
-                case_key=key,
+                target_key=key,
                 cause="fingerprint",
                 not_before=context.now(),
                 now=context.now(),

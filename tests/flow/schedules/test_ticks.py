@@ -7,11 +7,11 @@ from zoneinfo import ZoneInfo
 import pytest
 from sqlalchemy import select
 
-from shardtune.api_schemas.retunes import RetuneOutcome, RetuneState
-from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
+from shardtune.api_schemas.retuning.schedules import ScheduleSpec
 from shardtune.db.queries import keys
 from shardtune.db.session import Database
-from shardtune.db.tables.best import ServedCaseRow
+from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
@@ -114,13 +114,13 @@ def replicas(database_url):
         served = best(client)
     with Replicas(database_url, clock) as four:
         with four.contexts[0].db.write() as session:
-            known = session.get(ServedCaseRow, ("default", served["case_key"]))
-            copied = {c.key: getattr(known, c.key) for c in ServedCaseRow.__table__.columns if c.key != "project_id"}
+            known = session.get(TuningTargetRow, ("default", served["target_key"]))
+            copied = {c.key: getattr(known, c.key) for c in TuningTargetRow.__table__.columns if c.key != "project_id"}
             for season in SEASONS:
                 for name in SPECS:
                     project_id = f"{season}-{name}"
                     keys.put_project(session, project_id, clock())
-                    session.add(ServedCaseRow(project_id=project_id, **copied))
+                    session.add(TuningTargetRow(project_id=project_id, **copied))
         yield four, clock
         assert four.errors == []
 

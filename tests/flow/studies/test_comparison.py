@@ -43,7 +43,7 @@ def test_studies_of_different_workloads_are_no_ratio_of_each_other(quick_client)
     first, second = best(quick_client)["study_id"], tune(quick_client, worker="sim-2", **OTHER)
     listed = quick_client.get("/v1/recommendations").json()["recommendations"]
     # Of the same moment, since the clock stands still: in no order.
-    key = next(one["case_key"] for one in listed if one["study_id"] == second)
+    key = next(one["target_key"] for one in listed if one["study_id"] == second)
     found = compared(quick_client, first, second, key, "study-none")
     assert [side["study_id"] for side in found["configs"]] == [first, second, second]
     assert (found["is_one_subject"], found["not_found"]) == (False, ["study-none"])
@@ -54,7 +54,7 @@ def test_studies_of_different_workloads_are_no_ratio_of_each_other(quick_client)
 @pytest.mark.answered
 def test_a_retune_is_compared_by_the_study_that_measured_it(quick_client, context, clock):
     served = best(quick_client)
-    retune = ask(context, served["case_key"])
+    retune = ask(context, served["target_key"])
     assert compared(quick_client, retune)["not_found"] == [retune], "nothing is measured yet"
     queue.start_due(context, lambda *_: served["study_id"])
     (side,) = compared(quick_client, retune)["configs"]

@@ -53,21 +53,21 @@ def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client
     delete(quick_client, second, withdraw=True).raise_for_status()
     found = quick_client.get("/v1/best", params=ASK).json()
     assert found["study_id"] == first
-    decisions = quick_client.get("/v1/best:history", params={"case_key": found["case_key"]}).json()["decisions"]
+    decisions = quick_client.get("/v1/best:history", params={"target_key": found["target_key"]}).json()["decisions"]
     assert [one["action"] for one in decisions[:2]] == ["rolled_back", "withdrawn"]
-    refused = decide(quick_client, found["case_key"], "rollback")
-    assert refused.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
+    rejected = decide(quick_client, found["target_key"], "rollback")
+    assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
 
 
 def test_with_the_only_answer_withdrawn_nothing_is_known_and_the_case_is_resolved_anew(quick_client):
     study_id = tune(quick_client)
-    key = quick_client.get("/v1/best", params=ASK).json()["case_key"]
+    key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
     delete(quick_client, study_id, withdraw=True).raise_for_status()
     assert quick_client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     anew = quick_client.post("/v1/best:resolve", json={"study": SPEC})
     assert anew.status_code == 202 and anew.json()["study"]["study_id"] != study_id
     quick_client.post(f"/v1/studies/{study_id}:undelete").raise_for_status()
-    again = quick_client.get("/v1/recommendations", params={"case_key": key}).json()["recommendations"][0]
+    again = quick_client.get("/v1/recommendations", params={"target_key": key}).json()["recommendations"][0]
     approved = decide(quick_client, key, "approve", recommendation_id=again["recommendation_id"])
     assert approved.json()["state"] == "serving"
 

@@ -3,17 +3,17 @@
 import pytest
 from sqlalchemy import text
 
-from shardtune.api_schemas.diagnosis import MemoryMoment
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.hardware import MeasuredHardware
-from shardtune.api_schemas.leases import TASK_KINDS, TraceTask
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
+from shardtune.api_schemas.trials.diagnosis import MemoryMoment
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import TASK_KINDS, TraceTask
 from shardtune.service.lifecycle import expiry
 from tests.support.page_reader import HTML, page, token
 from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure, measurement
 
 NEW = {"task_kinds": TASK_KINDS}
 RATES = MeasuredHardware(bf16_flops=1e11, fp32_flops=1e11, copy_bytes_per_s=1e10, launch_s=1e-5)
-BUDGET = {"max_trials": 2, "max_pairs": 7, "restart_check": False}
+BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
 
 
 def create(client, **changes):
@@ -165,21 +165,21 @@ def test_a_worker_of_an_older_release_gets_none(quick_client, ended):
     assert SimulatedWorker(quick_client, name="new", **NEW).register().lease() is not None
 
 
-def test_what_cannot_be_traced_is_refused_with_the_reason(quick_client, ended):
+def test_what_cannot_be_traced_is_rejected_with_the_reason(quick_client, ended):
     _, path = ended
 
-    def refused(method, end, base=path):
+    def rejected(method, end, base=path):
         answer = quick_client.request(method, f"{base}/trials/{end}")
         return answer.status_code, answer.json()["code"]
 
-    assert refused("GET", "0/diagnosis") == (404, "unknown_diagnosis")
-    assert refused("GET", "99/diagnosis") == refused("POST", "99:diagnose") == (404, "unknown_trial")
-    assert refused("POST", "0:diagnose", "/v1/studies/none") == (404, "unknown_study")
+    assert rejected("GET", "0/diagnosis") == (404, "unknown_diagnosis")
+    assert rejected("GET", "99/diagnosis") == rejected("POST", "99:diagnose") == (404, "unknown_trial")
+    assert rejected("POST", "0:diagnose", "/v1/studies/none") == (404, "unknown_study")
     running = f"/v1/studies/{create(quick_client)}"
-    assert refused("POST", "0:diagnose", running) == (404, "unknown_trial")
+    assert rejected("POST", "0:diagnose", running) == (404, "unknown_trial")
     SimulatedWorker(quick_client, name="second", **NEW).register().work(at_most=100)
     quick_client.delete(path).raise_for_status()
-    assert refused("POST", "0:diagnose") == (409, "study_deleted")
+    assert rejected("POST", "0:diagnose") == (409, "study_deleted")
 
 
 def test_a_running_study_is_not_disturbed(quick_client):
@@ -191,7 +191,7 @@ def test_a_running_study_is_not_disturbed(quick_client):
     assert (answer.status_code, answer.json()["code"]) == (409, "study_running")
 
 
-def test_a_report_of_another_kind_is_refused(quick_client, ended):
+def test_a_report_of_another_kind_is_rejected(quick_client, ended):
     worker, path = ended
     quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
     lease = worker.lease()

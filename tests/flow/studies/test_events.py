@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from shardtune.api_schemas.events import EVENT_TYPES
+from shardtune.api_schemas.notifications.events import EVENT_TYPES
 from shardtune.service.lifecycle import expiry
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker, measurement
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 SSE = {"accept": "text/event-stream"}
 
@@ -82,7 +82,7 @@ def test_stream_of_an_ended_study_resumes_after_the_last_id_and_ends(client, stu
 def test_a_lost_attempt_and_its_retry_are_told(quick_client, context, clock):
     worker = SimulatedWorker(quick_client).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    worker.report(worker.lease(), PROFILE).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     worker.lease()
     clock.turn(context.settings.lease_s + 1)
     expiry.sweep(context)
@@ -93,7 +93,7 @@ def test_a_lost_attempt_and_its_retry_are_told(quick_client, context, clock):
 
 
 @pytest.mark.parametrize("wrong", ["x", "-1", "99999999999", "1.5"])
-def test_bad_last_event_id_is_refused(quick_client, wrong):
+def test_bad_last_event_id_is_rejected(quick_client, wrong):
     SimulatedWorker(quick_client).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     answer = quick_client.get(f"/v1/studies/{study_id}/events", headers=SSE | {"last-event-id": wrong})

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import TASK_KINDS
 from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis, failure
 
 
@@ -13,7 +13,7 @@ from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis, fai
 def worker(http):
     """One that has measured a study of two trials."""
     worker = SimulatedWorker(http, task_kinds=TASK_KINDS).register()
-    budget = {"max_trials": 2, "max_pairs": 7, "restart_check": False}
+    budget = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
     http.post("/v1/studies", json=SPEC | {"budget": budget}).raise_for_status()
     worker.work()
     return worker

@@ -1,4 +1,4 @@
-"""Exports over HTTP: the form is chosen, what is lost is said, and what cannot be is refused."""
+"""Exports over HTTP: the form is chosen, what is lost is said, and what cannot be is rejected."""
 
 import pytest
 from fastapi.testclient import TestClient
@@ -27,12 +27,12 @@ def test_each_form_has_its_files_and_says_what_is_lost(quick_client: TestClient,
         assert release in answer["release"] and answer["lossy"]
 
 
-def test_an_unknown_form_is_refused_with_those_that_are(quick_client: TestClient, exported: str) -> None:
+def test_an_unknown_form_is_rejected_with_those_that_are(quick_client: TestClient, exported: str) -> None:
     answer = quick_client.get(exported, params={"format": "megatron"})
     assert answer.status_code == 422 and "torchtitan" in answer.text
 
 
-def test_a_consumer_without_the_backend_is_refused(quick_client: TestClient, exported: str) -> None:
+def test_a_consumer_without_the_backend_is_rejected(quick_client: TestClient, exported: str) -> None:
     trials = quick_client.get(exported.replace("export", "trials")).json()
     rows = trials if isinstance(trials, list) else next(value for value in trials.values() if isinstance(value, list))
     zero = next(trial["number"] for trial in rows if trial["config"]["strategy"]["kind"] == "zero")

@@ -41,7 +41,7 @@ def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     assert after["state"] == "complete" and sum(after["trials"].values()) == 14
     assert [t["config"] for t in trials_of(client, study_id)[:8]] == [t["config"] for t in trials]
     assert after["result"]["speedup"]["pairs"] >= 7
-    assert after["result"]["promotion"]["runs"] == before["result"]["promotion"]["runs"] + runs - 6
+    assert after["result"]["final_comparison"]["runs"] == before["result"]["final_comparison"]["runs"] + runs - 6
     best = client.get("/v1/recommendations").json()["recommendations"]
     assert [entry["state"] for entry in best] == ["serving", "retired"] and best[0]["study_id"] == study_id
     told = client.get(f"/v1/studies/{study_id}/events?limit=500").json()["events"]
@@ -57,18 +57,18 @@ def test_running_study_gets_more_in_any_phase(quick_client):
     extend(quick_client, study_id, add_trials=1).raise_for_status()
     for _ in range(1 + 9 + 3):
         worker.do(worker.lease())
-    assert read(quick_client, study_id)["phase"] == "confirm"
+    assert read(quick_client, study_id)["phase"] == "final_comparison"
     extended = extend(quick_client, study_id, add_trials=2).json()
     assert (extended["phase"], extended["spec"]["budget"]["max_trials"]) == ("search", 11)
     lease = worker.lease()
-    assert lease.trial_number == 9, "the promotion begins anew after the search"
+    assert lease.trial_number == 9, "the final comparison begins anew after the search"
     worker.do(lease)
     worker.work()
     study = read(quick_client, study_id)
     assert sum(study["trials"].values()) == 11 and study["result"]["speedup"]["pairs"] >= 7
 
 
-def test_a_fresh_run_under_way_ends_without_counting(quick_client):
+def test_a_validation_run_under_way_ends_without_counting(quick_client):
     worker = SimulatedWorker(quick_client).register()
     study_id = create(quick_client, **THREE_BACKENDS)
     for _ in range(1 + 8):
@@ -78,12 +78,12 @@ def test_a_fresh_run_under_way_ends_without_counting(quick_client):
     worker.do(fresh)
     worker.work()
     result = read(quick_client, study_id)["result"]
-    assert result["promotion"]["runs"] == 1 + 4 + 4 + 14 and result["speedup"]["pairs"] == 7
+    assert result["final_comparison"]["runs"] == 1 + 4 + 4 + 14 and result["speedup"]["pairs"] == 7
 
 
-def test_more_pairs_alone_go_on_with_the_last_promotion(quick_client):
+def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
     def behave(lease, task):
-        """In the promotion every third fresh run of a challenger is slow, and the baseline always the same."""
+        """In the final comparison every third validation run of a challenger is slow, and the baseline always the same."""
         runs[lease.trial_number] = runs.get(lease.trial_number, 0) + 1
         if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
             return measurement(speed_of(task.config))
@@ -97,28 +97,28 @@ def test_more_pairs_alone_go_on_with_the_last_promotion(quick_client):
     assert first["verdict"] == "undecided" and first["speedup"]["pairs"] == 7
     made = sum(runs.values())
     extended = extend(quick_client, study_id, add_pairs=13).json()
-    assert (extended["state"], extended["phase"]) == ("running", "confirm")
+    assert (extended["state"], extended["phase"]) == ("running", "final_comparison")
     worker.work()
     result = read(quick_client, study_id)["result"]
     assert result["speedup"]["ratios"][:7] == first["speedup"]["ratios"], "they count on"
     assert sum(runs.values()) - made == 2 * (result["speedup"]["pairs"] - 7) > 0
 
 
-def test_larger_budget_that_changes_nothing_is_refused_and_says_what_would(quick_client):
+def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quick_client):
     worker, study_id = finished(quick_client, budget={"max_trials": 8, "max_gpu_seconds": 60, "max_pairs": 20})
     tag = read(quick_client, study_id)
 
-    def refused(code, word, **more):
+    def rejected(code, word, **more):
         answer = extend(quick_client, study_id, **more)
         assert answer.json()["code"] == code and word in answer.json()["detail"], answer.text
 
-    refused("nothing_to_extend", "60 GPU-seconds is used", add_trials=3)
-    refused("nothing_to_extend", "all 8 trials", add_gpu_seconds=60)
-    refused("nothing_to_extend", "is confirmed", add_pairs=5)
-    refused("invalid_request", "has no max_wall_seconds to raise", add_trials=3, add_wall_seconds=9)
-    refused("invalid_request", "add 80 at most", add_trials=3, add_pairs=100)
-    refused("invalid_request", "give add_trials")
-    refused("invalid_request", "add_trials", add_trials=0)
+    rejected("nothing_to_extend", "60 GPU-seconds is used", add_trials=3)
+    rejected("nothing_to_extend", "all 8 trials", add_gpu_seconds=60)
+    rejected("nothing_to_extend", "is confirmed", add_pairs=5)
+    rejected("invalid_request", "has no max_wall_seconds to raise", add_trials=3, add_wall_seconds=9)
+    rejected("invalid_request", "add 80 at most", add_trials=3, add_pairs=100)
+    rejected("invalid_request", "give add_trials")
+    rejected("invalid_request", "add_trials", add_trials=0)
     assert read(quick_client, study_id) == tag
     extended = extend(quick_client, study_id, add_trials=3, add_gpu_seconds=120).json()
     spent = tag["gpu_seconds"]

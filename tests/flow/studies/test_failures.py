@@ -2,11 +2,20 @@
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.studies import FEWEST_PAIRS
-from shardtune.tuner.verdict import promotion
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.tuner.verdict import final_comparison
 from tests.support.scenarios import run_study
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, failure, measurement, speed_of, well
+from tests.support.simulated_worker import (
+    CLUSTER,
+    MODEL_SUMMARY,
+    SPEC,
+    SimulatedWorker,
+    failure,
+    measurement,
+    speed_of,
+    well,
+)
 
 
 def only(number, outcome):
@@ -64,7 +73,7 @@ def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_clien
     assert study["result"]["best"]["trial_number"] != 0
 
 
-def test_a_candidate_that_breaks_in_its_promotion_begins_it_anew(quick_client):
+def test_a_candidate_that_breaks_in_its_final_comparison_begins_it_anew(quick_client):
     seen = []
 
     def behave(lease, task):
@@ -79,13 +88,13 @@ def test_a_candidate_that_breaks_in_its_promotion_begins_it_anew(quick_client):
     assert trials[seen[12]]["state"] == "infeasible"
     result = study["result"]
     assert seen[12] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
-    assert seen[12] not in result["promotion"]["candidates"]
+    assert seen[12] not in result["final_comparison"]["candidates"]
     # Which candidate breaks is drawn with the order of the block; those that are left are screened anew.
-    anew = promotion.most_runs(len(result["promotion"]["candidates"]), FEWEST_PAIRS)
-    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == 4 + 1 + 4 + anew
+    anew = final_comparison.most_runs(len(result["final_comparison"]["candidates"]), FEWEST_PAIRS)
+    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 1 + 4 + anew
 
 
-def test_fresh_run_in_which_training_changed_is_not_counted(quick_client):
+def test_validation_run_in_which_training_changed_is_not_counted(quick_client):
     seen = []
 
     def behave(lease, task):
@@ -158,7 +167,7 @@ def test_planner_that_breaks_fails_its_study_and_no_other(quick_client):
     """A profile without blocks gives the tuner nothing to compute with."""
     worker = SimulatedWorker(quick_client).register()
     first = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    worker.report(worker.lease(), PROFILE.model_copy(update={"blocks": ()})).raise_for_status()
+    worker.report(worker.lease(), MODEL_SUMMARY.model_copy(update={"blocks": ()})).raise_for_status()
     second = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.work()
     assert quick_client.get(f"/v1/studies/{first}").json()["state"] == "failed"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.simulated_worker import PROFILE, SimulatedWorker
+from tests.support.simulated_worker import MODEL_SUMMARY, SimulatedWorker
 
 SPEC: dict[str, Any] = {
     "workload": {"sequence_length": 64, "global_batch": 8},
@@ -14,7 +14,7 @@ SPEC: dict[str, Any] = {
 }
 
 
-def test_a_name_that_no_worker_allows_is_refused_with_those_that_are(quick_client: TestClient) -> None:
+def test_a_name_that_no_worker_allows_is_rejected_with_those_that_are(quick_client: TestClient) -> None:
     SimulatedWorker(quick_client, own_scripts=("plain",), own_models=("lora",)).register()
     for model, field, allowed in (
         ({"script": "other"}, "model.script", "allowed there: plain"),
@@ -45,8 +45,8 @@ def scripted_study(client: TestClient, taken: tuple[str, ...], **changes: Any) -
     created = client.post("/v1/studies", json=spec)
     assert created.status_code == 201, created.text
     lease = worker.lease()
-    assert lease is not None and lease.task.kind == "profile"
-    worker.report(lease, PROFILE.model_copy(update={"backends": taken}))
+    assert lease is not None and lease.task.kind == "model_summary"
+    worker.report(lease, MODEL_SUMMARY.model_copy(update={"backends": taken}))
     worker.work()
     study: dict[str, Any] = client.get(f"/v1/studies/{created.json()['study_id']}").json()
     study["trials"] = client.get(f"/v1/studies/{study['study_id']}/trials").json()["trials"]
@@ -67,7 +67,7 @@ def test_a_script_says_which_backends_it_takes_and_nothing_else_is_tried(quick_c
         ({"space": {"backends": ["fsdp2", "zero"]}}, "space.backends (fsdp2, zero) has nothing that the script takes"),
     ],
 )
-def test_what_the_script_cannot_take_is_refused_before_it_is_tried(
+def test_what_the_script_cannot_take_is_rejected_before_it_is_tried(
     quick_client: TestClient, changes: dict[str, Any], says: str
 ) -> None:
     study = scripted_study(quick_client, ("ddp",), **changes)

@@ -4,14 +4,14 @@ the edge of memory counts only when it happens twice."""
 import pytest
 from sqlalchemy import create_engine, text
 
-from shardtune.api_schemas.hardware import MeasuredHardware
-from shardtune.api_schemas.keys import Scope
+from shardtune.api_schemas.access.keys import Scope
+from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.traced_shape import of_study
 from tests.support.local_client import local_client
 from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import CLUSTER, PROFILE, SPEC, SimulatedWorker, measurement, speed_of, well
+from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, measurement, speed_of, well
 
 
 def run_study(client, behave, **changes):
@@ -23,7 +23,7 @@ def run_study(client, behave, **changes):
 
 def slow_machine(lease, task):
     """Everything takes three times as long as predicted, and a quarter more memory."""
-    shape = of_study(task.model, PROFILE)
+    shape = of_study(task.model, MODEL_SUMMARY)
     made = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
     return measurement(made.tokens_per_s_per_gpu / 3, peak_gib=made.memory_gib * 1.25)
 

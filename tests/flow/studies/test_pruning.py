@@ -1,7 +1,7 @@
 """A trial of the search that ended early is measured, told as pruned, and no answer rests on it."""
 
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import RunPurpose
 from tests.support.scenarios import THREE_BACKENDS, run_study
 from tests.support.simulated_worker import measurement, speed_of
 
@@ -43,7 +43,7 @@ def test_no_answer_rests_on_a_pruned_trial(quick_client):
     study, trials = run_study(quick_client, obedient(plans), **THREE_BACKENDS)
     assert all(trial["origin"] == "sampler" for trial in trials if trial["state"] == "pruned")
     assert all(len(trial["runs"]) == 1 for trial in trials if trial["state"] == "pruned")
-    fresh = study["result"]["promotion"]["runs"]
+    fresh = study["result"]["final_comparison"]["runs"]
     assert fresh and all(plan.prune_above_s is None for plan in plans[-fresh:])
     assert study["result"]["verdict"] == "confirmed"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.service import retention
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.send_traces import send_traces
@@ -14,7 +14,7 @@ from tests.support.page_reader import page
 from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
-BUDGET = {"max_trials": 2, "max_pairs": 7, "restart_check": False}
+BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
 
 
 def kib(size: int) -> bytes:
@@ -72,13 +72,13 @@ def test_what_is_not_stored_is_said_with_the_ranks_that_are(quick_client, ended)
     assert "not stored here; with sim" in page(quick_client, f"{trials.removeprefix('/v1')}/1/why")
 
 
-def test_one_that_is_too_large_is_refused_with_both_figures(quick_client, ended):
+def test_one_that_is_too_large_is_rejected_with_both_figures(quick_client, ended):
     worker, trials = ended
     lease = traced(quick_client, worker, f"{trials}/0")
     limited(quick_client, max_trace_mib=0.5)
-    refused = worker.send_trace(lease, 0, kib(600))
-    assert (refused.status_code, refused.json()["code"]) == (413, "content_too_large")
-    assert "0.6 MiB" in refused.json()["detail"] and "0.5 MiB of a rank at most" in refused.json()["detail"]
+    rejected = worker.send_trace(lease, 0, kib(600))
+    assert (rejected.status_code, rejected.json()["code"]) == (413, "content_too_large")
+    assert "0.6 MiB" in rejected.json()["detail"] and "0.5 MiB of a rank at most" in rejected.json()["detail"]
     limited(quick_client, max_trace_mib=16)
     assert worker.send_trace(lease, 0, kib(8 * 1024)).status_code == 204, "compressed bytes are no JSON to be counted"
     assert worker.send_trace(lease, 0, b"plain").status_code == 422
@@ -117,16 +117,16 @@ def test_only_the_holder_of_a_run_under_the_profiler_may_send_traces(quick_clien
     worker, trials = ended
     lease = traced(quick_client, worker, f"{trials}/0")
 
-    def refused(told, rank=0):
+    def rejected(told, rank=0):
         return worker.send_trace(told, rank, TRACE).json()["code"]
 
-    assert refused(lease.model_copy(update={"attempt": 2})) == "lease_lost"
-    assert refused(lease.model_copy(update={"run_id": "run-none"})) == "unknown_run"
-    assert refused(lease, rank=99) == "invalid_request"
+    assert rejected(lease.model_copy(update={"attempt": 2})) == "lease_lost"
+    assert rejected(lease.model_copy(update={"run_id": "run-none"})) == "unknown_run"
+    assert rejected(lease, rank=99) == "invalid_request"
     worker.do(lease)
-    assert refused(lease) == "lease_lost"
+    assert rejected(lease) == "lease_lost"
     quick_client.post("/v1/studies", json=SPEC | {"budget": BUDGET, "seed": 5}).raise_for_status()
-    assert refused(worker.lease()) == "invalid_request"
+    assert rejected(worker.lease()) == "invalid_request"
 
 
 def test_the_worker_s_own_client_speaks_as_the_service_listens(http, tmp_path):

@@ -1,14 +1,14 @@
-"""Whose recipe is trained: the user's where it was stated, else what the workers of the cluster have natively."""
+"""Whose precision is trained: the user's where it was stated, else what the workers of the cluster have natively."""
 
 import json
 
 import pytest
 
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.training.workload import PRECISIONS
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 WORKLOAD = SPEC["workload"]
-STATED = SPEC | {"workload": WORKLOAD | {"recipe": "bf16-mixed"}}
+STATED = SPEC | {"workload": WORKLOAD | {"precision": "bf16-mixed"}}
 EMULATING = FINGERPRINT.model_copy(update={"native_dtypes": "float32"})
 RATES = {"bfloat16": 1.2e9, "float32": 6.7e10}
 
@@ -23,35 +23,35 @@ def created(client, body):
     return answer.json()
 
 
-def recipe_of(study):
-    return study["spec"]["workload"]["recipe"]["name"]
+def precision_of(study):
+    return study["spec"]["workload"]["precision"]["name"]
 
 
-@pytest.mark.parametrize("left_out", [{}, {"recipe": "auto"}, {"recipe": None}], ids=["absent", "auto", "null"])
+@pytest.mark.parametrize("left_out", [{}, {"precision": "auto"}, {"precision": None}], ids=["absent", "auto", "null"])
 def test_left_out_it_is_decided_once_and_stored_with_the_reason(quick_client, left_out):
     worker = bring(quick_client, fingerprint=EMULATING)
     study = created(quick_client, SPEC | {"workload": WORKLOAD | left_out})
-    assert recipe_of(study) == "fp32"
+    assert precision_of(study) == "fp32"
     assert study["warnings"][0] == (
-        "recipe (auto): fp32, because simulated only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"
+        "precision (auto): fp32, because simulated only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"
     )
     worker.work()
     stored = quick_client.get(f"/v1/studies/{study['study_id']}").json()
-    assert recipe_of(stored) == "fp32" and stored["result"]["notes"][0].startswith("recipe (auto): fp32")
+    assert precision_of(stored) == "fp32" and stored["result"]["notes"][0].startswith("precision (auto): fp32")
 
 
 def test_where_every_worker_has_bfloat16_it_is_mixed_and_one_that_emulates_makes_it_fp32(quick_client):
     SimulatedWorker(quick_client).register()
-    assert recipe_of(created(quick_client, SPEC)) == "bf16-mixed"
+    assert precision_of(created(quick_client, SPEC)) == "bf16-mixed"
     bring(quick_client, name="old", fingerprint=EMULATING)
-    assert recipe_of(created(quick_client, SPEC)) == "fp32"
+    assert precision_of(created(quick_client, SPEC)) == "fp32"
 
 
-def test_a_stated_recipe_is_never_changed_and_its_cost_is_said_at_once(quick_client):
+def test_a_stated_precision_is_never_changed_and_its_cost_is_said_at_once(quick_client):
     bring(quick_client, fingerprint=EMULATING)
     study = created(quick_client, STATED)
-    assert recipe_of(study) == "bf16-mixed"
-    assert study["warnings"][0].startswith("recipe (bf16-mixed): simulated only emulates bfloat16 (1.2 GFLOP/s")
+    assert precision_of(study) == "bf16-mixed"
+    assert study["warnings"][0].startswith("precision (bf16-mixed): simulated only emulates bfloat16 (1.2 GFLOP/s")
     resolved = quick_client.post("/v1/best:resolve", json={"study": STATED})
     assert resolved.status_code == 202 and resolved.json()["study"]["warnings"] == study["warnings"]
 
@@ -61,10 +61,10 @@ def test_a_baseline_that_trains_under_autocast_decides_where_nothing_is_stated(q
     micro_batch = WORKLOAD["global_batch"] // CLUSTER.world_size
     file = {"output_dir": "out", "bf16": True, "per_device_train_batch_size": micro_batch}
     study = created(quick_client, SPEC | {"baseline": file})
-    assert recipe_of(study) == "bf16-autocast"
-    assert study["warnings"][0].startswith("recipe (of the baseline): bf16-autocast, because the Trainer under DDP")
+    assert precision_of(study) == "bf16-autocast"
+    assert study["warnings"][0].startswith("precision (of the baseline): bf16-autocast, because the Trainer under DDP")
     assert any("is autocast: measured so" in note for note in study["warnings"])
-    assert recipe_of(created(quick_client, STATED | {"baseline": file})) == "bf16-mixed"
+    assert precision_of(created(quick_client, STATED | {"baseline": file})) == "bf16-mixed"
 
 
 def test_clones_keep_what_was_decided(quick_client):
@@ -72,20 +72,20 @@ def test_clones_keep_what_was_decided(quick_client):
     study = created(quick_client, SPEC)
     SimulatedWorker(quick_client).register()
     url = f"/v1/studies/{study['study_id']}:clone"
-    assert recipe_of(quick_client.post(url, json={"seed": 1}).json()) == "fp32"
-    assert recipe_of(quick_client.post(url, json={"workload": WORKLOAD}).json()) == "bf16-mixed", "asked anew"
+    assert precision_of(quick_client.post(url, json={"seed": 1}).json()) == "fp32"
+    assert precision_of(quick_client.post(url, json={"workload": WORKLOAD}).json()) == "bf16-mixed", "asked anew"
 
 
-def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_client, clock):
+def test_a_lookup_without_a_precision_means_what_a_study_there_would_train(quick_client, clock):
     worker = bring(quick_client, fingerprint=EMULATING)
     study_id = created(quick_client, SPEC)["study_id"]
     worker.work()
     ask = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "match": "exact"}
     found = quick_client.get("/v1/best", params=ask | {"workload": json.dumps(WORKLOAD)}).json()
-    assert found["study_id"] == study_id and found["workload"]["recipe"] == RECIPES["fp32"].model_dump()
+    assert found["study_id"] == study_id and found["workload"]["precision"] == PRECISIONS["fp32"].model_dump()
     answer = quick_client.post("/v1/best:resolve", json={"study": SPEC})
     assert (answer.status_code, answer.json()["best"]["study_id"]) == (200, study_id)
-    other = json.dumps(WORKLOAD | {"recipe": "bf16-mixed"})
+    other = json.dumps(WORKLOAD | {"precision": "bf16-mixed"})
     assert quick_client.get("/v1/best", params=ask | {"workload": other}).status_code == 404
     clock.turn(24 * 3600)
     assert quick_client.get("/v1/workers").json()["workers"][0]["is_live"] is False
@@ -96,7 +96,9 @@ def test_a_lookup_without_a_recipe_means_what_a_study_there_would_train(quick_cl
 def test_predictions_for_a_gpu_without_bfloat16_say_so(quick_client):
     body = {"model": "llama-2-7b", "cluster": "8xv100-32gb"}
     left, stated = (
-        quick_client.post("/v1/predictions", json=body | more).json() for more in ({}, {"recipe": "bf16-mixed"})
+        quick_client.post("/v1/predictions", json=body | more).json() for more in ({}, {"precision": "bf16-mixed"})
     )
-    assert (left["recipe"], stated["recipe"]) == ("fp32", "bf16-mixed")
-    assert "V100-SXM2-32GB only emulates bfloat16" in left["recipe_note"] and "state fp32" in stated["recipe_note"]
+    assert (left["precision"], stated["precision"]) == ("fp32", "bf16-mixed")
+    assert (
+        "V100-SXM2-32GB only emulates bfloat16" in left["precision_note"] and "state fp32" in stated["precision_note"]
+    )

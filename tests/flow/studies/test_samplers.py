@@ -35,7 +35,7 @@ def test_every_sampler_can_be_named_and_no_other(quick_client):
     assert error["field"] == "sampler" and "guided" in error["message"]
 
 
-def test_a_sampler_that_is_not_installed_is_refused_with_what_it_needs(quick_client):
+def test_a_sampler_that_is_not_installed_is_rejected_with_what_it_needs(quick_client):
     SimulatedWorker(quick_client).register()
     answer = quick_client.post("/v1/studies", json=SPEC | {"sampler": "gp"})
     if gp_needs.gp_is_installed():

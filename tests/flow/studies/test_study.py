@@ -1,6 +1,6 @@
 """A whole study, driven over HTTP by a simulated worker."""
 
-from shardtune.api_schemas.conditions import Conditions
+from shardtune.api_schemas.machines.conditions import Conditions
 from tests.support.scenarios import THREE_BACKENDS, create
 from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
 
@@ -13,20 +13,20 @@ def test_study_ends_confirmed_when_the_challenger_is_faster(client):
     runs = worker.work()
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["state"] == "complete", study["reason"]
-    assert runs == 1 + 8 + client.get(f"/v1/studies/{study_id}/best").json()["promotion"]["runs"]
+    assert runs == 1 + 8 + client.get(f"/v1/studies/{study_id}/best").json()["final_comparison"]["runs"]
     result = client.get(f"/v1/studies/{study_id}/best").json()
     assert result["verdict"] == "confirmed"
     assert result["best"]["config"]["strategy"]["kind"] == "fsdp2"
     assert result["speedup"]["pairs"] == 7 and result["speedup"]["ci95"][0] > 1
     # The four defaults once, for the baseline; two candidates twice, and seven pairs.
-    assert result["promotion"]["runs"] == 4 + 4 + 14 and result["promotion"]["gpu_seconds"] == 6.0 * 22
+    assert result["final_comparison"]["runs"] == 4 + 4 + 14 and result["final_comparison"]["gpu_seconds"] == 6.0 * 22
     assert result["best"]["runs"] == 9 and result["baseline"]["runs"] == 8
     assert sum(study["trials"].values()) == 8
     assert study["fingerprint"]["torch"] == "2.13.0"
     assert study["gpu_seconds"] == 6.0 * runs
 
 
-def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
+def test_final_comparison_screens_in_blocks_and_then_pairs(quick_client):
     worker = SimulatedWorker(quick_client).register()
     study_id = create(quick_client, **THREE_BACKENDS)
     order = []
@@ -34,7 +34,7 @@ def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
         order.append(lease.trial_number)
         worker.do(lease)
     fresh, result = order[9:], quick_client.get(f"/v1/studies/{study_id}/best").json()
-    candidates = result["promotion"]["candidates"]
+    candidates = result["final_comparison"]["candidates"]
     best, baseline = result["best"]["trial_number"], result["baseline"]["trial_number"]
     trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     defaults = {trial["number"] for trial in trials if trial["origin"] == "default"}
@@ -47,7 +47,7 @@ def test_promotion_screens_in_blocks_and_then_pairs(quick_client):
 
 def test_challenger_that_was_only_lucky_does_not_win(client):
     def lucky(lease, task):
-        """Fast in the search; in the promotion everyone is alike."""
+        """Fast in the search; in the final comparison everyone is alike."""
         seen.append(lease.run_id)
         return measurement(speed_of(task.config) if len(seen) <= 8 else 1000.0)
 
@@ -112,10 +112,10 @@ def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):
     clock.turn(3600)
     assert one.work() > 0, "the other is gone, and its block does not count"
     result = quick_client.get(f"/v1/studies/{study_id}/best").json()
-    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == 4 + 4 + 2 + 14
+    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 4 + 2 + 14
 
 
-def test_a_promotion_goes_on_where_a_killed_service_left_it(open_service, sqlite_url):
+def test_a_final_comparison_goes_on_where_a_killed_service_left_it(open_service, sqlite_url):
     """Each run is leased from a new service on the same database; the order is that of a service that lives."""
     study_id, order = "", []
     while True:
@@ -127,7 +127,7 @@ def test_a_promotion_goes_on_where_a_killed_service_left_it(open_service, sqlite
         order.append(lease.trial_number)
         worker.do(lease)
     result = worker.client.get(f"/v1/studies/{study_id}/best").json()
-    assert result["verdict"] == "confirmed" and result["promotion"]["runs"] == len(order) - 9 == 4 + 4 + 14
+    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == len(order) - 9 == 4 + 4 + 14
 
 
 def test_users_baseline_runs_first_and_is_what_is_beaten(quick_client):

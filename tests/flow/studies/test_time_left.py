@@ -6,8 +6,8 @@ import pytest
 from pydantic import TypeAdapter
 from sqlalchemy import select
 
-from shardtune.api_schemas.studies import Study
-from shardtune.api_schemas.trials import AttemptEnd, RunPurpose, Trial
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.pages.views import best
 from shardtune.service.wording import time_left
@@ -61,7 +61,7 @@ def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_rep
     worker.work()
     database = quick_client.app.state.context.db
     with database.write() as session:
-        run = session.scalars(select(RunRow).where(RunRow.purpose == RunPurpose.CONFIRM)).first()
+        run = session.scalars(select(RunRow).where(RunRow.purpose == RunPurpose.VALIDATION)).first()
         counted = run.attempts[-1]
         # One attempt before it was disturbed, and took twice as long.
         run.attempt = counted.attempt = 2

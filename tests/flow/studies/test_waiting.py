@@ -67,8 +67,8 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
 
 
 def test_without_the_wish_to_wait_a_worker_must_be_there_and_local_cannot_wait(quick_client):
-    refused = quick_client.post("/v1/studies", json=SPEC | LATER | {"wait_for_worker_s": None})
-    assert (refused.status_code, refused.json()["code"]) == (422, "no_worker")
+    rejected = quick_client.post("/v1/studies", json=SPEC | LATER | {"wait_for_worker_s": None})
+    assert (rejected.status_code, rejected.json()["code"]) == (422, "no_worker")
     unclear = quick_client.post("/v1/studies", json=SPEC | {"wait_for_worker_s": 60})
     assert unclear.json()["code"] == "no_worker" and "spelt out, such as 8xh100" in unclear.json()["detail"]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.environment_settings import by_name, recorded, setting_of
+from shardtune.api_schemas.training.environment_settings import by_name, recorded, setting_of
 
 
 def test_known_variables_are_recorded_by_name_and_others_are_not() -> None:

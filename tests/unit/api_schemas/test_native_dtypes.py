@@ -1,12 +1,18 @@
-"""What a device has, what it only emulates, and the recipe that follows."""
+"""What a device has, what it only emulates, and the precision that follows."""
 
 import pytest
 
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide, flops_per_s, of_architecture, of_capability
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.training.native_dtypes import (
+    DeviceDtypes,
+    decide,
+    flops_per_s,
+    of_architecture,
+    of_capability,
+)
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.tuner.prediction import catalogue
 
-MIXED, EXACT = RECIPES["bf16-mixed"], RECIPES["fp32"]
+MIXED, EXACT = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
 AVX2 = DeviceDtypes("AMD EPYC", is_cpu=True, native="float32", matmul_flops={"bfloat16": 1.2e9, "float32": 6.7e10})
 AVX512_BF16 = DeviceDtypes("AMD EPYC", is_cpu=True, native="float32, bfloat16")
 V100, A100 = (catalogue.dtypes_of(catalogue.parse_cluster(f"8x{name}")) for name in ("v100-16gb", "a100-80gb"))
@@ -15,7 +21,7 @@ UNKNOWN_GPU = DeviceDtypes("Novel 9", is_cpu=False)
 
 
 @pytest.mark.parametrize(
-    ("devices", "recipe", "because"),
+    ("devices", "precision", "because"),
     [
         ([AVX512_BF16], MIXED, "AMD EPYC has bfloat16 natively"),
         ([AVX2], EXACT, "AMD EPYC only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)"),
@@ -27,19 +33,19 @@ UNKNOWN_GPU = DeviceDtypes("Novel 9", is_cpu=False)
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_recipe_that_is_left_out_is_what_every_device_has(devices, recipe, because):
+def test_a_precision_that_is_left_out_is_what_every_device_has(devices, precision, because):
     chosen, note = decide(None, devices)
-    assert chosen == recipe
-    assert note is not None and note.startswith(f"recipe (auto): {recipe.name}, because ") and because in note
+    assert chosen == precision
+    assert note is not None and note.startswith(f"precision (auto): {precision.name}, because ") and because in note
 
 
-def test_a_stated_recipe_stays_and_is_told_what_it_costs():
+def test_a_stated_precision_stays_and_is_told_what_it_costs():
     assert decide(MIXED, [AVX512_BF16]) == (MIXED, None)
     assert decide(EXACT, [AVX2]) == (EXACT, None)
-    recipe, note = decide(MIXED, [AVX512_BF16, AVX2])
-    assert recipe == MIXED
+    precision, note = decide(MIXED, [AVX512_BF16, AVX2])
+    assert precision == MIXED
     assert note == (
-        "recipe (bf16-mixed): AMD EPYC only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32); "
+        "precision (bf16-mixed): AMD EPYC only emulates bfloat16 (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32); "
         "state fp32, or leave it out"
     )
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.rank_environment import KEPT_MEMORY, threads_of, variables
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
+from shardtune.api_schemas.strategies.rank_environment import KEPT_MEMORY, threads_of, variables
 
 
 def config(**environment: object) -> TrialConfig:

@@ -1,17 +1,23 @@
-"""Values refuse what they cannot mean, and say what to do instead."""
+"""Values reject what they cannot mean, and say what to do instead."""
 
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from shardtune.api_schemas.cases import Case
-from shardtune.api_schemas.failures import Failure, FailureKind
 from shardtune.api_schemas.formatting import field_line
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelProfile, ModelSpec, preset, preset_names
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.recommendations.tuning_targets import Case
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Recipe, Workload, WorkloadRequest, gradient_accumulation
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset, preset_names
+from shardtune.api_schemas.training.workload import (
+    PRECISIONS,
+    Precision,
+    Workload,
+    WorkloadRequest,
+    gradient_accumulation,
+)
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from tests.support.tuner_cases import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
@@ -30,9 +36,9 @@ def test_a_model_is_a_preset_name_a_bare_config_or_the_full_form() -> None:
 
 def test_a_config_without_a_model_type_is_told_that_alone() -> None:
     config = {key: value for key, value in preset("llama-tiny").config.items() if key != "model_type"}
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         ModelSpec.model_validate(config)
-    (error,) = refused.value.errors()
+    (error,) = rejected.value.errors()
     assert "model_type (None) must be the name of a transformers architecture; add it" in error["msg"]
 
 
@@ -56,26 +62,32 @@ def test_an_unknown_preset_lists_those_that_exist() -> None:
         ({"model_type": "llama'; import os"}, "model_type"),
     ],
 )
-def test_code_references_in_a_config_are_refused(entry: dict[str, Any], named: str) -> None:
+def test_code_references_in_a_config_are_rejected(entry: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
         ModelSpec(name="x", config={"model_type": "llama", **entry})
 
 
 @pytest.mark.parametrize("evil", ['x"""', "x\ny", "x'", "$(id)", "x`id`", "x\\", "-rf", "", "x\x1b[2J", "\u202ex"])
-def test_names_that_could_be_code_are_refused_at_the_border(evil: str) -> None:
+def test_names_that_could_be_code_are_rejected_at_the_border(evil: str) -> None:
     block = {"name": "layers.0", "parameters": 1, "largest_parameter": 1, "forward_flops_per_token": None}
-    profile = {"parameters": 1, "active_parameters": 1, "blocks": [block], "block_class": "Block", "hidden_size": 1}
-    profile |= {"forward_flops_per_token": None, "vocab_size": 1, "max_positions": None}
+    model_summary = {
+        "parameters": 1,
+        "active_parameters": 1,
+        "blocks": [block],
+        "block_class": "Block",
+        "hidden_size": 1,
+    }
+    model_summary |= {"forward_flops_per_token": None, "vocab_size": 1, "max_positions": None}
     cluster = {"gpus_per_node": 1, "memory_gib": 1, "host_memory_gib": 1}
-    ModelProfile.model_validate(profile)
+    ModelSummary.model_validate(model_summary)
     Cluster.model_validate(cluster)
     for kind, values in (
         (ModelSpec, {"name": evil, "config": {"model_type": "llama"}}),
-        (ModelProfile, profile | {"block_class": evil}),
-        (ModelProfile, profile | {"moe_class": evil}),
-        (ModelProfile, profile | {"blocks": [block | {"name": f"{evil}.0"}]}),
+        (ModelSummary, model_summary | {"block_class": evil}),
+        (ModelSummary, model_summary | {"moe_class": evil}),
+        (ModelSummary, model_summary | {"blocks": [block | {"name": f"{evil}.0"}]}),
         (Cluster, cluster | {"gpu": evil}),
-        (Recipe, RECIPES["fp32"].model_dump() | {"name": evil}),
+        (Precision, PRECISIONS["fp32"].model_dump() | {"name": evil}),
     ):
         with pytest.raises(ValidationError):
             kind.model_validate(values)
@@ -87,7 +99,7 @@ def test_what_a_rank_said_moves_no_terminal_s_cursor() -> None:
 
 
 def test_a_path_in_a_bare_config_becomes_a_name() -> None:
-    """Nobody meant it as one, so it is no reason to refuse the model."""
+    """Nobody meant it as one, so it is no reason to reject the model."""
     for path, name in (("/data/my model/", "/data/my model/"), ('x"""\nimport os', "x-import os"), ('"', "model")):
         assert ModelSpec.model_validate({"model_type": "llama", "_name_or_path": path}).name == name
 
@@ -97,12 +109,13 @@ def test_a_misspelt_knob_is_an_error() -> None:
         TrialConfig.model_validate({"strategy": {"kind": "zero", "stage": 2, "reduce_bucket": 5}})
 
 
-def test_recipes_are_named_and_unknown_ones_list_the_known() -> None:
+def test_precisions_are_named_and_unknown_ones_list_the_known() -> None:
     assert (
-        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "recipe": "fp32"}).recipe == RECIPES["fp32"]
+        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "precision": "fp32"}).precision
+        == PRECISIONS["fp32"]
     )
     with pytest.raises(ValidationError, match="bf16-mixed"):
-        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "recipe": "fp8"})
+        Workload.model_validate({"sequence_length": 8, "global_batch": 1, "precision": "fp8"})
 
 
 def test_a_global_batch_that_nothing_divides_names_its_neighbours() -> None:
@@ -146,22 +159,22 @@ def test_the_mesh_rules_of_fsdp1_hold(given: dict[str, object], named: str) -> N
         Fsdp1Config.model_validate({"dp_shard": 4, **given})
 
 
-def test_fsdp1_accumulates_only_where_torch_adds_gradients_up_as_the_recipe_says() -> None:
-    mixed, single = RECIPES["bf16-mixed"], RECIPES["fp32"]
-    for policy, offload, recipe, remedy in (
+def test_fsdp1_accumulates_only_where_torch_adds_gradients_up_as_the_precision_says() -> None:
+    mixed, single = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
+    for policy, offload, precision, remedy in (
         ("last", False, mixed, "use 'every'"),
         ("every", True, single, "use 'last'"),
         ("last", True, mixed, "cpu_offload to false"),
     ):
         config = Fsdp1Config(dp_shard=4, grad_sync=policy, cpu_offload=offload)
-        config.check_accumulation(recipe, 1)
+        config.check_accumulation(precision, 1)
         with pytest.raises(ValueError, match=remedy):
-            config.check_accumulation(recipe, 2)
+            config.check_accumulation(precision, 2)
     Fsdp1Config(dp_shard=4).check_accumulation(mixed, 4)
     Fsdp1Config(dp_shard=4, grad_sync="last").check_accumulation(single, 4)
 
 
-def test_combinations_that_cannot_run_are_refused_with_a_remedy() -> None:
+def test_combinations_that_cannot_run_are_rejected_with_a_remedy() -> None:
     with pytest.raises(ValidationError, match="use 'full' or 'none'"):
         TrialConfig(strategy=ZeroConfig(stage=3), activation_checkpointing="selective")
     with pytest.raises(ValidationError, match="use_orig_params"):
@@ -173,8 +186,8 @@ def test_combinations_that_cannot_run_are_refused_with_a_remedy() -> None:
 def test_deepcompile_is_for_gpus() -> None:
     compiled = ZeroConfig(stage=3, deepcompile=True)
     with pytest.raises(ValueError, match=r"deepcompile \(true\) needs GPUs, .* set it to false"):
-        compiled.check_cluster(cpu(2), RECIPES["fp32"], 1)
-    compiled.check_cluster(gpus(1, 2), RECIPES["bf16-mixed"], 1)
+        compiled.check_cluster(cpu(2), PRECISIONS["fp32"], 1)
+    compiled.check_cluster(gpus(1, 2), PRECISIONS["bf16-mixed"], 1)
 
 
 def test_parameter_offload_needs_stage_3() -> None:
@@ -193,20 +206,22 @@ def test_every_failure_is_somebodys_fault(kind: FailureKind) -> None:
     assert Failure(kind=kind, message="x").is_infeasible is config_fault
 
 
-def test_autocast_is_a_recipe_of_its_own_and_keeps_weights_and_gradients_in_the_masters_dtype() -> None:
-    mixed, autocast = RECIPES["bf16-mixed"], RECIPES["bf16-autocast"]
+def test_autocast_is_a_precision_of_its_own_and_keeps_weights_and_gradients_in_the_masters_dtype() -> None:
+    mixed, autocast = PRECISIONS["bf16-mixed"], PRECISIONS["bf16-autocast"]
     assert (mixed.weights_dtype, autocast.weights_dtype) == ("bfloat16", "float32")
     dtypes = autocast.model_dump(exclude={"name"})
-    assert Recipe.model_validate(dtypes) == autocast and Recipe.model_validate(dtypes | {"autocast": False}) == mixed
+    assert (
+        Precision.model_validate(dtypes) == autocast and Precision.model_validate(dtypes | {"autocast": False}) == mixed
+    )
     for change, field in (({"compute_dtype": "float32"}, "autocast"), ({"reduce_dtype": "bfloat16"}, "reduce_dtype")):
         with pytest.raises(ValidationError, match=rf"{field} \("):
-            Recipe.model_validate(dtypes | change)
+            Precision.model_validate(dtypes | change)
 
 
-def test_cases_of_recipes_without_autocast_keep_the_keys_they_have_always_had() -> None:
-    def canonical(recipe: str) -> dict[str, Any]:
-        workload = Workload(sequence_length=64, global_batch=8, recipe=RECIPES[recipe])
-        return Case(preset("llama-tiny"), workload, cpu(2)).canonical()["workload"]["recipe"]
+def test_cases_of_precisions_without_autocast_keep_the_keys_they_have_always_had() -> None:
+    def canonical(precision: str) -> dict[str, Any]:
+        workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS[precision])
+        return Case(preset("llama-tiny"), workload, cpu(2)).canonical()["workload"]["precision"]
 
     dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
     assert canonical("bf16-mixed") == dtypes and canonical("bf16-autocast") == dtypes | {"autocast": True}
@@ -214,12 +229,12 @@ def test_cases_of_recipes_without_autocast_keep_the_keys_they_have_always_had() 
 
 def test_under_autocast_fsdp1_may_reduce_once_a_step() -> None:
     """Gathered parameters are float32 then, and so is what adds up."""
-    Fsdp1Config(dp_shard=2, grad_sync="last").check_accumulation(RECIPES["bf16-autocast"], 2)
+    Fsdp1Config(dp_shard=2, grad_sync="last").check_accumulation(PRECISIONS["bf16-autocast"], 2)
 
 
-def test_dtypes_spelt_out_need_no_name_and_mean_the_recipe_that_has_them() -> None:
+def test_dtypes_spelt_out_need_no_name_and_mean_the_precision_that_has_them() -> None:
     dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-    asked = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "recipe": dtypes})
-    assert asked.recipe == RECIPES["bf16-mixed"]
-    own = Recipe.model_validate(dtypes | {"reduce_dtype": "bfloat16"})
-    assert own.name == "own" and Recipe.model_validate(own.model_dump()) == own
+    asked = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "precision": dtypes})
+    assert asked.precision == PRECISIONS["bf16-mixed"]
+    own = Precision.model_validate(dtypes | {"reduce_dtype": "bfloat16"})
+    assert own.name == "own" and Precision.model_validate(own.model_dump()) == own

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import insert, select
 
-from shardtune.api_schemas.keys import Quotas
+from shardtune.api_schemas.access.keys import Quotas
 from shardtune.db.listing import Page, one_page
 from shardtune.db.tables.access import ProjectRow
 

@@ -51,7 +51,7 @@ def test_sqlite_connections_are_configured(sqlite_url):
     ("url", "remedy"),
     [("mysql://x/y", "sqlite:///PATH"), ("nonsense", "sqlite:///PATH"), ("sqlite://", "shardtune.sqlite3")],
 )
-def test_other_databases_are_refused_with_a_remedy(url, remedy):
+def test_other_databases_are_rejected_with_a_remedy(url, remedy):
     with pytest.raises(ValueError, match="database_url") as caught:
         Database(url)
     assert remedy in str(caught.value)

@@ -7,9 +7,9 @@ import pytest
 from alembic import command
 from sqlalchemy import MetaData, Table, select
 
-from shardtune.api_schemas.hardware import Inventory
+from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.db.queries import studies, trials
 from shardtune.db.session import Database, make_engine, migration_config, upgrade
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
@@ -85,7 +85,7 @@ FIRST = {
 """A row of each table of revision 0001, written without the classes of today."""
 GONE = {"has_nvme"}
 """Columns of theirs that there are no more."""
-RENAMED = {"match_round": "promotion_round"}
+RENAMED = {"match_round": "comparison_round"}
 """Columns of theirs that have another name today."""
 
 
@@ -147,12 +147,12 @@ def test_what_got_another_name_keeps_what_it_held(populated):
     database = Database(populated)
     with database.read() as session:
         study = studies.get(session, "study-1")
-        assert (study.promotion_round, study.promotion.candidates) == (1, (3,))
+        assert (study.comparison_round, study.final_comparison.candidates) == (1, (3,))
         assert (study.system_study.kind, study.system_study.most_runs) == ("canary", 2)
         (period,) = session.scalars(select(FingerprintPeriodRow))
         assert (period.worker_id, period.fingerprint_key) == ("worker-1", "f")
         (schedule,) = session.scalars(select(ScheduleRow))
-        assert (schedule.spec.cases.case_keys, schedule.spec.cases.model) == (("0" * 32,), None)
+        assert (schedule.spec.cases.target_keys, schedule.spec.cases.model) == (("0" * 32,), None)
     database.close()
     with migration_config(populated) as config:
         command.downgrade(config, "0014")

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from shardtune.api_schemas.hardware import Inventory, MeasuredHardware
-from shardtune.api_schemas.leases import TASK_KINDS
+from shardtune.api_schemas.machines.hardware import Inventory, MeasuredHardware
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies import StudyPhase, StudySpec, StudyState
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.studies.study import StudyPhase, StudySpec, StudyState
+from shardtune.api_schemas.trials.leases import TASK_KINDS
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import events, leases, studies, trials, workers
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.types import Stored
@@ -55,7 +55,7 @@ def test_values_and_times_survive_the_round_trip(database):
         study = studies.get(session, "study-1")
         assert study.spec == StudySpec.model_validate(SPEC) and study.cluster == CLUSTER and study.notes == ("seen",)
         assert study.created_at == NOON and study.created_at.tzinfo is UTC
-        assert study.profile is None and study.promotion is None
+        assert study.model_summary is None and study.final_comparison is None
         (trial,) = trials.of_study(session, "study-1")
         assert (trial.number, trial.config, trial.state) == (0, CONFIG, TrialState.WAITING)
 
@@ -85,7 +85,7 @@ def test_a_session_runs_one_run_at_a_time(database):
     with database.write() as session:
         study = add_study(session)
         worker = workers.put(session, "w", "session-1", Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT), NOON)
-        runs = [leases.add_run(session, study, None, "profile", NOON) for _ in range(2)]
+        runs = [leases.add_run(session, study, None, "model_summary", NOON) for _ in range(2)]
         session.flush()
         leases.start(session, runs[0], worker, NOON, NOON)
         runs[0].state = TrialState.RUNNING
@@ -100,7 +100,7 @@ def test_guarded_write_needs_attempt_session_and_state(database):
     with database.write() as session:
         study = add_study(session)
         worker = workers.put(session, "w", "session-1", Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT), NOON)
-        run = leases.add_run(session, study, None, "profile", NOON)
+        run = leases.add_run(session, study, None, "model_summary", NOON)
         leases.start(session, run, worker, NOON, NOON)
         run.state = TrialState.RUNNING
     with database.write() as session:
@@ -148,8 +148,8 @@ def test_workers_are_found_by_what_they_offer(database):
         assert workers.measured_hardware(session, key, "default") == measured
         assert workers.measured_hardware(session, "another", "default") is None
         for kind, moment, names in (
-            ("restart", NOON, ["new"]),
-            ("restart", NOON + timedelta(1), []),
+            ("resume_check", NOON, ["new"]),
+            ("resume_check", NOON + timedelta(1), []),
             ("trial", NOON, ["new", "old"]),
         ):
             assert sorted(worker.name for worker in workers.understanding(session, kind, moment)) == names

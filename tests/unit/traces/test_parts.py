@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.diagnosis import PART_NAMES
+from shardtune.api_schemas.trials.diagnosis import PART_NAMES
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.traces.rank_trace import RankTrace

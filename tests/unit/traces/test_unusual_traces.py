@@ -103,7 +103,7 @@ def test_categories_of_an_older_torch_are_known():
     assert diagnosis([read(json.dumps(trace))]).parts.compute_s == pytest.approx(60e-6)
 
 
-def test_traces_of_two_jobs_or_twice_of_a_rank_are_refused():
+def test_traces_of_two_jobs_or_twice_of_a_rank_are_rejected():
     with pytest.raises(UnreadableTrace, match=r"rank 0 is there 2 times \(rank_0.json, rank_0.json\)"):
         diagnosis([read(json.dumps(one_step())), read(json.dumps(one_step()))])
     with pytest.raises(UnreadableTrace, match="not of one job"):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.measurements import Memory
-from shardtune.api_schemas.studies import Objective
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.tuner import objective
 from tests.support.tuner_cases import gpus, measured
 

@@ -4,11 +4,11 @@ import uuid
 
 import pytest
 
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.launchers.cold import ColdLauncher
+from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.processes import kill_marked, marked
-from shardtune.workers.launchers.warm import WarmLauncher
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.worker_fakes import FAKE_HOST, make_task
 
@@ -54,10 +54,12 @@ def warm(tmp_path, mark):
     """Makes a warm launcher whose ranks act as told; every one is closed at the end."""
     made = []
 
-    def make(*acts: str, dying_s: float = 3.0) -> WarmLauncher:
+    def make(*acts: str, dying_s: float = 3.0) -> ForkServerLauncher:
         environment = {**os.environ, "FAKE_ACTS": json.dumps(acts)}
         log_path = tmp_path / "host.log"
-        made.append(WarmLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, dying_s=dying_s))
+        made.append(
+            ForkServerLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, dying_s=dying_s)
+        )
         return made[-1]
 
     yield make

@@ -1,17 +1,17 @@
-"""`python -m shardtune.workers` before anything is started: what it accepts, and how it refuses."""
+"""`python -m shardtune.workers` before anything is started: what it accepts, and how it rejects."""
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware
-from shardtune.api_schemas.leases import ProfileTask
+from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ModelSummaryTask
 from shardtune.workers.__main__ import main
-from shardtune.workers.commands import printed, split
+from shardtune.workers.commands import human_output, split
 from shardtune.workers.commands.run_trial import read_task
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine.device_lock import hold
 from shardtune.workers.machine.inventory import Gpus
-from shardtune.workers.shares.divide import Cores, divide
+from shardtune.workers.partitions.divide import Cores, divide
 from tests.support.simulated_worker import CLUSTER, FINGERPRINT, measurement
 
 
@@ -34,8 +34,8 @@ def test_a_file_that_is_no_trial_is_exit_code_2(tmp_path, capsys, text, says):
 
 
 def test_only_a_trial_can_be_traced(tmp_path, capsys, task):
-    path = tmp_path / "profile.json"
-    path.write_text(ProfileTask(model=task.model, workload=task.workload).model_dump_json())
+    path = tmp_path / "model_summary.json"
+    path.write_text(ModelSummaryTask(model=task.model, workload=task.workload).model_dump_json())
     assert main(["run-trial", str(path), "--trace"]) == 2
     assert "--trace: kind (profile) must be trial" in capsys.readouterr().err
 
@@ -66,10 +66,10 @@ def test_a_busy_machine_is_exit_code_1(tmp_path, capsys, task, monkeypatch):
 
 
 def test_a_measurement_is_printed_as_a_table_with_units_and_a_failure_without_its_traceback():
-    text = printed.outcome(measurement(1234.0, peak_gib=0.05))
+    text = human_output.outcome(measurement(1234.0, peak_gib=0.05))
     assert "speed        1,234 tokens/s/GPU" in text and "51.2 MiB allocated" in text and "{" not in text
     failed = Failure(kind=FailureKind.CRASH, message="no such layer", traceback="Traceback of it", rank=1)
-    assert printed.outcome(failed).splitlines() == ["failed  crash", "why     no such layer", "rank    1"]
+    assert human_output.outcome(failed).splitlines() == ["failed  crash", "why     no such layer", "rank    1"]
 
 
 def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():
@@ -77,7 +77,7 @@ def test_the_rates_of_a_machine_are_printed_as_a_table_with_units():
         bf16_flops=2e11, fp32_flops=9e10, copy_bytes_per_s=1.2e10, launch_s=1e-5,
         collectives=(CollectiveTime(operation="all_reduce", bytes=1 << 20, seconds=0.002),),
     )  # fmt: skip
-    text = printed.hardware(HardwareReport(cluster=CLUSTER, fingerprint=FINGERPRINT, measured=rates))
+    text = human_output.hardware(HardwareReport(cluster=CLUSTER, fingerprint=FINGERPRINT, measured=rates))
     for words in ("200 GFLOP/s", "12.0 GB/s", "10 µs", "all reduce", "1.00 MiB in 2.00 ms"):
         assert words in text
 

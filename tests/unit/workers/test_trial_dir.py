@@ -7,7 +7,7 @@ import threading
 import pytest
 from filelock import FileLock
 
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.machine.device_lock import DevicesBusy, hold, pool_mark
 from shardtune.workers.trial_dir import DiskFull, TrialDir, prune, tail
 
@@ -24,7 +24,7 @@ def test_the_same_attempt_again_starts_empty(directory, task, fingerprint):
     assert not (directory.path / "rank_0.json").exists()
 
 
-def test_too_little_disk_is_refused_before_anything_is_made(tmp_path, task, fingerprint):
+def test_too_little_disk_is_rejected_before_anything_is_made(tmp_path, task, fingerprint):
     with pytest.raises(DiskFull, match="min_free_gib"):
         TrialDir.create(tmp_path / "work", "run-1", task, fingerprint, min_free_gib=1e9)
     assert list((tmp_path / "work").iterdir()) == []
@@ -66,7 +66,7 @@ def test_pruning_keeps_the_newest_of_each_kind_and_strangers(tmp_path, task, fin
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "run-2", "run-4", "run-5"]
 
 
-def test_a_second_agent_on_the_same_gpu_is_refused(tmp_path):
+def test_a_second_agent_on_the_same_gpu_is_rejected(tmp_path):
     with hold(tmp_path, ["GPU-a", "GPU-b"], tmp_path), pytest.raises(DevicesBusy, match="GPU-b"):
         _hold(tmp_path, ["GPU-b", "GPU-c"])
     _hold(tmp_path, ["GPU-b"])

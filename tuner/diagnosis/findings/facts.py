@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from shardtune.api_schemas.diagnosis import CollectiveFigures, Diagnosis
+from shardtune.api_schemas.trials.diagnosis import CollectiveFigures, Diagnosis
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from shardtune.tuner.verdict import disturbance
 

@@ -1,24 +1,24 @@
 """All rules over one diagnosis, ordered by what their remedies are expected to save."""
 
-from shardtune.api_schemas.diagnosis import Diagnosis, Finding
-from shardtune.tuner.diagnosis.findings import memory, messages, sharding, working
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
+from shardtune.tuner.diagnosis.findings import compute_bound, memory, message_size, sharding
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Rule
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 RULES: tuple[Rule, ...] = (
-    working.late_rank,
-    working.data_waits,
+    compute_bound.late_rank,
+    compute_bound.data_waits,
     sharding.reduces_every_micro_batch,
-    messages.buckets_too_small,
-    messages.units_too_small,
+    message_size.buckets_too_small,
+    message_size.units_too_small,
     sharding.all_gathers_dominate,
     sharding.network_limits,
-    messages.buckets_too_large,
-    messages.units_too_large,
-    working.host_bound,
-    working.offload_costs,
-    working.checkpointed_without_need,
+    message_size.buckets_too_large,
+    message_size.units_too_large,
+    compute_bound.host_bound,
+    compute_bound.offload_costs,
+    compute_bound.checkpointed_without_need,
 )
 LEAST_GAIN = 0.03
 """Share of a step: less is not worth a trial."""

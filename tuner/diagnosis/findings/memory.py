@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.diagnosis import Finding, MemoryMoment
+from shardtune.api_schemas.trials.diagnosis import Finding, MemoryMoment
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, in_words, told
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from shardtune.api_schemas.diagnosis import Finding, FindingKind
+from shardtune.api_schemas.trials.diagnosis import Finding, FindingKind
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shardtune.api_schemas.diagnosis import Finding
+from shardtune.api_schemas.trials.diagnosis import Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
 from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, answered, best_of, in_words
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial

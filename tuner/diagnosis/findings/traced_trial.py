@@ -4,13 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.predictions import Prediction
-from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Study, StudySpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import Study, StudySpec
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.predictions import Prediction
 from shardtune.tuner.prediction import memory_gate, traced_shape
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.predict import predict
@@ -73,7 +73,7 @@ class TracedTrial:
         """The configuration with other values; None where the backend or the cluster cannot have them."""
         try:
             changed = unflatten(flatten(self.config) | knobs)
-            changed.strategy.check_cluster(self.cluster, self.workload.recipe, self._accumulation(changed))
+            changed.strategy.check_cluster(self.cluster, self.workload.precision, self._accumulation(changed))
         except ValueError:
             return None
         return changed
@@ -88,7 +88,7 @@ class TracedTrial:
             # Open knobs take any value, so also one between those that the search would try.
             pins = {knob: value for knob, value in flatten(changed).items() if knob in asked}
             limits = SpaceLimits(backends=(changed.strategy.kind,), knobs=pins, allow_compile=changed.compile or None)
-            left = space.build(self.workload, self.cluster, self.space.domains.profile, limits)
+            left = space.build(self.workload, self.cluster, self.space.domains.model_summary, limits)
         except ValueError:
             return None
         keys = {left.key(config) for config in islice(left.enumerate(), 2)}
@@ -100,18 +100,26 @@ class TracedTrial:
 
 def of_study(study: Study, config: TrialConfig, measured: MeasuredHardware | None = None) -> TracedTrial | None:
     """A trial of a study; None before its model was profiled, and for limits that leave no space."""
-    return None if study.profile is None else of_spec(study.spec, study.cluster, study.profile, config, measured)
+    return (
+        None
+        if study.model_summary is None
+        else of_spec(study.spec, study.cluster, study.model_summary, config, measured)
+    )
 
 
 def of_spec(
-    spec: StudySpec, cluster: Cluster, profile: ModelProfile, config: TrialConfig, measured: MeasuredHardware | None
+    spec: StudySpec,
+    cluster: Cluster,
+    model_summary: ModelSummary,
+    config: TrialConfig,
+    measured: MeasuredHardware | None,
 ) -> TracedTrial | None:
     """The same of what a study is about, once its model was profiled; `measured`: what its machine reaches, where that is known."""
     try:
-        built = space.build(spec.workload, cluster, profile, spec.space)
+        built = space.build(spec.workload, cluster, model_summary, spec.space)
     except ValueError:
         return None
-    shape, memory = traced_shape.of_study(spec.model, profile), MemoryCalibration()
+    shape, memory = traced_shape.of_study(spec.model, model_summary), MemoryCalibration()
 
     def fits(changed: TrialConfig) -> bool:
         return memory_gate.gate(changed, shape, spec.workload, cluster, spec.objective, memory) is None

@@ -15,7 +15,7 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
     imports, helpers = ["from torch.nn.parallel import DistributedDataParallel"], ""
     if source.casts_weights:
         imports.append("from torch.nn.utils import parametrize")
-        helpers = fill("compute_in", compute_dtype=torch_dtype(source.workload.recipe.compute_dtype))
+        helpers = fill("compute_in", compute_dtype=torch_dtype(source.workload.precision.compute_dtype))
     return SnippetParts(
         trainer=_trainer(source, strategy),
         imports=tuple(imports),

@@ -26,7 +26,7 @@ def _snippet(source: ExportSource, strategy: Fsdp1Config) -> SnippetParts:
 
 
 def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
-    recipe, prefetch = source.workload.recipe, strategy.backward_prefetch
+    precision, prefetch = source.workload.precision, strategy.backward_prefetch
     axes = f"({strategy.dp_replicate}, {strategy.dp_shard})"
     return fill(
         "trainer_fsdp1",
@@ -35,8 +35,8 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         if strategy.sharding_strategy in HYBRID
         else "",
         cpu_offload=strategy.cpu_offload,
-        param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
-        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
+        param_dtype=torch_dtype(precision.compute_dtype) if source.casts_weights else None,
+        reduce_dtype=torch_dtype(precision.reduce_dtype) if source.casts_weights else None,
         backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
         options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
         prepare=indent(shared.prepare_blocks(source), 8),
@@ -59,7 +59,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
         lines.append(
             f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see {source.shown_in}"
         )
-    section = strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source)
+    section = strategy.to_accelerate(source.model_summary.block_class) | shared.fsdp_checkpointing(source)
     return AccelerateParts(
         values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
         in_code=tuple(lines),

@@ -51,7 +51,7 @@ def _reshards_to_groups(strategy: Fsdp2Config) -> bool:
 
 
 def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
-    recipe = source.workload.recipe
+    precision = source.workload.precision
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
     cut = pipeline.is_cut(source)
@@ -64,8 +64,8 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         **{name: indent(lines, inner if name == "divide" else 8) for name, lines in expert.items()},
         norm=experts.norm(source, "self.counted" if cut else "self.parameters"),
         reshard=strategy.to_fully_shard()["reshard_after_forward"],
-        param_dtype=torch_dtype(recipe.compute_dtype) if source.casts_weights else None,
-        reduce_dtype=torch_dtype(recipe.reduce_dtype) if source.casts_weights else None,
+        param_dtype=torch_dtype(precision.compute_dtype) if source.casts_weights else None,
+        reduce_dtype=torch_dtype(precision.reduce_dtype) if source.casts_weights else None,
         offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
         prepare=indent(shared.prepare_blocks(source), 8),
         share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], inner),
@@ -82,7 +82,7 @@ def _stages(source: ExportSource, strategy: Fsdp2Config) -> dict[str, str]:
     parts = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     return {
         "parts": f" // ({' * '.join(parts)})" if parts else "",
-        "dtype": torch_dtype(source.workload.recipe.weights_dtype),
+        "dtype": torch_dtype(source.workload.precision.weights_dtype),
         **pipeline.trainer(source, strategy, _SYNC[strategy.grad_sync]),
     }
 
@@ -154,7 +154,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     values: dict[str, Any] = {
         "distributed_type": "FSDP",
         **precision,
-        "fsdp_config": strategy.to_accelerate(source.profile.block_class) | shared.fsdp_checkpointing(source),
+        "fsdp_config": strategy.to_accelerate(source.model_summary.block_class) | shared.fsdp_checkpointing(source),
     }
     if strategy.dp_replicate > 1:
         values["parallelism_config"] = {
@@ -167,7 +167,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
 def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     lines = []
     if source.casts_weights:
-        lines.append("recipe: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
+        lines.append("precision: gradients reduced in float32 were measured; Accelerate reduces them in bfloat16")
     if strategy.dp_replicate > 1:
         mesh = f"{strategy.dp_replicate} × {strategy.dp_shard}"
         lines.append(
@@ -228,9 +228,9 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning_model(source: ExportSource, strategy: Fsdp2Config) -> str:
-    recipe, policy = source.workload.recipe, "MixedPrecisionPolicy()"
+    precision, policy = source.workload.precision, "MixedPrecisionPolicy()"
     if source.casts_weights:
-        dtypes = torch_dtype(recipe.compute_dtype), torch_dtype(recipe.reduce_dtype)
+        dtypes = torch_dtype(precision.compute_dtype), torch_dtype(precision.reduce_dtype)
         policy = f"MixedPrecisionPolicy(param_dtype={dtypes[0]}, reduce_dtype={dtypes[1]})"
     return fill(
         "lightning_fsdp2.py",

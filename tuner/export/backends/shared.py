@@ -40,7 +40,7 @@ def forward_and_backward(source: ExportSource) -> list[str]:
     """Of one micro batch; autocast is for forward alone, as PyTorch asks for."""
     loss = [context.loss(source, "self.model")]
     if source.autocasts:
-        dtype = torch_dtype(source.workload.recipe.compute_dtype)
+        dtype = torch_dtype(source.workload.precision.compute_dtype)
         loss = [f"with torch.autocast(tokens.device.type, {dtype}):", f"    {loss[0]}"]
     return [*loss, "(loss / ACCUMULATION).backward()"]
 
@@ -68,14 +68,14 @@ def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
     """Consumers whose mixed precision is autocast, where weights were cast."""
     if not source.casts_weights:
         return ()
-    return (f"recipe: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
+    return (f"precision: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
 
 
 def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
     """Consumers whose mixed precision is FSDP's own, where autocast was measured."""
     if not source.autocasts:
         return ()
-    return (f"recipe: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
+    return (f"precision: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
 
 
 def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]]:

@@ -32,7 +32,7 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
             "deepspeed.ops.__compatible_ops__ = {}  # else it compiles collectives that training does not use"
         )
     if strategy.stage == 3:
-        imports += ["from deepspeed.utils import set_z3_leaf_modules"] if source.profile.moe_class else []
+        imports += ["from deepspeed.utils import set_z3_leaf_modules"] if source.model_summary.moe_class else []
         imports.append("from transformers.integrations import HfDeepSpeedConfig")
         constants.append(
             "SHARDED = HfDeepSpeedConfig(str(DS_CONFIG))  # while it lives, transformers builds models sharded"
@@ -49,9 +49,9 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
 
 def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
     prepare = shared.prepare_blocks(source)
-    if strategy.stage == 3 and source.profile.moe_class:
+    if strategy.stage == 3 and source.model_summary.moe_class:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
-        prepare.append(f"set_z3_leaf_modules(model, [{literal(source.profile.moe_class)}])")
+        prepare.append(f"set_z3_leaf_modules(model, [{literal(source.model_summary.moe_class)}])")
     on_host = "DeepSpeedCPUAdam(parameters, adamw_mode=True, **ADAMW)"
     on_device = "torch.optim.AdamW(parameters, fused=True, **ADAMW)"
     return fill(
@@ -67,7 +67,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
     return AccelerateParts(
         values={
             "distributed_type": "DEEPSPEED",
-            # With a file of its own, Accelerate refuses this word beside it.
+            # With a file of its own, Accelerate rejects this word beside it.
             "mixed_precision": None,
             "deepspeed_config": {
                 "deepspeed_config_file": "ds_config.json",
@@ -87,7 +87,7 @@ def _training_arguments(source: ExportSource, strategy: ZeroConfig) -> ConsumerP
 
 def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
     document = _document(source, strategy)
-    # Lightning refuses or overwrites what its Trainer says itself.
+    # Lightning rejects or overwrites what its Trainer says itself.
     for key in ("gradient_accumulation_steps", "train_batch_size", "gradient_clipping"):
         document.pop(key)
     return ConsumerParts(

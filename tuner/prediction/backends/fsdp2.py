@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.pipeline_schedules import SCHEDULES
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
+from shardtune.api_schemas.strategies.pipeline_schedules import SCHEDULES
 from shardtune.tuner.prediction.backends import sharded
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row

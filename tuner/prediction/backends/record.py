@@ -6,7 +6,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Strategy
 from shardtune.tuner.prediction.backends.states import States
 from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Implementation

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, Strategy, ZeroConfig
 from shardtune.tuner.prediction.backends.lighter import OPTIMIZER_ON_HOST
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row

@@ -33,7 +33,7 @@ class ComputeTimes:
     """Host time to launch the model's kernels."""
     machinery: Array
     """Host time of the backend's hooks."""
-    forward_share: Array
+    forward_fraction: Array
     """Of the total."""
     serial: bool
     """Host and device are the same core."""
@@ -89,7 +89,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         loss=loss,
         launches=_kernels(shape, c, impl, again) * rates.launch_s,
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
-        forward_share=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
+        forward_fraction=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
     )
 

@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
-from shardtune.api_schemas.hardware import Cluster, CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, MeasuredHardware
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Curve, Network, Rates
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}

@@ -42,7 +42,7 @@ def step_times(
     compute = compute_times(shape, c, dtypes, impl, rates)
     comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
-    forward, backward = micro * compute.forward_share, micro * (1.0 - compute.forward_share)
+    forward, backward = micro * compute.forward_fraction, micro * (1.0 - compute.forward_fraction)
     communication, exposed = _communication(c, rates, comm, forward, backward)
     exchanges = c.accumulation * (
         context_seconds(shape, c, dtypes, rates, network)

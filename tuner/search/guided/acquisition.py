@@ -7,9 +7,9 @@ from statistics import median
 
 import numpy as np
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import peak_gib

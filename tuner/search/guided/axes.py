@@ -5,7 +5,7 @@ The predictor has been held against little of such layouts, and who names an axi
 
 from collections.abc import Iterable, Sequence
 
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.legal_values import Flat
 
 Axes = frozenset[str]

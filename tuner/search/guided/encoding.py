@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 

@@ -11,10 +11,10 @@ from itertools import islice
 import numpy as np
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialOrigin, TrialReason, TrialState
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialReason, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
@@ -111,7 +111,7 @@ class Outlook:
 
     @cached_property
     def candidates(self) -> Rows:
-        """Rows that may be tried: not taken, and not refused by the memory gate."""
+        """Rows that may be tried: not taken, and not rejected by the memory gate."""
         pool, known = self._pool, self._known
         taken = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
         found = [row for row in self._considered() if row not in taken]

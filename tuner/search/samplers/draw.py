@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialReason
+from shardtune.api_schemas.trials.trial import TrialReason
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.space import Space
 

@@ -16,9 +16,9 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, TPESampler
 from optuna.trial import FrozenTrial, create_trial
 
-from shardtune.api_schemas.search_space import KnobValue
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.training.search_space import KnobValue
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 from shardtune.tuner.search.space import Chooser, Space

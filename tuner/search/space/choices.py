@@ -2,7 +2,7 @@
 
 import math
 
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.define_by_run import Question
 

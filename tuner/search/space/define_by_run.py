@@ -6,7 +6,7 @@ Sampling, enumeration, membership and reading a configuration are the same walk 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.domains import Domains
 from shardtune.tuner.search.space.legal_values import COMMON, Flat
 from shardtune.tuner.search.space.limits import KnobLimits

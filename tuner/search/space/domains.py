@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from shardtune.api_schemas import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import context_parallel, expert_parallel, pipeline_parallel, tensor_parallel
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES, PipelineSchedule, obstacle
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Domains:
 
     workload: Workload
     cluster: Cluster
-    profile: ModelProfile
+    model_summary: ModelSummary
     cores: int | None = None
     """Of each node, where a worker has said."""
 
@@ -43,17 +43,17 @@ class Domains:
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
         """Ranks that may share a sample, and why no others may."""
-        return context_parallel.sizes(self.cluster, self.workload, self.profile)
+        return context_parallel.sizes(self.cluster, self.workload, self.model_summary)
 
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
         """Ranks that may split a model where so many share a sequence, and why no others may."""
-        return tensor_parallel.sizes(context, self.cluster, self.workload, self.profile)
+        return tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary)
 
     def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
         """Stages that a model may have where so many ranks share samples in each of them, and why it may have no others."""
 
         def check(stages: int) -> None:
-            pipeline_parallel.check_blocks(stages, self.profile.pipeline_blocks, self.profile.pipeline_note)
+            pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
             pipeline_parallel.check_ranks(stages, self.world // sharing)
             samples = gradient_accumulation(self.workload.global_batch, 1, self.world // (sharing * stages))
             pipeline_parallel.check(stages, samples)
@@ -62,7 +62,7 @@ class Domains:
 
     def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
         """Those under which the ranks of a pipeline have blocks enough, and some micro batch divides a step."""
-        enough = (self.profile.pipeline_blocks or 1) >= 2 * stages
+        enough = (self.model_summary.pipeline_blocks or 1) >= 2 * stages
         several = {name for name in SCHEDULES if FACTS[name].is_interleaved}
         return tuple(
             name
@@ -76,7 +76,7 @@ class Domains:
             return (1,)
         if FACTS[schedule].is_v:
             return (2,)
-        blocks = self.profile.pipeline_blocks or 1
+        blocks = self.model_summary.pipeline_blocks or 1
         even = (k for k in range(2, blocks // stages + 1) if blocks % (k * stages) == 0)
         return tuple(even) or (2,)
 
@@ -84,7 +84,7 @@ class Domains:
         """Ranks that may divide experts where so many split a model, by its blocks' widths `tensor` of them, and why no others may."""
 
         def check(size: int) -> None:
-            known = self.profile.experts, self.profile.expert_width, self.profile.expert_note
+            known = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
             expert_parallel.check_experts(size, size, *known)
             expert_parallel.check(size, self.world // split, tensor)
 
@@ -94,7 +94,7 @@ class Domains:
         """Of so many ranks that shard, those over which so many can divide experts."""
         if experts == 1:
             return shards
-        known = self.profile.experts or 1, self.profile.expert_width or 1
+        known = self.model_summary.experts or 1, self.model_summary.expert_width or 1
         ranks = (shard for shard in shards if shard % experts == 0)
         return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *known) is not None)
 
@@ -116,7 +116,7 @@ class Domains:
     @property
     def checkpoint_every(self) -> tuple[int, ...]:
         """Every block, every 2nd, 3rd and 4th, where there are as many."""
-        return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.profile.blocks))
+        return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.model_summary.blocks))
 
     @property
     def threads(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, assert_never
 
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.training.search_space import KnobValue
 
 Kind = Literal["bool", "int", "number", "word", "group"]
 

@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Mapping
 
-from shardtune.api_schemas.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
+from shardtune.api_schemas.training.search_space import BACKENDS, KnobValue, Limit, SpaceLimits
 from shardtune.tuner.search.space.legal_values import Knob
 
 

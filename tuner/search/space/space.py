@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelProfile
-from shardtune.api_schemas.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSummary
+from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.search.space import choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Answer, DefineByRun, NoLegalValue, Question
@@ -168,7 +168,7 @@ class Space:
         return self.enumerate(narrow)
 
     def check_limits(self) -> None:
-        """Refuse limits that leave a knob no value on any path where it exists, such as a mesh that does not divide.
+        """Reject limits that leave a knob no value on any path where it exists, such as a mesh that does not divide.
 
         Raises:
             ValueError: the knob, what the user allowed, and the values there are.
@@ -231,7 +231,7 @@ class _Replay:
 def build(
     workload: Workload,
     cluster: Cluster,
-    profile: ModelProfile,
+    model_summary: ModelSummary,
     limits: SpaceLimits,
     cores: int | None = None,
 ) -> Space:
@@ -241,7 +241,7 @@ def build(
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
     """
     checked = KnobLimits(limits, KNOBS)
-    domains = Domains(workload, cluster, profile, cores=cores)
+    domains = Domains(workload, cluster, model_summary, cores=cores)
     space = Space(domains, checked)
     space.check_limits()
     return space

@@ -4,7 +4,7 @@ import os
 import time
 from pathlib import Path
 
-from shardtune.api_schemas.measurements import DiskRate
+from shardtune.api_schemas.trials.measurements import DiskRate
 
 _PIECE = 4 << 20
 _PIECES = 16

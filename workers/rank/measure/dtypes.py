@@ -7,10 +7,10 @@ import time
 import torch
 
 from shardtune.api_schemas.base import Dtype
-from shardtune.api_schemas.rank_environment import threads_of
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.strategies.rank_environment import threads_of
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.rank.device import Device, clock, of_kind
-from shardtune.workers.rank.place import device_kind
+from shardtune.workers.rank.rank_context import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
 """Of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the others' rate."""
@@ -38,11 +38,11 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks in each dtype that a recipe computes in; the caller holds the devices."""
+    """FLOP/s of one of `ranks` ranks in each dtype that a precision computes in; the caller holds the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
-    dtypes = sorted({recipe.compute_dtype for recipe in RECIPES.values()})
+    dtypes = sorted({precision.compute_dtype for precision in PRECISIONS.values()})
     return {dtype: 2.0 * _SIZE[kind] ** 3 / _best_s(device, getattr(torch, dtype)) for dtype in dtypes}
 
 

@@ -16,13 +16,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
-from shardtune.api_schemas.rank_environment import threads_of
+from shardtune.api_schemas.machines.hardware import CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.strategies.rank_environment import threads_of
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
-from shardtune.workers.rank.place import Place, device_kind
 from shardtune.workers.rank.process import deadline
+from shardtune.workers.rank.rank_context import Place, device_kind
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor, from latency to bandwidth."""

@@ -9,7 +9,7 @@ from torch._C._autograd import _disable_profiler, _enable_profiler, _prepare_pro
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, RecordScope, _ExperimentalConfig
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.measurements import Memory
+from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.workers.rank.device import Device
 
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
-from shardtune.api_schemas.diagnosis import MemoryMoment, MemoryPhase
+from shardtune.api_schemas.trials.diagnosis import MemoryMoment, MemoryPhase
 from shardtune.workers.rank.measure.allocator_history import Allocation, CpuHistory, CudaHistory, lives
 from shardtune.workers.rank.strategies.base import Trainer
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from shardtune.workers.rank.device import clock
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 
 _REPEATS = 5
 _WARM_S = {"cpu": 0.0, "cuda": 0.5}

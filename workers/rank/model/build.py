@@ -10,8 +10,8 @@ from torch import nn
 from transformers import masking_utils
 from transformers.initialization import no_init_weights
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import weights
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -1,8 +1,8 @@
-"""The recipe bf16-mixed for DDP, which has none of its own that fits: float32 masters, compute in a lower dtype.
+"""The precision bf16-mixed for DDP, which has none of its own that fits: float32 masters, compute in a lower dtype.
 
 Each parameter is parametrized by its own cast, so that forward (and a recomputation in backward) sees the lower
 dtype and the gradient flows back to the float32 master: what FSDP2's `MixedPrecisionPolicy(param_dtype)` does.
-Buffers stay as they are. `torch.autocast` (the recipe bf16-autocast) instead leaves norms, residuals and softmax in float32.
+Buffers stay as they are. `torch.autocast` (the precision bf16-autocast) instead leaves norms, residuals and softmax in float32.
 """
 
 import torch

@@ -1,7 +1,7 @@
 """Context parallel: neighbouring ranks share samples, and each takes an equal part of the sequence.
 
 All but attention treats positions by themselves. Attention exchanges parts of the sequence for parts of the heads, and back
-(DeepSpeed-Ulysses, arXiv:2309.14509); who may take part is decided by `api_schemas.context_parallel`.
+(DeepSpeed-Ulysses, arXiv:2309.14509); who may take part is decided by `api_schemas.strategies.context_parallel`.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from shardtune.api_schemas import context_parallel
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.strategies import context_parallel
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import shared_heads
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 
 _ATTENTION = "shardtune_context"
 _IGNORED = -100

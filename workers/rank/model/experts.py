@@ -27,7 +27,7 @@ _DIFFERENT = ("ernie4_5_moe",)
 
 
 class ExpertSizes(NamedTuple):
-    """What `ModelProfile` says of it."""
+    """What `ModelSummary` says of it."""
 
     experts: int
     expert_width: int

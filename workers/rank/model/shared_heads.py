@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe
@@ -23,7 +23,7 @@ _TOKENS = 8
 
 
 class SharedHeads(NamedTuple):
-    """What `ModelProfile` says of it."""
+    """What `ModelSummary` says of it."""
 
     context_heads: int
     """Ranks that share a sample must divide it."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.strategies.pipeline_parallel import blocks_of_stages
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.stage_plan import StagePlan
 

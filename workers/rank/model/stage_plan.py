@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import shared_heads
@@ -33,7 +33,7 @@ class StagePlan(NamedTuple):
 
 
 class StagedBlocks(NamedTuple):
-    """What `ModelProfile` says of it."""
+    """What `ModelSummary` says of it."""
 
     pipeline_blocks: int
     pipeline_note: str | None

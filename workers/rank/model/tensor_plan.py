@@ -45,7 +45,7 @@ class TensorPlan:
 
 
 class SplitWidths(NamedTuple):
-    """What `ModelProfile` says of it."""
+    """What `ModelSummary` says of it."""
 
     tensor_divisor: int
     tensor_note: str | None

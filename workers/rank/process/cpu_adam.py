@@ -19,13 +19,13 @@ import torch
 from deepspeed.ops.op_builder import CPUAdamBuilder
 from torch.utils.cpp_extension import _get_build_directory, _import_module_from_library
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.strategies import ZeroConfig
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.process import parent_death
 
 # DeepSpeed's CPU Adam asks for the CPU's vendor each time it is made, which takes a second and a subprocess. Cached
-# here, the warm host asks once for all its ranks.
+# here, the fork server asks once for all its ranks.
 cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
 
 _NAME = "cpu_adam"
@@ -36,7 +36,7 @@ _BUILD_TIMEOUT_S = 600
 def needed(task: Task) -> bool:
     """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
     return (
-        not isinstance(task, ProfileTask)
+        not isinstance(task, ModelSummaryTask)
         and isinstance(task.config.strategy, ZeroConfig)
         and task.config.strategy.offload_optimizer is not None
     )
@@ -48,7 +48,7 @@ def is_built() -> bool:
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
-def ensure(task: TrialTask | RestartTask | TraceTask, moving: Callable[[], None]) -> None:
+def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None]) -> None:
     """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
 
     `moving` is called every second meanwhile.
@@ -76,7 +76,7 @@ def ensure(task: TrialTask | RestartTask | TraceTask, moving: Callable[[], None]
         raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
 
 
-def load(task: TrialTask | RestartTask | TraceTask) -> None:
+def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     """Have DeepSpeed use the library as it was built.
 
     DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind

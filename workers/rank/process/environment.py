@@ -9,10 +9,10 @@ import os
 
 import torch
 
-from shardtune.api_schemas.rank_environment import ALLOCATOR, THREADS, variables
 from shardtune.api_schemas.strategies import NumaBinding, TrialConfig
+from shardtune.api_schemas.strategies.rank_environment import ALLOCATOR, THREADS, variables
 from shardtune.workers.rank.classify import SetupError
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
 """Parameters of glibc's mallopt (malloc.h) by the variable that sets them at a process's start."""

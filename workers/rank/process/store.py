@@ -1,7 +1,7 @@
 """A process in which the ranks of several hosts meet: torch's store, for one launch.
 
 It is nobody's rank, so it outlives rank 0; whoever started it ends it. `python -m shardtune.workers.rank.process.store
-FOLDER FIRST STOP` prints its port; the warm host forks it instead.
+FOLDER FIRST STOP` prints its port; the fork server forks it instead.
 """
 
 import signal

@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.workload import AdamW
+from shardtune.api_schemas.training.workload import AdamW
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model.build import DTYPES
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 
 
 class Trainer(Protocol):
@@ -82,22 +82,22 @@ class Setting:
     @property
     def weights_dtype(self) -> torch.dtype:
         """Of the weights that the backend holds for forward and backward."""
-        return DTYPES[self.task.workload.recipe.weights_dtype]
+        return DTYPES[self.task.workload.precision.weights_dtype]
 
     @property
     def reduce_dtype(self) -> torch.dtype:
         """Of gradients while they are accumulated and reduced."""
-        return DTYPES[self.task.workload.recipe.reduce_dtype]
+        return DTYPES[self.task.workload.precision.reduce_dtype]
 
     @property
     def cast_loss(self) -> Loss:
-        """`loss`, within the recipe's autocast, if it has one."""
-        recipe, device = self.task.workload.recipe, self.place.device.type
-        if not recipe.autocast:
+        """`loss`, within the precision's autocast, if it has one."""
+        precision, device = self.task.workload.precision, self.place.device.type
+        if not precision.autocast:
             return self.loss
 
         def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-            with torch.autocast(device, DTYPES[recipe.compute_dtype]):
+            with torch.autocast(device, DTYPES[precision.compute_dtype]):
                 return self.loss(model, batch)
 
         return loss
@@ -105,7 +105,7 @@ class Setting:
     @property
     def master_dtype(self) -> torch.dtype:
         """Of the weights the optimizer updates."""
-        return DTYPES[self.task.workload.recipe.master_dtype]
+        return DTYPES[self.task.workload.precision.master_dtype]
 
 
 def adamw_options(settings: AdamW) -> dict[str, Any]:

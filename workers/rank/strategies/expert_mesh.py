@@ -11,10 +11,9 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard
 from torch.utils._python_dispatch import _disable_current_modes
 
-from shardtune.api_schemas import expert_parallel
-from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies import Fsdp2Config, expert_parallel
 from shardtune.workers.rank.model import experts
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Setting
 
 _EXPERT, _SHARD = "ep", "expert_shard"

@@ -21,7 +21,7 @@ from shardtune.api_schemas.strategies.fsdp1 import HYBRID
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import weights
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 

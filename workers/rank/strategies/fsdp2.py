@@ -16,11 +16,10 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.distributed.tensor.parallel import loss_parallel
 
-from shardtune.api_schemas import tensor_parallel
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import tensor_plan, weights
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 

@@ -14,7 +14,7 @@ from torch.distributed.pipelining._backward import stage_backward
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle, get_schedule_class
 from torch.distributed.tensor import DTensor
 
-from shardtune.api_schemas import pipeline_parallel, pipeline_schedules
+from shardtune.api_schemas.strategies import pipeline_parallel, pipeline_schedules
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import stage_cut, stage_plan
 from shardtune.workers.rank.strategies import base

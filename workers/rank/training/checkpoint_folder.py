@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.measurements import CheckpointPart, Progress
+from shardtune.api_schemas.trials.measurements import CheckpointPart, Progress
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.disk_rate import disk_rate, written_bytes
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
 
@@ -91,7 +91,7 @@ class CheckpointFolder:
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Refuse to save so many bytes where there is less space.
+    """Reject to save so many bytes where there is less space.
 
     Raises:
         SetupError: with both figures.
@@ -100,7 +100,7 @@ def require_room(folder: Path, needed: int) -> None:
     if free < needed:
         raise SetupError(
             f"the checkpoint may take {needed / GIB:.2f} GiB, but work_dir's disk ({folder}) has {free / GIB:.2f} GiB free; "
-            "free some space, choose another work directory, or set budget.restart_check to false"
+            "free some space, choose another work directory, or set budget.resume_check to false"
         )
 
 
@@ -121,7 +121,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
             raise SetupError(
                 f"work_dir's disk ({folder}) ran full while the checkpoint was saved ({free / GIB:.2f} GiB free); "
-                "free some space, choose another work directory, or set budget.restart_check to false"
+                "free some space, choose another work directory, or set budget.resume_check to false"
             ) from error
         raise
 

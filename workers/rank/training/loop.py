@@ -11,15 +11,15 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.measurements import MeasurePlan, Progress, StepRecord
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.measurements import MeasurePlan, Progress, StepRecord
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError, OverLimitError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training.step import Step
 

@@ -18,17 +18,17 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 
-from shardtune.api_schemas.leases import ProfileTask, TrialTask
-from shardtune.api_schemas.search_space import Backend
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
+from shardtune.api_schemas.training.search_space import Backend
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.workers import adapter
 from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.measure import memory
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies import base
-from shardtune.workers.rank.training import profile
+from shardtune.workers.rank.training import model_summary
 from shardtune.workers.rank.training.data_wait import DataWait, counted
 from shardtune.workers.rank.training.loop import Loop, Steps
 
@@ -63,7 +63,7 @@ class ScriptRecorder:
     def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """See `ScriptTrial.takes`."""
         if self._config.backend not in backends:
-            raise adapter.Refused(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
+            raise adapter.Rejected(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
@@ -131,8 +131,8 @@ class _ProfileRecorder:
         return _PROFILE_CONFIGS[backends[0]]
 
     def prepare(self, model: nn.Module) -> None:
-        found = profile.of_model(model)
-        trial_dir.write_profile(self._folder, found.model_copy(update={"backends": self._backends}))
+        found = model_summary.of_model(model)
+        trial_dir.write_model_summary(self._folder, found.model_copy(update={"backends": self._backends}))
         raise adapter.Stopped
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
@@ -159,7 +159,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
         )
 
 
-def run_profile(task: ProfileTask, folder: Path) -> None:
+def run_profile(task: ModelSummaryTask, folder: Path) -> None:
     """Run the script, alone, until its model is known.
 
     Raises:
@@ -177,11 +177,11 @@ def run_profile(task: ProfileTask, folder: Path) -> None:
     )
     mesh.use_loopback(Place.from_environment("cpu"))
     _run(folder, 0, trial)
-    if not (folder / "profile.json").exists():
+    if not (folder / "model_summary.json").exists():
         raise adapter.AdapterError("the script ended without trial.prepare(model); call it on the plain model")
 
 
-def _options(task: TrialTask | ProfileTask) -> dict[str, Any]:
+def _options(task: TrialTask | ModelSummaryTask) -> dict[str, Any]:
     return dict(task.model.config)
 
 
@@ -201,7 +201,7 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
     except BaseException as error:
         _end_if_forked(trial, note)
         if isinstance(error, AttributeError) and error.obj is trial.config.strategy:
-            raise adapter.Refused(
+            raise adapter.Rejected(
                 f"the script asked a configuration of {trial.config.backend} for {error.name}, which it does not have; say "
                 "what the script takes: adapter.configuration(backends=(…))"
             ) from error

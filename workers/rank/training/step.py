@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import data
 from shardtune.workers.rank.model.context import ContextGroup

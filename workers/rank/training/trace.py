@@ -12,15 +12,15 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.leases import TraceTask
-from shardtune.api_schemas.measurements import Progress, RankReport
+from shardtune.api_schemas.trials.leases import TraceTask
+from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
-from shardtune.workers.rank.place import Place
+from shardtune.workers.rank.rank_context import Place
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.training.loop import Loop, Steps, run_all
-from shardtune.workers.rank.training.restart import Built
+from shardtune.workers.rank.training.resume_check import Built
 from shardtune.workers.rank.training.step import Step
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions

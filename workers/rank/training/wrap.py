@@ -11,9 +11,9 @@ def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
     """Prepare the blocks and wrap the model for the configuration's backend.
 
     Raises:
-        ValueError: the backend refuses the combination.
+        ValueError: the backend rejects the combination.
     """
     task = setting.task
-    task.config.strategy.check_cluster(task.cluster, task.workload.recipe, setting.accumulation)
+    task.config.strategy.check_cluster(task.cluster, task.workload.precision, setting.accumulation)
     prepare_blocks(model, task.config)
     return TRAINERS[task.config.backend](model, setting, task.config.strategy)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardtune.api_schemas.base import DTYPE_BYTES
-from shardtune.api_schemas.models import preset_names
-from shardtune.api_schemas.predictions import Prediction, PredictionTable, Verdict
-from shardtune.api_schemas.workload import AUTO, RECIPES, Recipe
+from shardtune.api_schemas.training.models import preset_names
+from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, from_value_error
@@ -33,8 +33,8 @@ class StrategyLine:
 
 
 @dataclass(frozen=True)
-class RecipeLine:
-    """Bytes per parameter of one recipe of dtypes."""
+class PrecisionLine:
+    """Bytes per parameter of one precision of dtypes."""
 
     name: str
     compute: int
@@ -53,7 +53,7 @@ class NewPage:
 
     form: StudyForm
     presets: tuple[str, ...]
-    recipes: tuple[str, ...]
+    precisions: tuple[str, ...]
     workers: tuple[Hardware, ...]
     catalogue: tuple[Hardware, ...]
     errors: tuple[FieldError, ...]
@@ -67,7 +67,7 @@ class NewPage:
     stack: Stack | None
     """Bars of the fastest, then of the lines."""
     kinds: tuple[str, ...]
-    bytes_per_parameter: tuple[RecipeLine, ...]
+    bytes_per_parameter: tuple[PrecisionLine, ...]
     can_create: bool
     quota: str
     """What the project has used of it; empty: it has none."""
@@ -86,7 +86,7 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
-        recipes=(AUTO, *RECIPES),
+        precisions=(AUTO, *PRECISIONS),
         workers=own,
         catalogue=known,
         errors=tuple(errors) or found,
@@ -97,7 +97,9 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
         lines=lines[first:],
         stack=stack(shown, usable) if table else None,
         kinds=tuple(KINDS),
-        bytes_per_parameter=tuple(_recipe(recipe, table.parameters if table else None) for recipe in RECIPES.values()),
+        bytes_per_parameter=tuple(
+            _precision(precision, table.parameters if table else None) for precision in PRECISIONS.values()
+        ),
         can_create=form.hardware.startswith("worker:"),
         quota=quota,
     )
@@ -127,11 +129,11 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
         return None, tuple(one if one.field else one.model_copy(update={"field": "model"}) for one in found)
 
 
-def _recipe(recipe: Recipe, parameters: int | None) -> RecipeLine:
-    master, compute = DTYPE_BYTES[recipe.master_dtype], DTYPE_BYTES[recipe.compute_dtype]
+def _precision(precision: Precision, parameters: int | None) -> PrecisionLine:
+    master, compute = DTYPE_BYTES[precision.master_dtype], DTYPE_BYTES[precision.compute_dtype]
     copy = compute if compute < master else 0
-    gradients, moments = DTYPE_BYTES[recipe.reduce_dtype], 2 * master
+    gradients, moments = DTYPE_BYTES[precision.reduce_dtype], 2 * master
     total = copy + master + gradients + moments
-    return RecipeLine(
-        recipe.name, copy, master, gradients, moments, total, total * parameters / 2**30 if parameters else None
+    return PrecisionLine(
+        precision.name, copy, master, gradients, moments, total, total * parameters / 2**30 if parameters else None
     )

@@ -8,13 +8,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.formatting import memory
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec, preset_names
-from shardtune.api_schemas.predictions import PredictionRequest
-from shardtune.api_schemas.search_space import BACKENDS
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Budget, Objective, StudyRequest
-from shardtune.api_schemas.workload import AUTO
+from shardtune.api_schemas.studies.study import Budget, Objective, StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec, preset_names
+from shardtune.api_schemas.training.search_space import BACKENDS
+from shardtune.api_schemas.training.workload import AUTO
+from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
@@ -48,7 +48,7 @@ class StudyForm(BaseModel):
     global_batch: str = "64"
     micro_batch: str = "1"
     checkpointing: str = "none"
-    recipe: str = AUTO
+    precision: str = AUTO
     max_trials: str = "14"
     max_gpu_seconds: str = ""
     baseline: str = Field(default="", max_length=_LONGEST)
@@ -146,7 +146,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         # The nearest that the ranks divide: who moves the slider asks what so many GPUs do, not what divides.
         "global_batch": step * accumulation,
         "top": _FASTEST,
-        "recipe": form.recipe,
+        "precision": form.precision,
         "configs": [TrialConfig.model_validate(c.model_dump()) for c in made],
     }
     return _validated(PredictionRequest, values)
@@ -163,7 +163,7 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
         "workload": {
             "sequence_length": whole("sequence_length", form.sequence_length),
             "global_batch": whole("global_batch", form.global_batch),
-            "recipe": form.recipe,
+            "precision": form.precision,
         },
         "cluster": cluster_of(form, live),
         "objective": objective_of(form),

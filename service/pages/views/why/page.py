@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.diagnosis import CollectiveFigures, Diagnosis, Finding, MemoryMoment
-from shardtune.api_schemas.diagnosis_runs import TrialDiagnosis
-from shardtune.api_schemas.expected_parts import ExpectedPart
+from shardtune.api_schemas.trials.diagnosis import CollectiveFigures, Diagnosis, Finding, MemoryMoment
+from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
+from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 from shardtune.db.queries import trials
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.lifecycle import traces
@@ -69,7 +69,7 @@ class WhyContext:
     description: str
     asked: TrialDiagnosis | None
     told: Told | None
-    refused: str | None
+    rejected: str | None
     """Why it cannot be run under the profiler now."""
 
 
@@ -82,9 +82,9 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
     asked = diagnoses.newest(session, row, number)
     trial = trials.by_number(session, row.id, number)
     assert trial is not None
-    refused = "the study still runs" if row.state.is_open else traces.why_not(row)
+    rejected = "the study still runs" if row.state.is_open else traces.why_not(row)
     if row.deleted_at is not None:
-        refused = "the study was deleted"
+        rejected = "the study was deleted"
     return WhyContext(
         study_id=row.id,
         model=row.spec.model.name,
@@ -92,7 +92,7 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
         description=trial.config.describe(),
         asked=asked,
         told=_told(asked.diagnosis) if asked is not None and asked.diagnosis is not None else None,
-        refused=refused,
+        rejected=rejected,
     )
 
 

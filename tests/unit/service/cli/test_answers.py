@@ -6,15 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.measurements import Progress
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import (
+from shardtune.api_schemas.studies.study import (
     Budget,
     Contender,
-    Promotion,
+    FinalComparison,
     Speedup,
     Study,
     StudyPhase,
@@ -23,13 +20,16 @@ from shardtune.api_schemas.studies import (
     StudyState,
     Verdict,
 )
-from shardtune.api_schemas.trials import Attempt, Rejection, Run, Trial, TrialState
-from shardtune.api_schemas.verdicts import AgainstDefault, OpenVerdict
-from shardtune.api_schemas.workload import Workload
-from shardtune.service.cli import live, summary
-from shardtune.service.cli.commands import tune
-from shardtune.service.cli.lines import LineView
-from shardtune.service.wording import study_words, told_apart
+from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Progress
+from shardtune.api_schemas.trials.trial import Attempt, Rejection, Run, Trial, TrialState
+from shardtune.service.cli import summary
+from shardtune.service.cli.tune import job, live_table
+from shardtune.service.cli.tune.progress_lines import LineView
+from shardtune.service.wording import disambiguate, study_words
 
 CPU = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2), micro_batch=4)
@@ -61,14 +61,14 @@ def trial(number: int, state: TrialState, **changes: Any) -> Trial:
     )  # fmt: skip
 
 
-def refused(config: TrialConfig, needed: float) -> Rejection:
+def rejected(config: TrialConfig, needed: float) -> Rejection:
     return Rejection(config=config, needed_gib=needed, available_gib=4, reason=f"holds at least {needed} GiB")
 
 
 CONFIRMED = StudyResult(
     best=contender(1, ZERO, 1234.5).model_copy(update={"spread": (1200.0, 1260.0)}), baseline=contender(0, DDP, 942.0),
     speedup=Speedup(value=1.31, ci95=(1.27, 1.35), pairs=8), verdict=Verdict.CONFIRMED,
-    promotion=Promotion(candidates=(1, 2, 3, 4), pairs=8, runs=22, gpu_seconds=190),
+    final_comparison=FinalComparison(candidates=(1, 2, 3, 4), pairs=8, runs=22, gpu_seconds=190),
 )  # fmt: skip
 UNBEATEN = StudyResult(
     best=contender(0, DDP, 942.0), baseline=contender(0, DDP, 942.0), candidate=contender(1, ZERO, 950.0),
@@ -87,8 +87,8 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
         "undecided",
         "against_defaults",
         "trust",
-        "promotion",
-        "restart",
+        "final_comparison",
+        "resume_check",
         "trials",
         "exports",
     ]
@@ -96,7 +96,7 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
     assert answer["best"].keys() == answer["baseline"].keys()
     assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO
     assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
-    assert answer["promotion"] == {"candidates": [1, 2, 3, 4], "pairs": 8, "runs": 22, "gpu_seconds": 190.0}
+    assert answer["final_comparison"] == {"candidates": [1, 2, 3, 4], "pairs": 8, "runs": 22, "gpu_seconds": 190.0}
     assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
 
 
@@ -147,10 +147,10 @@ def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
 
 def test_trials_that_read_alike_are_told_apart_by_what_they_differ_in():
     other = DDP.model_copy(update={"strategy": DdpConfig(bucket_cap_mb=50)})
-    found = told_apart.of_trials(
+    found = disambiguate.of_trials(
         [trial(0, TrialState.COMPLETE), trial(2, TrialState.COMPLETE).model_copy(update={"config": other})]
     )
-    assert found[0] != found[2] and "bucket, MiB 50" in told_apart.distinct([DDP, other])[1]
+    assert found[0] != found[2] and "bucket, MiB 50" in disambiguate.distinct([DDP, other])[1]
 
 
 def test_nothing_to_compare_gives_a_null_speedup() -> None:
@@ -167,7 +167,7 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         "1,200 to 1,260",
         "22 runs, 190 GPU-seconds",
         "confirmed",
-        "3 configurations refused",
+        "3 configurations rejected",
         "best/launch.sh",
     ):
         assert words in text
@@ -191,27 +191,27 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     view = LineView(lines.append)
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     lost = Attempt(attempt=1, worker="w", started_at=noon, finished_at=noon, end="disturbed", gpu_seconds=9.0)
-    run = Run(run_id="r", purpose="confirm", promotion=1, state=TrialState.WAITING, attempts=(lost,))
+    run = Run(run_id="r", purpose="validation", final_comparison=1, state=TrialState.WAITING, attempts=(lost,))
     trials = [trial(0, TrialState.COMPLETE, runs=(run,))]
     view.show(study(), [], [], 1.0)
     for _ in range(2):
-        view.show(study(phase=StudyPhase.CONFIRM, promotion=1), trials, [], 5.0)
+        view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     told = [line for line in lines if "disturbed" in line]
-    assert told == ["disturbed by other programs, repeated: fresh run of trial 0, attempt 1"]
+    assert told == ["disturbed by other programs, repeated: validation run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:
     lines: list[str] = []
     trials = [trial(0, TrialState.COMPLETE), trial(1, TrialState.RUNNING)]
-    LineView(lines.append).show(study(), trials, [refused(DDP, 5.0)], 1.0)
+    LineView(lines.append).show(study(), trials, [rejected(DDP, 5.0)], 1.0)
     assert lines == ["1 trials are there already", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
 
 
-def test_fresh_runs_of_a_former_promotion_are_not_counted_again() -> None:
-    def fresh(*promotions: int) -> list[Trial]:
+def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() -> None:
+    def fresh(*final_comparisons: int) -> list[Trial]:
         runs = tuple(
-            Run(run_id=f"r{i}", purpose="confirm", promotion=number, state=TrialState.COMPLETE)
-            for i, number in enumerate(promotions)
+            Run(run_id=f"r{i}", purpose="validation", final_comparison=number, state=TrialState.COMPLETE)
+            for i, number in enumerate(final_comparisons)
         )
         return [trial(0, TrialState.COMPLETE, runs=runs)]
 
@@ -219,23 +219,23 @@ def test_fresh_runs_of_a_former_promotion_are_not_counted_again() -> None:
     view = LineView(lines.append)
     view.show(study(), [], [], 1.0)
     for number, trials in ((1, fresh(1)), (1, fresh(1, 1)), (2, fresh(1, 1)), (3, fresh(1, 1, 3))):
-        view.show(study(phase=StudyPhase.CONFIRM, promotion=number), trials, [], 1.0)
-    assert [line.split(" of ")[0] for line in lines if line.startswith("fresh run")] == [
-        "fresh run 1",
-        "fresh run 2",
-        "fresh run 1",
+        view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=number), trials, [], 1.0)
+    assert [line.split(" of ")[0] for line in lines if line.startswith("validation run")] == [
+        "validation run 1",
+        "validation run 2",
+        "validation run 1",
     ]
-    extended = study(phase=StudyPhase.CONFIRM, promotion=3)
+    extended = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=3)
     assert "run 2 of at most" in study_words.activity(extended, fresh(1, 1, 3))
 
 
 def test_where_one_configuration_is_left_no_run_is_counted() -> None:
     """`run 1 of at most 0` was said."""
-    alone = study(phase=StudyPhase.CONFIRM, promotion_runs=0)
+    alone = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison_runs=0)
     assert "nothing to be compared with" in study_words.activity(alone, [trial(0, TrialState.COMPLETE)])
     console = Console(width=120)
     with console.capture() as captured:
-        console.print(live.render(alone, [trial(0, TrialState.COMPLETE)], [], 1.0, rows=5))
+        console.print(live_table.render(alone, [trial(0, TrialState.COMPLETE)], [], 1.0, rows=5))
     assert "at most" not in captured.get()
 
 
@@ -244,7 +244,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     shown = study(best_so_far=contender(2, ZERO, 99.0), phase=StudyPhase.SEARCH)
     console = Console(width=120, record=True, file=None, force_terminal=False, quiet=False)
     with console.capture() as captured:
-        console.print(live.render(shown, trials, [refused(DDP, 5.0)], 12.0, rows=10))
+        console.print(live_table.render(shown, trials, [rejected(DDP, 5.0)], 12.0, rows=10))
     text = captured.get()
     assert len(text.splitlines()) <= 19
     assert "best so far" in text and "20 earlier" in text and "12 s so far" in text
@@ -253,41 +253,43 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
 @pytest.mark.parametrize(
     ("phase", "progress", "words"),
     [
-        (StudyPhase.PROFILE, None, "counting the model's parameters"),
+        (StudyPhase.MODEL_SUMMARY, None, "counting the model's parameters"),
         (StudyPhase.SEARCH, Progress(phase="warming_up", step=4), "searching, trial 1: warming up, step 4"),
         (
-            StudyPhase.CONFIRM,
+            StudyPhase.FINAL_COMPARISON,
             None,
             "running the fastest and the baseline again, run 1 of at most 63, trial 1: starting ranks",
         ),
     ],
 )
 def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
-    purpose = "confirm" if phase is StudyPhase.CONFIRM else "search"
+    purpose = "final_comparison" if phase is StudyPhase.FINAL_COMPARISON else "search"
     run = Run(run_id="r", purpose=purpose, state=TrialState.RUNNING, progress=progress)
     assert words in study_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 
 
-def test_what_the_memory_gate_refused_is_told_with_its_reason() -> None:
+def test_what_the_memory_gate_rejected_is_told_with_its_reason() -> None:
     lines: list[str] = []
     view, rejections = (
         LineView(lines.append),
-        [refused(DDP, 6.0), refused(DDP, 5.0), refused(ZERO, 4.5), refused(ZERO, 4.6)],
+        [rejected(DDP, 6.0), rejected(DDP, 5.0), rejected(ZERO, 4.5), rejected(ZERO, 4.6)],
     )
     view.show(study(), [], rejections[:1], 1.0)
     view.show(study(), [], rejections, 1.0)
-    assert lines == [f"refused by the memory gate: {study_words.refusal(rejection)}" for rejection in rejections]
+    assert lines == [
+        f"rejected by the memory gate: {study_words.rejection_text(rejection)}" for rejection in rejections
+    ]
     assert "DDP, micro batch 1: holds at least 6.0 GiB" in lines[0]
     nearest = ["DDP, micro batch 1: holds at least 5.0 GiB", "ZeRO-2, micro batch 4: holds at least 4.5 GiB"]
-    assert study_words.closest_refusals(rejections) == nearest
+    assert study_words.closest_rejections(rejections) == nearest
 
 
 def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     too_much = Failure(kind=FailureKind.OVER_LIMIT, message="took 5.1 GiB of 4.0")
-    trials, rejections = [trial(0, TrialState.INFEASIBLE, failure=too_much)], [refused(ZERO, 6.0)]
+    trials, rejections = [trial(0, TrialState.INFEASIBLE, failure=too_much)], [rejected(ZERO, 6.0)]
     text = summary.as_text(study(), CONFIRMED, trials, rejections)
     assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
-    assert "refused     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
+    assert "rejected     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
 
 
 def test_the_summary_says_when_nothing_but_the_starting_configurations_ran() -> None:
@@ -312,4 +314,4 @@ def test_an_end_without_a_result_tells_whose_fault_it_is(
     trials: dict[str, int], rejected: int, state: StudyState, code: int
 ) -> None:
     ended = study(trials=trials, rejected=rejected, state=state, reason="no configuration is feasible: why")
-    assert tune.without_result(ended, []).exit_code == code
+    assert job.without_result(ended, []).exit_code == code

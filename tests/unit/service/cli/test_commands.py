@@ -103,7 +103,7 @@ def test_an_error_of_meaning_waits_for_no_database_predictor_client_or_process(s
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(ran.stdout.rpartition("loaded ")[2].split())
     assert said in ran.stderr and len(ran.stderr.splitlines()) == 1
-    assert not (HEAVY - {"pydantic"}) & loaded and "shardtune.service.cli.stack" not in loaded
+    assert not (HEAVY - {"pydantic"}) & loaded and "shardtune.service.cli.local_stack" not in loaded
     assert len(loaded) < MOST_MODULES
 
 

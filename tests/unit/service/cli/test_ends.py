@@ -14,10 +14,10 @@ import pytest
 
 from shardtune.service.cli import main
 from shardtune.service.cli.errors import PlatformFailure
+from shardtune.service.cli.local_stack import prepare, state_directory
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
-from shardtune.service.cli.stack import prepare, state_directory
 from shardtune.service.cli.write_files import write_files
-from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
 
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
 
@@ -169,15 +169,15 @@ def answering(status: int, body: object) -> ServiceClient:
 def test_a_problem_is_one_readable_line_per_field(error: dict[str, object], line: str) -> None:
     with (
         answering(422, {"code": "x", "detail": "wrong", "errors": [error]}) as client,
-        pytest.raises(ServiceRefused) as refused,
+        pytest.raises(ServiceRejected) as rejected,
     ):
         client.study("s")
-    assert refused.value.is_input_error
-    assert [text[: len(line)] for text in refused.value.lines()] == [line]
+    assert rejected.value.is_input_error
+    assert [text[: len(line)] for text in rejected.value.lines()] == [line]
 
 
 def test_an_answer_that_is_no_problem_document_still_has_a_message() -> None:
-    with answering(502, "bad gateway") as client, pytest.raises(ServiceRefused, match="HTTP 502"):
+    with answering(502, "bad gateway") as client, pytest.raises(ServiceRejected, match="HTTP 502"):
         client.studies()
 
 

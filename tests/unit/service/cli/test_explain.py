@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Diagnosis, Tried
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Tried
 from shardtune.service.cli import main
 from shardtune.service.wording.diagnosis_words import tried_in_words
 from tests.support import made_traces
@@ -47,7 +47,7 @@ def test_findings_stand_below_with_what_is_expected_of_them(tmp_path, capsys):
 def test_a_remedy_that_was_tried_is_told_with_its_interval():
     measured = {"speedup": 1.11, "ci95": (1.07, 1.14), "pairs": 9}
     for outcome, says in (
-        ("faster", "+11 % [7, 14] (9 pairs of fresh runs, study-2)"),
+        ("faster", "+11 % [7, 14] (9 paired runs, study-2)"),
         ("not_faster", "did not help: +11 %"),
         ("undecided", "undecided: +11 %"),
     ):

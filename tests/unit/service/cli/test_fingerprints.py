@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from shardtune.api_schemas.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
+from shardtune.api_schemas.machines.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
 from shardtune.service.cli.commands import fingerprints
 from tests.support.simulated_worker import FINGERPRINT
 
@@ -23,7 +23,7 @@ RECORD = FingerprintDetail(
     holders=(HOLDER, HOLDER.model_copy(update={"worker": "node-2", "until": NOON, "is_live": False, "changes": ()})),
     dependents=(
         Dependent(
-            project_id="default", case_key="c" * 32, recommendation_id="rec-1", model="llama-tiny", freshness="stale",
+            project_id="default", target_key="c" * 32, recommendation_id="rec-1", model="llama-tiny", freshness="stale",
             changed_fields=("torch",),
         ),
     ),

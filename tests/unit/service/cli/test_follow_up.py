@@ -2,18 +2,18 @@
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Finding, Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.leases import TrialTask
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import Speedup, StudyResult, Verdict
-from shardtune.api_schemas.trials import Rejection, Trial
-from shardtune.service.cli.commands import follow_up
-from shardtune.service.cli.explaining.trace_run import Recorded
+from shardtune.api_schemas.studies.study import Speedup, StudyResult, Verdict
+from shardtune.api_schemas.trials.diagnosis import Finding, Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import TrialTask
+from shardtune.api_schemas.trials.trial import Rejection, Trial
+from shardtune.service.cli import remedy_job
+from shardtune.service.cli.explain.trace_run import Recorded
 from shardtune.tuner.search import space
 from tests.support import made_up_studies, tuner_cases
 
-STUDY = made_up_studies.study_of(global_batch=16).model_copy(update={"profile": tuner_cases.llama("llama-tiny")})
+STUDY = made_up_studies.study_of(global_batch=16).model_copy(update={"model_summary": tuner_cases.llama("llama-tiny")})
 EVERY = {"kind": "ddp", "grad_sync": "every"}
 
 
@@ -42,15 +42,15 @@ def finding(**knobs) -> Finding:
     ],
 )
 def test_a_follow_up_holds_the_traced_trial_against_its_remedy_and_nothing_else(strategy, config, knobs):
-    request = follow_up.request_of(recorded(strategy, **config), finding(**knobs))
+    request = remedy_job.request_of(recorded(strategy, **config), finding(**knobs))
     assert request is not None and request.baseline == recorded(strategy, **config).task.config
-    (only,) = space.build(request.workload, STUDY.cluster, STUDY.profile, request.space).enumerate()
+    (only,) = space.build(request.workload, STUDY.cluster, STUDY.model_summary, request.space).enumerate()
     values = {**only.model_dump(), **only.strategy.model_dump()}
     assert {name: values[name] for name in knobs} == knobs and only.strategy.kind == strategy["kind"]
 
 
 def test_a_finding_without_knobs_is_not_tried():
-    assert follow_up.request_of(recorded(EVERY), finding()) is None
+    assert remedy_job.request_of(recorded(EVERY), finding()) is None
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_the_verdict_of_the_follow_up_is_what_is_told(verdict, outcome):
     config = recorded(EVERY).task.config
     stands, speedup = made_up_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
     result = StudyResult(best=stands, baseline=stands, speedup=speedup, verdict=verdict)
-    told = follow_up.outcome(STUDY.model_copy(update={"result": result}), [], [])
+    told = remedy_job.outcome(STUDY.model_copy(update={"result": result}), [], [])
     assert (told.outcome, told.speedup, told.ci95, told.pairs) == (outcome, 1.1, (1.02, 1.2), 8)
 
 
@@ -69,7 +69,7 @@ def test_a_remedy_that_does_not_run_is_said_with_its_reason():
     config = recorded(EVERY).task.config
     failure = Failure(kind=FailureKind.OVER_LIMIT, message="5 GiB of 4")
     trial = Trial(number=1, state="infeasible", origin="sampler", config=config, description="DDP", failure=failure)
-    assert follow_up.outcome(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
-    refused = Rejection(config=config, needed_gib=9, available_gib=4, reason="holds 9 GiB")
-    told = follow_up.outcome(STUDY, [], [refused])
+    assert remedy_job.outcome(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
+    rejected = Rejection(config=config, needed_gib=9, available_gib=4, reason="holds 9 GiB")
+    told = remedy_job.outcome(STUDY, [], [rejected])
     assert (told.outcome, told.why) == ("does_not_run", "holds 9 GiB")

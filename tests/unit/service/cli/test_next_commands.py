@@ -8,16 +8,15 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec, preset
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies import Budget, Contender, Study, StudyResult, StudySpec, Verdict
-from shardtune.api_schemas.verdicts import OpenVerdict
-from shardtune.api_schemas.workload import Workload
-from shardtune.service.cli import early_checks, tune_answer
-from shardtune.service.cli.commands import tune
+from shardtune.api_schemas.studies.study import Budget, Contender, Study, StudyResult, StudySpec, Verdict
+from shardtune.api_schemas.studies.verdicts import OpenVerdict
+from shardtune.api_schemas.training.models import ModelSpec, preset
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.tune_options import TuneOptions
+from shardtune.service.cli.tune import answer, early_checks, job
+from shardtune.service.cli.tune.options import TuneOptions
 
 ALLOWED = ("--allow-script", "mine=train.py --data 'a b'", "--allow-model", "lora")
 AGAIN = """--allow-script 'mine=train.py --data '"'"'a b'"'"'' --allow-model lora"""
@@ -53,7 +52,7 @@ def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, Study
 
 
 def settles(more_pairs: int | None, max_pairs: int = 24, **changes: Any) -> str:
-    return str(tune_answer.what_settles(*undecided(more_pairs, max_pairs), options(**changes)))
+    return str(answer.what_settles(*undecided(more_pairs, max_pairs), options(**changes)))
 
 
 def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict() -> None:
@@ -93,19 +92,19 @@ def test_who_interrupts_is_told_the_command_that_goes_on(given: Any, has_begun: 
     assert said[1] == f"{command} {AGAIN}"
 
 
-def refusal(model: ModelSpec, *allowed: str) -> str:
-    with pytest.raises(InputError) as refused:
+def rejection(model: ModelSpec, *allowed: str) -> str:
+    with pytest.raises(InputError) as rejected:
         early_checks.check_own_code(model, allowed)
-    return str(refused.value)
+    return str(rejected.value)
 
 
-def test_code_that_no_option_allows_is_refused_with_the_option_that_would() -> None:
+def test_code_that_no_option_allows_is_rejected_with_the_option_that_would() -> None:
     script, point = ModelSpec(name="x", script="mine"), ModelSpec(name="x", entry_point="lora")
-    assert refusal(script).endswith("there is no --allow-script; add --allow-script mine=/path/to/train.py")
-    said = refusal(script, "--allow-script", "mein=train.py --x 1")
+    assert rejection(script).endswith("there is no --allow-script; add --allow-script mine=/path/to/train.py")
+    said = rejection(script, "--allow-script", "mein=train.py --x 1")
     assert said.startswith("model.script ('mine') is not allowed by this command line: only mein")
     assert said.endswith("did you mean --allow-script 'mine=train.py --x 1'?")
-    assert refusal(point, "--allow-model", "lora2").endswith("did you mean --allow-model lora?")
+    assert rejection(point, "--allow-model", "lora2").endswith("did you mean --allow-model lora?")
     for model in (script, point, preset("llama-tiny")):
         early_checks.check_own_code(model, ALLOWED)
 
@@ -114,15 +113,15 @@ def test_code_that_the_environment_may_allow_is_left_to_the_worker(monkeypatch: 
     monkeypatch.setenv("SHARDTUNE_WORKER_ALLOWED_SCRIPTS", "mine=train.py")
     model = ModelSpec(name="x", script="mine")
     early_checks.check_own_code(model, ())
-    assert "only other" in refusal(model, "--allow-script", "other=train.py")
+    assert "only other" in rejection(model, "--allow-script", "other=train.py")
 
 
 @pytest.mark.parametrize("hosts", [(), ("--launcher", "slurm")])
-def test_a_misspelt_script_is_refused_before_anything_is_started(tmp_path: Path, hosts: tuple[str, ...]) -> None:
+def test_a_misspelt_script_is_rejected_before_anything_is_started(tmp_path: Path, hosts: tuple[str, ...]) -> None:
     path = tmp_path / "study.json"
     model = {"script": "mine", "config": {}}
     path.write_text(json.dumps({"model": model, "workload": {"sequence_length": 64, "global_batch": 16}}))
     given = options(study=path, state_dir=tmp_path / "state", allowed=("--allow-script", "mein=t.py"), hosts=hosts)
     with pytest.raises(InputError, match="did you mean"):
-        tune.tune(given)
+        job.tune(given)
     assert not (tmp_path / "state").exists()

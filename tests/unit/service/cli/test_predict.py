@@ -1,4 +1,4 @@
-"""`shardtune predict` and `POST /v1/predictions` give the same table, and refuse the same mistakes."""
+"""`shardtune predict` and `POST /v1/predictions` give the same table, and reject the same mistakes."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
-from shardtune.api_schemas.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
+from shardtune.api_schemas.machines.hardware import Cluster, CollectiveTime, HardwareReport, MeasuredHardware
 from shardtune.service.app import create_app
 from shardtune.service.cli.commands.app import app as cli
 from shardtune.service.cli.errors import InputError
@@ -88,7 +88,7 @@ def test_a_model_without_closed_form_is_built_and_counted_here(
         (["llama-9", "--cluster", "8xh100"], "'llama-9'.*llama-2-7b"),
         (["llama-2-7b", "--cluster", "eight"], "'eight'.*8xh100"),
         (["gpt2", "--cluster", "1xh100", "--seq-len", "4096"], "sequence_length.*1024"),
-        (["llama-2-7b", "--cluster", "8xh100", "--recipe", "fp8"], "'fp8'.*bf16-mixed"),
+        (["llama-2-7b", "--cluster", "8xh100", "--precision", "fp8"], "'fp8'.*bf16-mixed"),
     ],
 )
 def test_a_mistake_names_value_and_remedy(arguments: list[str], expected: str) -> None:

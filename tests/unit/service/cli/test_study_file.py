@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
-from shardtune.api_schemas.studies import Budget, StudySpec
-from shardtune.service.cli import early_checks, study_file
-from shardtune.service.cli.commands import tune
-from shardtune.service.cli.commands.tune import TuneOptions
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.studies.study import Budget, StudySpec
+from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
+from shardtune.service.cli.tune import early_checks, job
+from shardtune.service.cli.tune.job import TuneOptions
 from shardtune.service.studies import validation
 from tests.support.simulated_worker import CLUSTER, SPEC
 
@@ -18,10 +18,10 @@ EXAMPLES = Path(__file__).parents[4] / "examples"
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
 
 
-def refusal(values: dict) -> str:
-    with pytest.raises(InputError) as refused:
+def rejection(values: dict) -> str:
+    with pytest.raises(InputError) as rejected:
         study_file.study_spec(values, Path())
-    return "\n".join(refused.value.lines)
+    return "\n".join(rejected.value.lines)
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.json")), ids=lambda path: path.stem)
@@ -44,7 +44,10 @@ def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
         ({"modle": 1}, "modle: unknown field; did you mean model?"),
         ({"workload": {"sequence_length": 64}}, "workload.global_batch: missing"),
         ({"workload": {"sequence_length": "long", "global_batch": 16}}, 'workload.sequence_length ("long")'),
-        ({"workload": {"sequence_length": 64, "global_batch": 16, "recipe": "fp16"}}, "recipe ('fp16') is unknown"),
+        (
+            {"workload": {"sequence_length": 64, "global_batch": 16, "precision": "fp16"}},
+            "precision ('fp16') is unknown",
+        ),
         ({"model": "llama-3"}, "'llama-3') is not a preset; use one of"),
         ({"model": {"hidden_size": 3}}, "model: model_type (None) must be the name"),
         ({"cluster": "remote"}, "cluster ('remote')"),
@@ -53,23 +56,23 @@ def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_value_and_remedy(change: dict, expected: str) -> None:
-    assert expected in refusal({**STUDY, **change})
+    assert expected in rejection({**STUDY, **change})
 
 
-def test_a_list_that_is_empty_because_its_entry_was_refused_is_said_once() -> None:
-    said = refusal(STUDY | {"space": {"backends": ["fsdp"]}}).splitlines()
+def test_a_list_that_is_empty_because_its_entry_was_rejected_is_said_once() -> None:
+    said = rejection(STUDY | {"space": {"backends": ["fsdp"]}}).splitlines()
     assert len(said) == 1 and "space.backends.0" in said[0]
 
 
 def test_a_wrong_cluster_is_not_also_called_not_local() -> None:
-    assert "local" not in refusal({**STUDY, "cluster": {"gpus_per_node": 2}})
+    assert "local" not in rejection({**STUDY, "cluster": {"gpus_per_node": 2}})
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [('{"model": \n "llama-tiny",,}', "line 2, column 15"), ("[1]", "must hold an object"), (b"\xff\xfe", "UTF-8")],
 )
-def test_a_file_that_is_no_json_object_is_refused(tmp_path: Path, content: str | bytes, expected: str) -> None:
+def test_a_file_that_is_no_json_object_is_rejected(tmp_path: Path, content: str | bytes, expected: str) -> None:
     path = tmp_path / "study.json"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=expected):
@@ -94,7 +97,7 @@ def test_a_bare_config_gets_a_workload_that_suits_the_machine(device: str, posit
     assert study_file.is_bare_config(config)
     spec, words = study_file.study_of_config(config, inventory(device, 4))
     assert (spec.workload.sequence_length, spec.workload.global_batch) == (length, 32)
-    assert spec.workload.recipe is None, "the machine decides"
+    assert spec.workload.precision is None, "the machine decides"
     assert str(length) in words
 
 
@@ -123,19 +126,21 @@ def test_what_is_wrong_with_a_study_is_said_before_anything_is_started(tmp_path,
     path = tmp_path / "study.json"
     path.write_text(json.dumps({"model": "llama-tiny", "workload": workload}))
     with pytest.raises(InputError) as caught:
-        tune.tune(TuneOptions(path, 2, None, None, False, tmp_path / "state", tmp_path / "best", False))
+        job.tune(TuneOptions(path, 2, None, None, False, tmp_path / "state", tmp_path / "best", False))
     assert caught.value.lines[0].startswith(says)
     assert not (tmp_path / "state").exists()
 
 
 def test_a_small_budget_says_before_it_starts_what_it_will_try():
-    spec = StudySpec.model_validate(SPEC | {"workload": {"sequence_length": 64, "global_batch": 8, "recipe": "fp32"}})
+    spec = StudySpec.model_validate(
+        SPEC | {"workload": {"sequence_length": 64, "global_batch": 8, "precision": "fp32"}}
+    )
     for trials, says in ((6, "at least 2 are chosen"), (3, "maybe none is chosen"), (10, None)):
         notes = validation.check(spec.model_copy(update={"budget": Budget(max_trials=trials)}), CLUSTER).notes
         assert notes == () if says is None else says in notes[-1] and "DDP, micro batch 1" in notes[-1]
 
 
 @pytest.mark.parametrize(("cluster", "says"), [("8xh1000", "'h1000'"), ("0xh100", "0")])
-def test_a_cluster_that_nobody_knows_is_refused_before_a_process_starts(cluster: str, says: str) -> None:
+def test_a_cluster_that_nobody_knows_is_rejected_before_a_process_starts(cluster: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
         early_checks.check(study_file.study_spec({**STUDY, "cluster": cluster}, Path()), None)

@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.studies import StudySpec
-from shardtune.service.client import ServiceClient, ServiceRefused, ServiceUnreachable
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
 
 SPEC = StudySpec.model_validate({"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 8}})
 BUSY = {"code": "quota_requests", "detail": "come again"}
@@ -52,15 +52,15 @@ def test_later_is_repeated_under_the_same_name():
 @pytest.mark.parametrize(("status", "headers"), [(429, {"retry-after": "3600"}), (503, {})])
 def test_patience_has_an_end(status, headers):
     answers = Answers(later(status, **headers))
-    with pytest.raises(ServiceRefused, match="come again") as refused:
+    with pytest.raises(ServiceRejected, match="come again") as rejected:
         answers.client(patience_s=0.1).study("s")
-    assert refused.value.status == status and len(answers.got) == 1
+    assert rejected.value.status == status and len(answers.got) == 1
 
 
-def test_other_refusals_are_not_repeated():
+def test_other_rejections_are_not_repeated():
     for status in (400, 409, 422, 500):
         answers = Answers(later(status, **{"retry-after": "0"}))
-        with pytest.raises(ServiceRefused):
+        with pytest.raises(ServiceRejected):
             answers.client().study("s")
         assert len(answers.got) == 1
 
@@ -76,25 +76,25 @@ def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
     assert answers.keys == ["Bearer old", "Bearer old", "Bearer new"]
 
 
-def test_a_key_that_stays_wrong_is_refused(tmp_path):
+def test_a_key_that_stays_wrong_is_rejected(tmp_path):
     (tmp_path / "key").write_text("wrong")
     answers = Answers(httpx.Response(401, json={"code": "key_invalid"}))
     for source in (KeySource("wrong"), KeySource(file=tmp_path / "key")):
-        with pytest.raises(ServiceRefused):
+        with pytest.raises(ServiceRejected):
             answers.client(api_key=source).study("s")
     assert len(answers.got) == 2
 
 
 def test_waiting_survives_a_restart_and_ends_with_its_time():
-    away = httpx.ConnectError("refused")
+    away = httpx.ConnectError("rejected")
     answers = Answers(events(1), httpx.Response(404, json={"code": "unknown_study"}))
-    with pytest.raises(ServiceRefused):
+    with pytest.raises(ServiceRejected):
         answers.client().wait("s", poll_s=0)
     with pytest.raises(TimeoutError, match="had not ended"):
         Answers(events()).client().wait("s", timeout_s=0.05, poll_s=0.01)
     with pytest.raises(ServiceUnreachable):
         Answers(away).client(patience_s=0.05).wait("s", poll_s=0.01)
     back = Answers(away, away, httpx.Response(404, json={"code": "unknown_study"}))
-    with pytest.raises(ServiceRefused):
+    with pytest.raises(ServiceRejected):
         back.client(patience_s=60).wait("s", poll_s=0)
     assert len(back.got) == 3

@@ -4,10 +4,10 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas.known_fields import fields_at
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.predictions import PredictionRequest
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.studies import StudyRequest
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.predictions import PredictionRequest
 from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
 
 SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
@@ -44,9 +44,9 @@ SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batc
     ],
 )
 def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         StudyRequest.model_validate(SOUND | change)
-    (error,) = map(field_error, of_the_likeliest_branch(refused.value.errors()))
+    (error,) = map(field_error, of_the_likeliest_branch(rejected.value.errors()))
     assert error.field == field and says in error.message and "dictionary" not in error.message
 
 
@@ -69,9 +69,9 @@ def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
     ],
 )
 def test_a_field_that_is_none_is_told_which_its_object_has(change, field, remedy):
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         StudyRequest.model_validate(SOUND | change)
-    items = [item for item in refused.value.errors() if item["type"] == "extra_forbidden"]
+    items = [item for item in rejected.value.errors() if item["type"] == "extra_forbidden"]
     (error,) = [field_error(item, fields_at(StudyRequest, item["loc"][:-1])) for item in items]
     assert error.field == field and remedy in error.message
 
@@ -85,7 +85,7 @@ def test_fields_are_found_behind_tags_lists_and_optional_objects():
 
 
 def test_a_value_that_is_wrong_as_a_whole_has_no_field_within():
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError) as rejected:
         ModelSpec.model_validate("tiny")
-    (item,) = of_the_likeliest_branch(refused.value.errors())
+    (item,) = of_the_likeliest_branch(rejected.value.errors())
     assert item["loc"] == () and "is not a preset" in item["msg"]

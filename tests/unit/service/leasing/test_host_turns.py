@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from shardtune.api_schemas.host_share import HostShare, HostWait
-from shardtune.api_schemas.system_studies import SystemStudy, SystemStudyKind
-from shardtune.api_schemas.trials import RunPurpose
-from shardtune.db.hosts import HostNeighbour
-from shardtune.service.leasing.host_turns import is_alone, is_in_the_way
+from shardtune.api_schemas.machines.host_partition import HostPartition, HostWait
+from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
+from shardtune.api_schemas.trials.trial import RunPurpose
+from shardtune.db.hosts import CoTenant
+from shardtune.service.leasing.host_exclusivity import is_alone, is_in_the_way
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EARLIER, LATER = NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)
@@ -16,11 +16,11 @@ SEARCH, ALONE = HostWait(since=NOON, is_alone=False), HostWait(since=NOON, is_al
 
 
 def share(*devices, crosses=()):
-    return HostShare(host="0c5b1a7e94d2f386", devices=devices, crosses=crosses)
+    return HostPartition(host="0c5b1a7e94d2f386", devices=devices, crosses=crosses)
 
 
 def other(theirs, purpose=None, waits=None):
-    return HostNeighbour(theirs, NOON, waits, purpose, None)
+    return CoTenant(theirs, NOON, waits, purpose, None)
 
 
 def test_devices_of_both_and_links_of_both_meet():
@@ -35,10 +35,10 @@ def test_devices_of_both_and_links_of_both_meet():
     [
         (SEARCH, share("1"), RunPurpose.SEARCH, False),
         (SEARCH, share("0", "1"), RunPurpose.SEARCH, True),
-        (SEARCH, share("1"), RunPurpose.CONFIRM, True),
+        (SEARCH, share("1"), RunPurpose.VALIDATION, True),
         (SEARCH, share("1"), RunPurpose.TRACE, True),
         (ALONE, share("1"), RunPurpose.SEARCH, True),
-        (ALONE, share("1"), RunPurpose.PROFILE, True),
+        (ALONE, share("1"), RunPurpose.MODEL_SUMMARY, True),
     ],
 )
 def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(wanted, theirs, purpose, is_so):
@@ -65,7 +65,7 @@ def test_who_waits_for_other_devices_is_in_nobody_s_way():
 
 
 def test_searches_guide_and_all_else_decides():
-    assert [purpose for purpose in RunPurpose if not is_alone(purpose, None)] == ["profile", "search"]
+    assert [purpose for purpose in RunPurpose if not is_alone(purpose, None)] == ["model_summary", "search"]
     assert not is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.SEARCH))
     assert is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CANARY))
     assert is_alone(RunPurpose.SEARCH, SystemStudy(kind=SystemStudyKind.CHALLENGE))

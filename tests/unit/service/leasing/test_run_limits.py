@@ -2,10 +2,10 @@
 
 import pytest
 
-from shardtune.api_schemas.leases import ProfileTask, RestartTask
-from shardtune.api_schemas.measurements import Measurement, Memory
-from shardtune.api_schemas.predictions import TrialPrediction
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
+from shardtune.api_schemas.trials.measurements import Measurement, Memory
+from shardtune.api_schemas.trials.predictions import TrialPrediction
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.leasing import run_limits
 from shardtune.service.settings import Settings
@@ -24,7 +24,7 @@ def a_run(step_s: float | None, measured_s: float | None = None) -> RunRow:
     trial = TrialRow(prediction=TrialPrediction.model_validate({**speed, **memory, **calibrated}), runs=[])
     if measured_s is not None:
         trial.runs.append(RunRow(purpose=RunPurpose.SEARCH, measurement=measurement(measured_s)))
-    return RunRow(purpose=RunPurpose.CONFIRM, trial=trial)
+    return RunRow(purpose=RunPurpose.VALIDATION, trial=trial)
 
 
 def measurement(step_s: float) -> Measurement:
@@ -53,11 +53,11 @@ def test_steps_of_45_seconds_get_the_time_they_need() -> None:
 def test_what_was_measured_counts_where_nothing_was_predicted() -> None:
     assert run_limits.of(SETTINGS, a_run(45.0, measured_s=2.0), TASK).no_progress_s == pytest.approx(60 + 3 * 45)
     assert run_limits.of(SETTINGS, a_run(None, measured_s=2.0), TASK).no_progress_s == pytest.approx(66)
-    restart = run_limits.of(SETTINGS, a_run(None, measured_s=2.0), RestartTask(trial=TASK))
+    restart = run_limits.of(SETTINGS, a_run(None, measured_s=2.0), ResumeTask(trial=TASK))
     assert restart == pytest.approx((300 + 3 * 2 * (8 + 2 * 5), 66))
 
 
 def test_a_run_that_nobody_can_foresee_keeps_to_the_operator_s_limits() -> None:
     assert run_limits.of(SETTINGS, a_run(None), TASK) == (300, 60)
-    profile = ProfileTask(model=TASK.model, workload=TASK.workload)
-    assert run_limits.of(SETTINGS, RunRow(purpose=RunPurpose.PROFILE), profile) == (300, 60)
+    model_summary = ModelSummaryTask(model=TASK.model, workload=TASK.workload)
+    assert run_limits.of(SETTINGS, RunRow(purpose=RunPurpose.MODEL_SUMMARY), model_summary) == (300, 60)

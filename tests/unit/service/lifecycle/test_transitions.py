@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.trials import ALLOWED_MOVES, TrialState
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.trial import ALLOWED_MOVES, TrialState
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.lifecycle import transitions
 from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
@@ -51,7 +51,7 @@ def after(kind, earlier=(), purpose="search", is_release=False):
 
 
 @pytest.mark.parametrize("kind", INFEASIBLE)
-@pytest.mark.parametrize("purpose", ["profile", "search", "confirm"])
+@pytest.mark.parametrize("purpose", ["model_summary", "search", "validation"])
 def test_the_configurations_fault_is_final(kind, purpose):
     assert after(kind, purpose=purpose) is TrialState.INFEASIBLE
 
@@ -68,7 +68,7 @@ def test_the_platforms_fault_is_retried_once(kind):
     assert after(kind, [kind.value]) is TrialState.FAILED
 
 
-@pytest.mark.parametrize("purpose", ["search", "confirm", "profile"])
+@pytest.mark.parametrize("purpose", ["search", "validation", "model_summary"])
 def test_a_lost_node_is_never_final_by_itself_but_ends_with_the_last_try(purpose):
     assert after(FailureKind.NODE_LOST, ["node_lost"] * 2, purpose) is TrialState.WAITING
     assert after(FailureKind.NODE_LOST, ["node_lost"] * 3, purpose) is TrialState.FAILED
@@ -85,11 +85,11 @@ def test_a_run_handed_back_uses_up_no_try():
 
 
 def test_a_crash_of_the_profile_is_final():
-    assert after(FailureKind.CRASH, purpose="profile") is TrialState.FAILED
-    assert after(FailureKind.SETUP, purpose="profile") is TrialState.WAITING
+    assert after(FailureKind.CRASH, purpose="model_summary") is TrialState.FAILED
+    assert after(FailureKind.SETUP, purpose="model_summary") is TrialState.WAITING
 
 
-@pytest.mark.parametrize("purpose", ["profile", "confirm"])
+@pytest.mark.parametrize("purpose", ["model_summary", "validation"])
 def test_what_the_study_hangs_on_survives_two_restarts_of_the_worker(purpose):
     assert after(FailureKind.WORKER_LOST, ["worker_lost"], purpose) is TrialState.WAITING
     assert after(FailureKind.WORKER_LOST, ["worker_lost"] * 2, purpose) is TrialState.FAILED

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.predictions import PredictionRequest
-from shardtune.api_schemas.studies import Speedup
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages import figures
 from shardtune.service.pages.charts.interval import interval
@@ -19,7 +19,7 @@ from shardtune.service.pages.charts.search import best_so_far, pareto_front, spe
 from shardtune.service.pages.charts.series import step_times
 from shardtune.service.pages.charts.stacked import by_kind, stack
 from shardtune.service.pages.views.expected import expected
-from shardtune.service.wording import told_apart
+from shardtune.service.wording import disambiguate
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions
 
@@ -153,7 +153,7 @@ def test_the_warm_up_ends_before_the_first_window():
         (figures.seconds(75), "75 s"),
         (figures.count(8_030_000_000), "8.03 billion"),
         (figures.relative(START, START + timedelta(minutes=5)), "5 min ago"),
-        (told_apart.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
+        (disambiguate.knob_value("reduce_bucket_size", 500_000_000), "500 M"),
         (knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
     ],
 )

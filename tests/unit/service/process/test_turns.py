@@ -2,7 +2,7 @@
 
 import asyncio
 
-from shardtune.service.process.turns import Turns
+from shardtune.service.process.fair_queue import Turns
 
 
 async def _waiting(turns: Turns, sender: str, order: list[str]) -> None:

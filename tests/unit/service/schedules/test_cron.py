@@ -1,4 +1,4 @@
-"""When ticks are due: the days the clocks change, what is refused, and what is made up for after downtime."""
+"""When ticks are due: the days the clocks change, what is rejected, and what is made up for after downtime."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from shardtune.api_schemas import times
-from shardtune.api_schemas.schedules import ScheduleSpec
+from shardtune.api_schemas.retuning.schedules import ScheduleSpec
 from shardtune.service.schedules import catch_up, cron
 from shardtune.service.schedules.catch_up import Due
 
@@ -61,7 +61,7 @@ def test_ticks_over_the_days_the_clocks_change(expression, zone, after, due):
         ("0 9 * FEB MON#6", "bad day-of-week"),
     ],
 )
-def test_cron_that_cannot_be_run_is_refused_with_a_remedy(expression, message):
+def test_cron_that_cannot_be_run_is_rejected_with_a_remedy(expression, message):
     with pytest.raises(ValueError, match=r"^cron \(") as caught:
         cron.check(expression, "Europe/Berlin", NOON, 300)
     assert expression in str(caught.value) and message in str(caught.value)
@@ -77,10 +77,10 @@ def test_cron_that_cannot_be_run_is_refused_with_a_remedy(expression, message):
         ({"cron": None}, "is required with trigger cron"),
         ({"trigger": "manual"}, "leave it out"),
         ({"catch_up": "all"}, "needs overlap queue"),
-        ({"cases": {"case_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
+        ({"cases": {"target_keys": ["0" * 32], "model": "gpt2"}}, "leave one of them out"),
     ],
 )
-def test_wrong_schedules_are_refused_with_a_remedy(changes, message):
+def test_wrong_schedules_are_rejected_with_a_remedy(changes, message):
     with pytest.raises(ValidationError, match=message):
         spec(**changes)
 

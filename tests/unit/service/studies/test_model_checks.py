@@ -1,9 +1,9 @@
-"""Models that are refused with a reason before a worker looks at them."""
+"""Models that are rejected with a reason before a worker looks at them."""
 
 import pytest
 
-from shardtune.api_schemas.models import ModelSpec, preset
-from shardtune.api_schemas.studies import StudySpec
+from shardtune.api_schemas.studies.study import StudySpec
+from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import model_checks
 from tests.support.made_up_studies import study_of
@@ -34,10 +34,10 @@ def spec(config, **workload) -> StudySpec:
         ({**LLAMA, "num_attention_heads": 4, "num_key_value_heads": 3}, "multiple of num_key_value_heads (3)"),
     ],
 )
-def test_what_no_trial_could_train_is_refused_with_field_value_and_remedy(config, says):
-    with pytest.raises(Invalid) as refused:
+def test_what_no_trial_could_train_is_rejected_with_field_value_and_remedy(config, says):
+    with pytest.raises(Invalid) as rejected:
         model_checks.check(spec(config))
-    (error,) = refused.value.errors
+    (error,) = rejected.value.errors
     assert error.field.startswith("model.config.") and says in error.message
 
 
@@ -62,7 +62,7 @@ def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
     assert said == "num_hidden_layer in the model's config is not read; did you mean num_hidden_layers?"
 
 
-def test_flash_attention_is_refused_on_cpu_ranks():
+def test_flash_attention_is_rejected_on_cpu_ranks():
     with pytest.raises(Invalid, match="runs on GPUs only"):
         model_checks.check(spec(LLAMA, attention="flash_attention_2"))
 

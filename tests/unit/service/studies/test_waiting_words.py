@@ -1,6 +1,6 @@
 """What a study says that waited for a worker in vain."""
 
-from shardtune.api_schemas.studies import StudyState
+from shardtune.api_schemas.studies.study import StudyState
 from shardtune.service.pages.views import words
 from shardtune.service.studies import waiting
 from tests.support.made_up_studies import study_of

@@ -1,9 +1,9 @@
 """Words that pages and commands share."""
 
-from shardtune.api_schemas.trials import RunPurpose
+from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.service.wording import study_words
 
 
 def test_every_kind_of_run_has_a_name_for_people():
-    assert study_words.kind_of_run(RunPurpose.CONFIRM) == "fresh run"
+    assert study_words.kind_of_run(RunPurpose.VALIDATION) == "validation run"
     assert len({study_words.kind_of_run(purpose) for purpose in RunPurpose}) == len(RunPurpose)

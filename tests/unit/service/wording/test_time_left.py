@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.studies import Budget, StudyPhase, StudyState
-from shardtune.api_schemas.trials import Attempt, Run, RunPurpose, Trial, TrialState
+from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyState
+from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import time_left
 from shardtune.service.wording.time_left import RunsMade
 from tests.support.made_up_studies import study_of
@@ -30,10 +30,10 @@ def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_ha
     assert took_s / 1.5 < said < took_s * 1.5
 
 
-def test_in_a_promotion_it_follows_from_the_fresh_runs_it_may_take():
-    study = running(8, StudyPhase.CONFIRM, promotion_runs=62)
+def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take():
+    study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62)
     # 34 pairs fewer than it may take at most are usual.
-    assert time_left.fresh_runs_expected(study) == 62 - 2 * 17
+    assert time_left.validation_runs_expected(study) == 62 - 2 * 17
     assert time_left.left(study, RunsMade(8, 5.0, 18, 10.0), 99.0) == "about 2 min"
     assert time_left.left(study, RunsMade(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
 
@@ -58,6 +58,8 @@ def test_runs_are_counted_with_the_seconds_they_held_their_worker():
         return Run(run_id="r", purpose=purpose, state=TrialState.COMPLETE, attempts=attempts, **changes)
 
     config = TrialConfig(strategy=DdpConfig())
-    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.CONFIRM, 26.0, 30.0, promotion=1))
+    runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.VALIDATION, 26.0, 30.0, final_comparison=1))
     trial = Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
-    assert time_left.made_by(running(8, promotion=1), [trial]) == RunsMade(1, 10.0, 1, 28.0), "a repeat takes time, too"
+    assert time_left.made_by(running(8, final_comparison=1), [trial]) == RunsMade(1, 10.0, 1, 28.0), (
+        "a repeat takes time, too"
+    )

@@ -1,10 +1,10 @@
 """What is said for believing an answer names what it was really held against."""
 
-from shardtune.api_schemas.measurements import DiskRate, Measurement
-from shardtune.api_schemas.models import ModelSpec
-from shardtune.api_schemas.restart import RestartCheck, RestartOutcome
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import StudyResult, Verdict
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.trust import trust
 from tests.support.made_up_studies import contender_of, study_of
 from tests.support.simulated_worker import measurement
@@ -59,9 +59,9 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     study, best = study_of(), contender_of(DDP)
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER)
     disk = DiskRate(write_bytes_per_s=1e9, read_bytes_per_s=1e9)
-    cheap = RestartCheck(
-        trial_number=0, outcome=RestartOutcome.PASSED, steps_before=20, steps_after=5, save_s=2.0, load_s=1.0,
-        checkpoint_bytes=10**9, checkpoint_files=3, writing_ranks=1, disk=disk, saving_share=0.00111,
+    cheap = ResumeCheck(
+        trial_number=0, outcome=ResumeOutcome.PASSED, steps_before=20, steps_after=5, save_s=2.0, load_s=1.0,
+        checkpoint_bytes=10**9, checkpoint_files=3, writing_ranks=1, disk=disk, saving_fraction=0.00111,
     )  # fmt: skip
     slow = cheap.model_copy(update={"checkpoint_findings": ("waits",)})
     told = [
@@ -70,7 +70,7 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
             for one in trust(study.model_copy(update={"result": changed}), (), ())
             if "checkpoint" in one.text
         ]
-        for changed in (result.model_copy(update={"restart": check}) for check in (cheap, slow))
+        for changed in (result.model_copy(update={"resume_check": check}) for check in (cheap, slow))
     ]
     assert all("saved 953.7 MiB in 3 files by 1 rank in 2.00 s" in text for ((_, text), _) in told)
     assert told[0][1] == (
@@ -79,6 +79,6 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
         "1,000 MB/s to that disk)",
     )
     assert told[1][1] == ("warn", "checkpoints: waits")
-    tiny = result.model_copy(update={"restart": cheap.model_copy(update={"saving_share": 0.00002})})
+    tiny = result.model_copy(update={"resume_check": cheap.model_copy(update={"saving_fraction": 0.00002})})
     reasons = trust(study.model_copy(update={"result": tiny}), (), ())
     assert any("less than 0.01% of the time" in reason.text for reason in reasons)

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError
-from shardtune.tuner.baseline import ResolvedBaseline, meant_recipe, resolve_with_notes, training_arguments
+from shardtune.tuner.baseline import ResolvedBaseline, implied_precision, resolve_with_notes, training_arguments
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 BF16 = Workload(sequence_length=64, global_batch=16)
-FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
-AUTOCAST = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["bf16-autocast"])
+FP32 = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"])
+AUTOCAST = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-autocast"])
 TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
 TWO_NODES = Cluster(gpus_per_node=2, nodes=2, memory_gib=80, host_memory_gib=800)
 ACCELERATE: dict[str, Any] = {"compute_environment": "LOCAL_MACHINE", "mixed_precision": "bf16"}
@@ -42,7 +42,7 @@ def test_accelerate_without_sharding_is_ddp() -> None:
     assert config == TrialConfig(strategy=DdpConfig(), micro_batch=4)
     assert any("state bf16-autocast" in note for note in notes)
     assert read(given, AUTOCAST).config == config
-    assert any("is autocast: measured so (recipe bf16-autocast)" in note for note in read(given, AUTOCAST).notes)
+    assert any("is autocast: measured so (precision bf16-autocast)" in note for note in read(given, AUTOCAST).notes)
 
 
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
@@ -136,10 +136,10 @@ def test_defaults_of_training_arguments_are_told_from_what_the_file_says() -> No
 
 
 def test_another_optimizer_comes_with_the_line_to_add_to_the_study() -> None:
-    with pytest.raises(ValueError, match="make them equal") as refused:
+    with pytest.raises(ValueError, match="make them equal") as rejected:
         read(TRAINER | {"learning_rate": 0.001, "weight_decay": 0.0})
     line = '"optimizer": {"lr": 0.001, "weight_decay": 0.0}'
-    assert f"({line} in the study's workload), or drop baseline.learning_rate" in str(refused.value)
+    assert f"({line} in the study's workload), or drop baseline.learning_rate" in str(rejected.value)
     adopted = BF16.model_validate(BF16.model_dump() | json.loads(f"{{{line}}}"))
     assert read(TRAINER | {"learning_rate": 0.001, "weight_decay": 0.0}, adopted).config is not None
 
@@ -181,9 +181,9 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
     ],
 )  # fmt: skip
 def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as rejected:
         read(given)
-    assert theirs in str(refused.value) and ours in str(refused.value)
+    assert theirs in str(rejected.value) and ours in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -203,15 +203,15 @@ def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ou
         (None, None),
     ],
 )
-def test_a_file_that_trains_under_autocast_means_that_recipe(given: dict[str, Any] | None, who: str | None) -> None:
-    found = meant_recipe(given)
+def test_a_file_that_trains_under_autocast_means_that_precision(given: dict[str, Any] | None, who: str | None) -> None:
+    found = implied_precision(given)
     assert (found is None) == (who is None)
     if found is not None:
-        recipe, note = found
-        assert recipe == RECIPES["bf16-autocast"] and f"because {who} computes" in note
+        precision, note = found
+        assert precision == PRECISIONS["bf16-autocast"] and f"because {who} computes" in note
 
 
-def test_bf16_under_ddp_names_the_recipe_it_is() -> None:
+def test_bf16_under_ddp_names_the_precision_it_is() -> None:
     with pytest.raises(ValueError, match=r"bf16 \(true\).*computes in float32.*'bf16-autocast'"):
         read(TRAINER, FP32)
     with pytest.raises(ValueError, match=r"bf16 \(true\).*'bf16-mixed'"):
@@ -237,9 +237,9 @@ def test_deepspeeds_autocast_is_read_where_gradients_are_reduced_in_float32() ->
         ({"dtype": "float16"}, "torch_autocast.dtype ('float16')", "bfloat16"),
         ({"lower_precision_safe_modules": None}, "lower_precision_safe_modules (None)", "write []"),
     ):
-        with pytest.raises(ValueError) as refused:
+        with pytest.raises(ValueError) as rejected:
             read(zero | {"torch_autocast": DS_AUTOCAST | change}, AUTOCAST)
-        assert theirs in str(refused.value) and remedy in str(refused.value)
+        assert theirs in str(rejected.value) and remedy in str(rejected.value)
     with pytest.raises(ValueError, match=r"bf16.enabled \(true\) casts weights.*'bf16-mixed'"):
         read(zero | {"bf16": {"enabled": True}}, AUTOCAST)
     with pytest.raises(ValueError, match=r"torch_autocast.enabled \(true\).*'bf16-autocast'"):
@@ -268,6 +268,6 @@ def test_files_a_baseline_names_are_read_from_its_folder(tmp_path: Path) -> None
 )
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as rejected:
         study_file.study_spec({"model": "llama-tiny", "baseline": {"file": "x.yaml"}}, tmp_path)
-    assert named in "\n".join(refused.value.lines)
+    assert named in "\n".join(rejected.value.lines)

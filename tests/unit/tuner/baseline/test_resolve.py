@@ -1,18 +1,18 @@
-"""A user's DeepSpeed JSON as a baseline: read as DeepSpeed reads it, refused where it trains something else."""
+"""A user's DeepSpeed JSON as a baseline: read as DeepSpeed reads it, rejected where it trains something else."""
 
 import re
 from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.baseline import resolve, resolve_with_notes
 
 BF16 = Workload(sequence_length=64, global_batch=16)
-FP32 = Workload(sequence_length=64, global_batch=16, recipe=RECIPES["fp32"])
+FP32 = Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"])
 TWO_RANKS = Cluster(device="cpu", gpus_per_node=2, memory_gib=2, host_memory_gib=8)
 BF16_ON = {"bf16": {"enabled": True}}
 STAGE_2 = {"zero_optimization": {"stage": 2}}
@@ -142,7 +142,7 @@ def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch:
         ({"communication_data_type": "bf16"}, "communication_data_type ('bf16')", "fp32"),
         ({"data_types": {"grad_accum_dtype": "bf16"}}, "grad_accum_dtype ('bf16')", "fp32"),
         ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "bf16_master", "masters in float32"),
-        ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights", "recipe"),
+        ({"zero_optimization": {"stage": 3, "zero_quantized_weights": True}}, "zero_quantized_weights", "precision"),
         ({"zero_optimization": {"stage": "two"}}, "stage ('two')", "number"),
         ({"zero_optimization": {"stage": 2, "reduce_bucket_size": 0}}, "reduce_bucket_size (0)", "greater"),
         ({"strategy": {"kind": "ddp", "bucket": 3}}, "baseline.strategy", "bucket"),
@@ -150,12 +150,12 @@ def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch:
     ],
 )
 def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as rejected:
         resolve({**STAGE_2, **given} if "strategy" not in given else given, BF16, TWO_RANKS)
-    assert theirs in str(refused.value) and ours in str(refused.value)
+    assert theirs in str(rejected.value) and ours in str(rejected.value)
 
 
-def test_stage_0_is_ddp_where_it_trains_the_same_and_refused_where_not() -> None:
+def test_stage_0_is_ddp_where_it_trains_the_same_and_rejected_where_not() -> None:
     config, notes = resolve_with_notes({"train_micro_batch_size_per_gpu": 2}, FP32, TWO_RANKS)
     assert config == TrialConfig(strategy=DdpConfig(), micro_batch=2)
     assert any("DDP" in note for note in notes)

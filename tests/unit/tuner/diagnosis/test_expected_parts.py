@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.predictions import SpeedPrediction
+from shardtune.api_schemas.trials.predictions import SpeedPrediction
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from tests.support.simulated_worker import diagnosis
 
@@ -25,7 +25,7 @@ def speed() -> SpeedPrediction:
         high_tokens_per_s_per_gpu=200.0,
         step_time_s=sum(PREDICTED.values()),
         mfu=None,
-        exposed_communication_share=0.1,
+        exposed_communication_fraction=0.1,
         bound_by="compute",
         parts_s=PREDICTED,
     )

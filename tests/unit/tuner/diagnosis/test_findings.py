@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.tuner.diagnosis import explain
@@ -55,7 +55,7 @@ def _events(kind: str, start: float, end: float, elements: int = 0) -> list[dict
 
 def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False, **config) -> TracedTrial:
     """Of a Llama of 7 billion parameters on two ranks."""
-    workload = Workload(sequence_length=128, global_batch=batch, recipe=RECIPES["fp32"])
+    workload = Workload(sequence_length=128, global_batch=batch, precision=PRECISIONS["fp32"])
     cluster = tuner_cases.gpus(per_node=2) if gpus else tuner_cases.cpu(2, memory_gib=400)
     made = TrialConfig.model_validate({"strategy": strategy, **config})
     space = tuner_cases.space_of(cluster, None, workload, tuner_cases.llama(MODEL))

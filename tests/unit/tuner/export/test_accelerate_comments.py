@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.tuner.export import files
 from tests.support.made_up_studies import CPU, contender_of, study_of
 
@@ -40,8 +40,8 @@ def test_only_files_that_are_there_start_it() -> None:
     fsdp1 = TrialConfig(strategy=Fsdp1Config(dp_shard=2))
     sharded = written(fsdp1, CPU, of_a_script=True)["accelerate.yaml"]
     assert "accelerate ignores FSDP" in sharded and "accelerate launch" not in sharded
-    refused = written(fsdp1, CPU)["accelerate.yaml"]
-    assert "accelerate ignores FSDP" in refused and "launch.sh accelerate" not in refused
+    rejected = written(fsdp1, CPU)["accelerate.yaml"]
+    assert "accelerate ignores FSDP" in rejected and "launch.sh accelerate" not in rejected
 
 
 @pytest.mark.parametrize(

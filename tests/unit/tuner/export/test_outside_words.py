@@ -16,10 +16,10 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.exports import ExportFormat
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import Study
+from shardtune.api_schemas.studies.exports import ExportFormat
+from shardtune.api_schemas.studies.study import Study
 from shardtune.tuner.export import export
 from tests.support.made_up_studies import contender_of, study_of
 
@@ -45,15 +45,15 @@ WORDS = NAMES.map("".join).filter(bool)
 def named(model: str, blocks: str, block_class: str, moe_class: str, gpu: str) -> Study:
     """A study whose every word from outside is as given."""
     study = study_of("mixtral-tiny", "bf16-mixed", EIGHT, global_batch=32)
-    assert study.profile is not None
-    block = study.profile.blocks[0].model_copy(update={"name": f"{blocks}.0"})
+    assert study.model_summary is not None
+    block = study.model_summary.blocks[0].model_copy(update={"name": f"{blocks}.0"})
     words = {"blocks": (block,), "block_class": block_class, "moe_class": moe_class}
     cluster = EIGHT.model_copy(update={"gpu": gpu})
     spec = study.spec.model_copy(
         update={"model": study.spec.model.model_copy(update={"name": model}), "cluster": cluster}
     )
     return study.model_copy(
-        update={"spec": spec, "cluster": cluster, "profile": study.profile.model_copy(update=words)}
+        update={"spec": spec, "cluster": cluster, "model_summary": study.model_summary.model_copy(update=words)}
     )
 
 

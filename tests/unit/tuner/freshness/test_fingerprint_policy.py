@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.hardware import FIRST_FIELDS, Fingerprint, banded
+from shardtune.api_schemas.machines.hardware import FIRST_FIELDS, Fingerprint, banded
 from shardtune.tuner.freshness.fingerprints import POLICY, changes, stale_fields
 from shardtune.tuner.freshness.staleness import Machine, Marks, assess, marked
 from tests.support.simulated_worker import FINGERPRINT
@@ -167,8 +167,8 @@ def test_different_changes_of_a_fleet_are_all_named_and_the_newest_value_counts(
 def marks_over_time(*steps, marks=Marks(), is_asked=True):
     """Marks after each step of (minutes, machines)."""
     for minutes, machines in steps:
-        standing = assess(GPUS, 1, machines)
-        marks = marked(marks, standing, is_asked, NOON + timedelta(minutes=minutes), DEBOUNCE)
+        ranking_state = assess(GPUS, 1, machines)
+        marks = marked(marks, ranking_state, is_asked, NOON + timedelta(minutes=minutes), DEBOUNCE)
         yield marks
 
 

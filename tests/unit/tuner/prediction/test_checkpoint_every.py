@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction.candidates import FULL, from_rows
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate

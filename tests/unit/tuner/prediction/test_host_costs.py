@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Strategy, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.prediction.backends.registry import micro_batch_launches, traffic
 from shardtune.tuner.prediction.candidates import Dtypes, Implementation
 from shardtune.tuner.prediction.collectives import Traffic
@@ -20,9 +20,9 @@ TINY = from_config(preset("llama-tiny").config)
 NETWORK = Network(intra=1e9, inter=1e9, gpus_per_node=8, host_link=1e9)
 
 
-def _launches(strategy: Strategy, recipe: str = "bf16-mixed", accumulation: int = 1) -> float:
+def _launches(strategy: Strategy, precision: str = "bf16-mixed", accumulation: int = 1) -> float:
     candidates = from_configs([TrialConfig(strategy=strategy)], 64, 2, 2 * accumulation)
-    return float(micro_batch_launches(TINY, candidates, Dtypes.of(RECIPES[recipe]), Implementation())[0])
+    return float(micro_batch_launches(TINY, candidates, Dtypes.of(PRECISIONS[precision]), Implementation())[0])
 
 
 def _traffic(strategy: Strategy, accumulation: int) -> Traffic:
@@ -45,15 +45,15 @@ def test_ddp_pays_for_casts_where_computation_is_in_another_dtype() -> None:
 
 
 def test_autocast_costs_ddp_no_casts_of_its_own_but_memory_traffic_and_gathers_in_float32() -> None:
-    def parts(recipe: str, strategy: Strategy) -> dict[str, float]:
-        workload = Workload(sequence_length=64, global_batch=2, recipe=RECIPES[recipe])
+    def parts(precision: str, strategy: Strategy) -> dict[str, float]:
+        workload = Workload(sequence_length=64, global_batch=2, precision=PRECISIONS[precision])
         step = evaluate(TINY, from_configs([TrialConfig(strategy=strategy)], 64, 2, 2), workload, cpu(2)).step
         assert step is not None
         return {name: float(value[0]) for name, value in step.parts.items()}
 
-    mixed, autocast = (parts(recipe, DdpConfig()) for recipe in ("bf16-mixed", "bf16-autocast"))
+    mixed, autocast = (parts(precision, DdpConfig()) for precision in ("bf16-mixed", "bf16-autocast"))
     assert autocast["backend"] < mixed["backend"] and autocast["elementwise"] > mixed["elementwise"]
-    mixed, autocast = (parts(recipe, Fsdp2Config(dp_shard=2)) for recipe in ("bf16-mixed", "bf16-autocast"))
+    mixed, autocast = (parts(precision, Fsdp2Config(dp_shard=2)) for precision in ("bf16-mixed", "bf16-autocast"))
     assert autocast["communication"] > mixed["communication"]
 
 

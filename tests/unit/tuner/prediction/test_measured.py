@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.hardware import CollectiveTime, MeasuredHardware
+from shardtune.api_schemas.machines.hardware import CollectiveTime, MeasuredHardware
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.collectives import ring_seconds
@@ -57,7 +57,7 @@ def test_a_ring_over_nodes_takes_longer_with_each_rank_and_an_all_reduce_may_tak
     assert gather[0] < gather[1] < gather[2] and reduce[2] < gather[2]
 
 
-def test_rates_follow_the_recipe() -> None:
+def test_rates_follow_the_precision() -> None:
     mixed, full = measured_rates(MEASURED, "cpu", in_fp32=False), measured_rates(MEASURED, "cpu", in_fp32=True)
     assert mixed.matmul_flops / full.matmul_flops == pytest.approx(2.5)
     assert mixed.memory_bytes == full.memory_bytes == 2e10 and mixed.overlap == 0

@@ -1,11 +1,11 @@
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.models import ModelSpec
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, Offload, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import Objective
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.studies.study import Objective
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
 from shardtune.tuner.prediction.learning import memory_of, predict_trial
 from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
@@ -41,8 +41,8 @@ def test_70b_on_8_gpus_needs_offload_and_a_host_that_holds_it():
     zero = ZeroConfig(stage=3, offload_optimizer=ON_CPU, offload_param=ON_CPU)
     assert verdict(sharded, gpus()) is not None and verdict(ZeroConfig(stage=3), gpus()) is not None
     assert verdict(offloaded, gpus()) is None and verdict(zero, gpus()) is None
-    refused = verdict(offloaded, gpus(host_memory_gib=512))
-    assert refused is not None and "host memory" in refused.reason
+    rejected = verdict(offloaded, gpus(host_memory_gib=512))
+    assert rejected is not None and "host memory" in rejected.reason
 
 
 def test_the_margin_is_the_predictors_own_error():
@@ -60,9 +60,9 @@ def test_the_margin_is_the_predictors_own_error():
 
 def test_an_architecture_without_a_closed_form_is_predicted_from_its_profile():
     """An estimate that is as heavy as the Llama it is counted from, with a wider margin."""
-    profile = llama("llama-2-7b")
-    guessed = of_study(ModelSpec(name="x", config={"model_type": "unheard_of"}), profile)
-    assert guessed.parameters == profile.parameters
+    model_summary = llama("llama-2-7b")
+    guessed = of_study(ModelSpec(name="x", config={"model_type": "unheard_of"}), model_summary)
+    assert guessed.parameters == model_summary.parameters
     assert guessed.ffn == pytest.approx(11_008, rel=0.01)
     assert memory_of(NOTHING_LEARNT, guessed) == ESTIMATED
     assert gate(TrialConfig(strategy=DdpConfig()), guessed, SHORT, gpus(memory_gib=24), Objective(), ESTIMATED)

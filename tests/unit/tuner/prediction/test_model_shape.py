@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.models import preset, preset_names
+from shardtune.api_schemas.training.models import preset, preset_names
 from shardtune.tuner.prediction.model_shape import from_config, strays
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
@@ -52,14 +52,14 @@ def test_missing_field_is_named() -> None:
         from_config(config)
 
 
-def test_heads_that_do_not_divide_are_refused() -> None:
+def test_heads_that_do_not_divide_are_rejected() -> None:
     config = {**preset("llama-2-7b").config, "num_key_value_heads": 5}
     with pytest.raises(ValueError, match="num_key_value_heads"):
         from_config(config)
 
 
 def test_unknown_family_points_to_the_trace() -> None:
-    with pytest.raises(ValueError, match="profile"):
+    with pytest.raises(ValueError, match="model_summary"):
         from_config({"model_type": "mamba"})
 
 

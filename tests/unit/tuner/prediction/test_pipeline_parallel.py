@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction import stages
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate

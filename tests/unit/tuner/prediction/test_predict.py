@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.predictions import Prediction, PredictionRequest
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.model_shape import from_config
@@ -157,19 +157,19 @@ def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
         predictions(PredictionRequest(model="llama-2-7b", cluster=cluster))
 
 
-def test_mesh_that_does_not_multiply_up_is_refused() -> None:
+def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
     with pytest.raises(ValueError, match=r"must equal the number of ranks \(8\)"):
         predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=3)))
 
 
-def test_sequence_beyond_learned_positions_is_refused() -> None:
+def test_sequence_beyond_learned_positions_is_rejected() -> None:
     with pytest.raises(ValueError, match="1024 positions"):
         predictions(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
 
 
-def test_unknown_recipe_is_refused() -> None:
-    with pytest.raises(ValidationError, match="recipe"):
-        PredictionRequest.model_validate({"model": "gpt2", "cluster": "8xh100", "recipe": "fp4"})
+def test_unknown_precision_is_rejected() -> None:
+    with pytest.raises(ValidationError, match="precision"):
+        PredictionRequest.model_validate({"model": "gpt2", "cluster": "8xh100", "precision": "fp4"})
 
 
 def test_cpu_ranks_have_no_context_and_keep_what_is_offloaded() -> None:

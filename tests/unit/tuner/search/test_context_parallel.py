@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.search_space import KnobValue, Limit, SpaceLimits
+from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner import baseline
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space import Space, build
@@ -17,14 +17,14 @@ Named = KnobValue | tuple[KnobValue, ...] | Limit
 FOUR = TINY.model_copy(update={"context_heads": 4})
 
 
-def asked(sizes: Named, ranks: int = 4, workload: Workload = WORKLOAD, **profile: Any) -> Space:
+def asked(sizes: Named, ranks: int = 4, workload: Workload = WORKLOAD, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("ddp",), knobs={"context_parallel": sizes})
-    return build(workload, cpu(ranks), FOUR.model_copy(update=profile), limits)
+    return build(workload, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
 
 def test_nothing_is_shared_unless_the_user_asks() -> None:
     for cluster in (cpu(4), gpus(2, 4)):
-        space = space_of(cluster, profile=FOUR)
+        space = space_of(cluster, model_summary=FOUR)
         assert {config.context_parallel for config in space.lightest()} == {1}
 
 
@@ -72,9 +72,9 @@ def test_what_is_searched_only_where_it_is_named_is_no_repeat_of_its_default() -
     ids=["ranks", "sequence", "attention", "heads", "recurrent", "unknown"],
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.context_parallel \(\d\) leaves nothing to search") as refused:
+    with pytest.raises(ValueError, match=r"space.knobs.context_parallel \(\d\) leaves nothing to search") as rejected:
         asked(sizes, **changes)
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ],
     ids=["ranks", "own code"],
 )
-def test_a_baseline_is_refused_alike(size: int, model: Any, why: str) -> None:
+def test_a_baseline_is_rejected_alike(size: int, model: Any, why: str) -> None:
     given = TrialConfig(strategy=DdpConfig(), context_parallel=size)
-    with pytest.raises(ValueError, match="context_parallel") as refused:
+    with pytest.raises(ValueError, match="context_parallel") as rejected:
         baseline.resolve(given, WORKLOAD, cpu(4), model)
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 def test_what_compiles_shares_no_samples() -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.tuner import baseline
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space import Space, build
@@ -18,9 +18,9 @@ MIXTURE = TINY.model_copy(
 )
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
+def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"expert_parallel": sizes, **(others or {})})
-    return build(WORKLOAD, cpu(ranks), MIXTURE.model_copy(update=profile), limits)
+    return build(WORKLOAD, cpu(ranks), MIXTURE.model_copy(update=model_summary), limits)
 
 
 def fsdp2(config: TrialConfig) -> Fsdp2Config:
@@ -30,7 +30,7 @@ def fsdp2(config: TrialConfig) -> Fsdp2Config:
 
 def test_no_experts_are_divided_unless_the_user_asks() -> None:
     for cluster in (cpu(4), gpus(2, 4)):
-        assert {config.strategy.expert_ranks for config in space_of(cluster, profile=MIXTURE).lightest()} == {1}
+        assert {config.strategy.expert_ranks for config in space_of(cluster, model_summary=MIXTURE).lightest()} == {1}
 
 
 def test_meshes_multiply_up_and_accumulation_stays() -> None:
@@ -81,9 +81,9 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
     ids=["ranks", "experts", "note", "unknown"],
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.expert_parallel \(\d\) leaves nothing to search") as refused:
+    with pytest.raises(ValueError, match=r"space.knobs.expert_parallel \(\d\) leaves nothing to search") as rejected:
         asked(sizes, **changes)
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -96,15 +96,15 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ],
     ids=["dense", "mesh", "tensor", "experts"],
 )
-def test_a_baseline_is_refused_alike(strategy: dict[str, Any], model: str, why: str) -> None:
+def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], model: str, why: str) -> None:
     ranks = 3 if strategy["dp_shard"] == 3 else 4
     workload = WORKLOAD.model_copy(update={"global_batch": 4 * ranks})
-    with pytest.raises(ValueError, match=r"baseline.*expert_parallel \(\d\)") as refused:
+    with pytest.raises(ValueError, match=r"baseline.*expert_parallel \(\d\)") as rejected:
         baseline.resolve({"strategy": {"kind": "fsdp2", **strategy}}, workload, cpu(ranks), preset(model))
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
-def test_code_of_ones_own_is_refused() -> None:
+def test_code_of_ones_own_is_rejected() -> None:
     given = TrialConfig(strategy=Fsdp2Config(dp_shard=4, expert_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
         baseline.resolve(given, WORKLOAD, cpu(4), preset("mixtral-tiny").model_copy(update={"entry_point": "mine"}))

@@ -5,10 +5,10 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.models import BlockProfile, ModelProfile, ModelSpec, preset
-from shardtune.api_schemas.predictions import PredictionRequest
-from shardtune.api_schemas.search_space import SpaceLimits
-from shardtune.tuner.prediction import asked, traced_shape
+from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary, preset
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.trials.predictions import PredictionRequest
+from shardtune.tuner.prediction import prediction_request, traced_shape
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
@@ -24,7 +24,7 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     assert "does not fit" not in {one.memory.verdict for one in table.fastest}
     assert all(one.memory.total_gib <= 0.95 * table.cluster.memory_gib for one in table.fastest)
     assert len({one.description for one in table.fastest}) == 3
-    about = asked.resolve(LARGE)
+    about = prediction_request.resolve(LARGE)
     workload = about.workload(512)
     drawn = space.build(workload, about.cluster, traced_shape.profile_of(about.shape), SpaceLimits())
     pool = Pool(drawn, PredictionBasis(about.shape, workload, about.cluster), islice(evenly(drawn, 300), 300))
@@ -73,13 +73,13 @@ def test_what_no_trial_could_train_is_not_predicted_either() -> None:
 def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
     """As `predict --trace` or a worker counted it; without one, what counts it is named."""
     known = from_config(preset("llama-3.2-1b").config)
-    block = BlockProfile(
+    block = BlockSummary(
         name="layers.0",
         parameters=known.block_parameters,
         largest_parameter=known.largest_parameter,
         forward_flops_per_token=1e8,
     )
-    profile = ModelProfile(
+    model_summary = ModelSummary(
         parameters=known.parameters,
         active_parameters=known.parameters,
         blocks=(block,) * known.layers,
@@ -92,9 +92,11 @@ def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> No
     asks = PredictionRequest(model=ModelSpec(name="other", config={"model_type": "olmo2"}), cluster="8xh100", top=1)
     with pytest.raises(NoClosedForm, match="shardtune predict CONFIG --trace"):
         fastest.table(asks)
-    table = fastest.table(asks.model_copy(update={"profile": profile}))
+    table = fastest.table(asks.model_copy(update={"model_summary": model_summary}))
     assert table.sequence_length == 2048 and table.parameters == known.parameters
     assert table.fastest[0].speed is not None and "which is a guess" in table.notes[0]
-    uncounted = profile.model_copy(update={"forward_flops_per_token": None, "note": "no values on the meta device"})
+    uncounted = model_summary.model_copy(
+        update={"forward_flops_per_token": None, "note": "no values on the meta device"}
+    )
     with pytest.raises(ValueError, match="no values on the meta device"):
-        fastest.table(asks.model_copy(update={"profile": uncounted}))
+        fastest.table(asks.model_copy(update={"model_summary": uncounted}))

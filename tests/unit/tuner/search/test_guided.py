@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.search_space import SpaceLimits
-from shardtune.api_schemas.trials import TrialOrigin, TrialState
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
@@ -54,8 +54,8 @@ def test_the_first_trial_is_the_fastest_by_prediction(pool):
 
 def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
     limits = SpaceLimits(backends=("ddp", "fsdp2"), knobs={"tensor_parallel": (1, 2), "context_parallel": (1, 2)})
-    profile = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4})
-    space = space_of(cpu(4), limits, WORKLOAD, profile)
+    model_summary = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4})
+    space = space_of(cpu(4), limits, WORKLOAD, model_summary)
     named = Pool(space, PredictionBasis(shape("llama-tiny"), WORKLOAD, cpu(4)))
     history = []
     for number in range(6):

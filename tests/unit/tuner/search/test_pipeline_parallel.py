@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.pipeline_parallel import blocks_of_stages
-from shardtune.api_schemas.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.strategies.pipeline_parallel import blocks_of_stages
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.tuner import baseline
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space import Space, build
@@ -23,9 +23,9 @@ SEVERAL = ("interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "du
 """Schedules with several stages on a rank."""
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
+def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes, **(others or {})})
-    return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=profile), limits)
+    return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
 
 def fsdp2(config: TrialConfig) -> Fsdp2Config:
@@ -35,7 +35,7 @@ def fsdp2(config: TrialConfig) -> Fsdp2Config:
 
 def test_nothing_is_cut_unless_the_user_asks() -> None:
     for cluster in (cpu(4), gpus(2, 4)):
-        assert {config.strategy.stages for config in space_of(cluster, profile=FOUR).lightest()} == {1}
+        assert {config.strategy.stages for config in space_of(cluster, model_summary=FOUR).lightest()} == {1}
 
 
 def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
@@ -105,9 +105,9 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
     ids=["ranks", "blocks", "note", "unknown"],
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.pipeline_parallel \(\d\) leaves nothing to search") as refused:
+    with pytest.raises(ValueError, match=r"space.knobs.pipeline_parallel \(\d\) leaves nothing to search") as rejected:
         asked(sizes, **changes)
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ],
     ids=["mesh", "ranks", "micro batches", "blocks", "virtual stages"],
 )
-def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
+def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
     tiny = preset("llama-tiny")
     models = {"two blocks": tiny.model_copy(update={"config": tiny.config | {"num_hidden_layers": 2}})}
     given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
-    with pytest.raises(ValueError, match="baseline") as refused:
+    with pytest.raises(ValueError, match="baseline") as rejected:
         baseline.resolve(given, WORKLOAD, cpu(4), models.get(model) or preset(model))
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_a_schedule_has_stages_of_its_own_number(fields: dict[str, Any], why: st
         Fsdp2Config(dp_shard=1, pipeline_parallel=2, **fields)
 
 
-def test_a_step_that_an_interleaved_schedule_cannot_divide_is_refused() -> None:
+def test_a_step_that_an_interleaved_schedule_cannot_divide_is_rejected() -> None:
     given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
     seven = WORKLOAD.model_copy(update={"global_batch": 7})
     with pytest.raises(ValueError, match=r"takes the micro batches of a step in rounds for 2 ranks, and 7 do not"):

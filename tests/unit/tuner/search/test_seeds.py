@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from shardtune.api_schemas.trials import TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.seeds import aligned, due_seeds, seed_configs
 from tests.support.tuner_cases import complete, cpu, space_of

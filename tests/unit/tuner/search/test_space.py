@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.workload import Workload, gradient_accumulation
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import Workload, gradient_accumulation
 from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.search.space.backends import zero
 from shardtune.tuner.search.space.domains import Domains
@@ -47,7 +47,7 @@ def test_every_drawn_configuration_is_legal_contained_and_its_own_canonical_form
             assert strategy.grad_sync == "every" or accumulation > 1
         if isinstance(strategy, Fsdp1Config):
             assert strategy.dp_replicate * strategy.dp_shard == cluster.world_size
-            strategy.check_accumulation(workload.recipe, accumulation)
+            strategy.check_accumulation(workload.precision, accumulation)
         if isinstance(strategy, ZeroConfig):
             assert strategy.allgather_bucket_size % 2 == 0
             assert not (strategy.stage == 3 and config.activation_checkpointing == "selective")
@@ -172,7 +172,7 @@ def sizes_of(*args, **kwargs):
 
 
 def test_sizes_follow_the_model():
-    small, large = sizes_of(gpus()), sizes_of(gpus(), profile=llama("llama-2-7b"))
+    small, large = sizes_of(gpus()), sizes_of(gpus(), model_summary=llama("llama-2-7b"))
     block = llama("llama-2-7b").largest_block
     assert block in large.reduce_bucket_size and 500_000_000 in large.reduce_bucket_size
     assert max(small.reduce_bucket_size) <= TINY.parameters + 1
@@ -237,7 +237,7 @@ def test_bad_limits_name_knob_value_and_remedy(knobs, words):
         assert word in str(error.value)
 
 
-def test_a_global_batch_that_the_ranks_do_not_divide_is_refused():
+def test_a_global_batch_that_the_ranks_do_not_divide_is_rejected():
     with pytest.raises(ValueError, match=r"global_batch \(10\).*try 8 or 16"):
         space_of(gpus(), workload=Workload(sequence_length=64, global_batch=10))
 
@@ -281,7 +281,7 @@ PINS = {
 
 @given(st.sampled_from(CLUSTERS), st.data(), st.integers(0, 10_000))
 @settings(max_examples=60, deadline=None)
-def test_whatever_is_pinned_the_space_is_refused_or_every_draw_is_legal(cluster, data, seed):
+def test_whatever_is_pinned_the_space_is_rejected_or_every_draw_is_legal(cluster, data, seed):
     names = data.draw(st.lists(st.sampled_from(sorted(PINS)), max_size=4, unique=True))
     knobs = {name: data.draw(st.sampled_from(PINS[name])) for name in names}
     try:

@@ -1,11 +1,11 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.api_schemas.trials import TrialState
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.training.search_space import SpaceLimits
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.seeds import seed_configs
 from shardtune.tuner.search.suggest import next_config
@@ -140,7 +140,7 @@ def test_gate_rejections_are_returned_once_and_never_suggested():
 
 def test_a_large_space_in_which_nothing_fits_is_exhausted_at_once():
     workload = Workload(sequence_length=4096, global_batch=64)
-    space = space_of(gpus(1, 8, 24, 64), workload=workload, profile=llama("llama-2-70b"))
+    space = space_of(gpus(1, 8, 24, 64), workload=workload, model_summary=llama("llama-2-70b"))
     suggestion = next_config(space, (), [], (), gate_of(space), 0)
     assert suggestion.config is None and suggestion.origin is None
     assert 0 < len(suggestion.rejections) <= 32
@@ -148,7 +148,7 @@ def test_a_large_space_in_which_nothing_fits_is_exhausted_at_once():
 
 def test_the_only_configurations_that_fit_are_found_in_a_large_space():
     workload = Workload(sequence_length=4096, global_batch=64)
-    space = space_of(gpus(1, 8, 24, 2048), workload=workload, profile=llama("llama-2-70b"))
+    space = space_of(gpus(1, 8, 24, 2048), workload=workload, model_summary=llama("llama-2-70b"))
     gate = gate_of(space)
     config = next_config(space, (), [], (), gate, 0).config
     assert config is not None and gate(config) is None

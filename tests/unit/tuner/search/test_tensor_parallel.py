@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from shardtune.api_schemas.models import preset
-from shardtune.api_schemas.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.search_space import KnobValue, Limit, SpaceLimits
 from shardtune.tuner import baseline
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space import Space, build
@@ -20,9 +20,9 @@ TWO = preset("llama-tiny").model_copy(update={"config": preset("llama-tiny").con
 MODELS = {"llama-tiny, 2 heads of keys": TWO}
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **profile: Any) -> Space:
+def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"tensor_parallel": sizes, **(others or {})})
-    return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=profile), limits)
+    return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
 
 def fsdp2(config: TrialConfig) -> Fsdp2Config:
@@ -32,7 +32,7 @@ def fsdp2(config: TrialConfig) -> Fsdp2Config:
 
 def test_nothing_is_split_unless_the_user_asks() -> None:
     for cluster in (cpu(4), gpus(2, 4)):
-        space = space_of(cluster, profile=FOUR)
+        space = space_of(cluster, model_summary=FOUR)
         assert {config.strategy.model_parallel for config in space.lightest()} == {1}
 
 
@@ -51,10 +51,10 @@ def test_meshes_multiply_up_and_the_global_batch_stays_the_same() -> None:
 
 
 def test_a_group_stays_within_a_host_unless_the_user_names_a_larger_one() -> None:
-    profile = FOUR.model_copy(update={"tensor_divisor": 8})
+    model_summary = FOUR.model_copy(update={"tensor_divisor": 8})
     found = []
     for limit in (Limit(min=1), (2, 8)):
-        space = build(WORKLOAD, gpus(2, 4), profile, SpaceLimits(knobs={"tensor_parallel": limit}))
+        space = build(WORKLOAD, gpus(2, 4), model_summary, SpaceLimits(knobs={"tensor_parallel": limit}))
         found.append({config.strategy.model_parallel for config in space.lightest() if config.backend == "fsdp2"})
     assert found == [{1, 2, 4}, {2, 8}]
 
@@ -85,9 +85,9 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
     ids=["ranks", "heads", "no plan", "unknown"],
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=r"space.knobs.tensor_parallel \(\d\) leaves nothing to search") as refused:
+    with pytest.raises(ValueError, match=r"space.knobs.tensor_parallel \(\d\) leaves nothing to search") as rejected:
         asked(sizes, **changes)
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ],
     ids=["mesh", "ranks", "times context", "no plan", "experts", "heads"],
 )
-def test_a_baseline_is_refused_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
+def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
     given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
-    with pytest.raises(ValueError, match="baseline") as refused:
+    with pytest.raises(ValueError, match="baseline") as rejected:
         baseline.resolve(given, WORKLOAD, cpu(4), MODELS.get(model) or preset(model))
-    assert why in str(refused.value)
+    assert why in str(rejected.value)
 
 
 def test_a_model_of_your_own_is_not_split() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.search_space import SpaceLimits
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
+from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search import warm_start
 from shardtune.tuner.search.suggest import next_config
 from shardtune.tuner.search.warm_start import WarmStart

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.promotion import PromotionField
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import challenge, paired_test
 from tests.support.tuner_cases import complete
 
@@ -71,9 +71,9 @@ def test_no_pairs_say_kept_only_where_nobody_came_near():
 
 def test_the_rival_is_the_fastest_challenger_near_the_incumbent():
     history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0), complete(2, FSDP, 920.0)]
-    assert challenge.rival(PromotionField(0, (1, 2)), history).candidates == (1,)
+    assert challenge.rival(Finalists(0, (1, 2)), history).candidates == (1,)
     slow = [history[0], complete(1, ZERO, 890.0)]
-    alone = challenge.rival(PromotionField(0, (1,)), slow)
+    alone = challenge.rival(Finalists(0, (1,)), slow)
     assert alone.candidates == () and "within 10%" in alone.notes[0]
 
 

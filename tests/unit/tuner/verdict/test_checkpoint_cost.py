@@ -2,19 +2,19 @@
 
 import pytest
 
-from shardtune.api_schemas.restart import RestartMeasurement
-from shardtune.tuner.verdict.checkpoint_cost import findings, saving_share
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
+from shardtune.tuner.verdict.checkpoint_cost import findings, saving_fraction
 from tests.support.simulated_worker import restarted
 
 QUICK = {"write_bytes_per_s": 1e9, "read_bytes_per_s": 2e9}
 
 
-def measured(**values) -> RestartMeasurement:
-    return RestartMeasurement.model_validate(restarted().model_dump() | {"ranks": 8, "disk": QUICK} | values)
+def measured(**values) -> ResumeMeasurement:
+    return ResumeMeasurement.model_validate(restarted().model_dump() | {"ranks": 8, "disk": QUICK} | values)
 
 
 def test_the_share_is_of_a_training_that_waits_for_each():
-    assert saving_share(measured(save_s=100.0), 900.0) == pytest.approx(0.1)
+    assert saving_fraction(measured(save_s=100.0), 900.0) == pytest.approx(0.1)
 
 
 def test_nothing_is_said_where_nothing_is_worth_a_change():

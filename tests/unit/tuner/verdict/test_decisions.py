@@ -2,23 +2,23 @@ import math
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.measurements import Memory
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig, ZeroConfig
-from shardtune.api_schemas.studies import Budget, Objective, Verdict
-from shardtune.api_schemas.study_changes import Extension
-from shardtune.api_schemas.trials import TrialReason, TrialState
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.studies.study import Budget, Objective, Verdict
+from shardtune.api_schemas.studies.study_changes import Extension
+from shardtune.api_schemas.training.workload import PRECISIONS
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.measurements import Memory
+from shardtune.api_schemas.trials.trial import TrialReason, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import over_limit
 from shardtune.tuner.search.stopping import end_of_search, extended, no_gain_expected
 from shardtune.tuner.verdict import parity, ranking
-from shardtune.tuner.verdict.promotion import Standing
+from shardtune.tuner.verdict.final_comparison import RankingState
 from tests.support.tuner_cases import complete, cpu, infeasible, measured
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))
-BF16, FP32 = RECIPES["bf16-mixed"], RECIPES["fp32"]
+BF16, FP32 = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
 FREE = Budget()
 
 
@@ -83,8 +83,8 @@ def test_a_spent_budget_is_named(budget):
     assert "50" in end_of_search(run([1]), budget, 60, 60)
 
 
-def judge(*observations, recipe=BF16, single=False):
-    return parity.judge(observations, recipe, single)
+def judge(*observations, precision=BF16, single=False):
+    return parity.judge(observations, precision, single)
 
 
 def test_the_reference_needs_a_trial_of_another_backend():
@@ -107,10 +107,10 @@ def test_a_later_pair_does_not_replace_the_reference():
     assert set(judge(*history).infeasible) == {0, 3}
 
 
-def test_a_trial_refused_before_is_refused_again():
+def test_a_trial_rejected_before_is_rejected_again():
     failure = Failure(kind=FailureKind.NUMERICS, message="left the reference")
-    refused = Observation(2, ZERO, "sampler", TrialState.INFEASIBLE, measured(9, loss=5.35), failure)
-    assert set(judge(complete(0, DDP), complete(1, FSDP2), refused).infeasible) == {2}
+    rejected = Observation(2, ZERO, "sampler", TrialState.INFEASIBLE, measured(9, loss=5.35), failure)
+    assert set(judge(complete(0, DDP), complete(1, FSDP2), rejected).infeasible) == {2}
 
 
 def test_a_run_over_its_memory_may_confirm_but_not_lead():
@@ -130,7 +130,7 @@ def test_with_one_backend_its_other_configurations_confirm():
 def test_fp32_is_held_to_tighter_bounds():
     history = [complete(0, DDP, loss=5.0), complete(1, FSDP2, loss=5.001)]
     assert judge(*history).reference == 0
-    assert judge(*history, recipe=FP32).reference is None
+    assert judge(*history, precision=FP32).reference is None
 
 
 def confirmed(obs, speeds):
@@ -139,12 +139,12 @@ def confirmed(obs, speeds):
     )
 
 
-AGREED = parity.Judgement(reference=0, confirmed_by=1)
+AGREED = parity.ParityGroups(reference=0, confirmed_by=1)
 
 
 def answer(history, field, ratios, challenger):
-    standing = Standing(field.baseline, challenger, tuple(map(math.log, ratios)), None)
-    return ranking.result(history, field, standing, (20, 120.0))
+    ranking_state = RankingState(field.baseline, challenger, tuple(map(math.log, ratios)), None)
+    return ranking.result(history, field, ranking_state, (20, 120.0))
 
 
 def test_the_fastest_are_promoted_against_the_fastest_documented_default():
@@ -157,7 +157,11 @@ def test_the_fastest_are_promoted_against_the_fastest_documented_default():
     assert found.verdict is Verdict.CONFIRMED and found.candidate is None
     assert "documented default" in found.notes[0]
     assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
-    assert (found.best.spread, found.promotion.runs, found.promotion.gpu_seconds) == ((128, 131), 20, 120.0)
+    assert (found.best.spread, found.final_comparison.runs, found.final_comparison.gpu_seconds) == (
+        (128, 131),
+        20,
+        120.0,
+    )
 
 
 def test_few_of_many_are_promoted():
@@ -241,22 +245,22 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
 
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
-    field = ranking.pick(history, False, parity.Judgement(0, None))
+    field = ranking.pick(history, False, parity.ParityGroups(0, None))
     found = ranking.unbeaten(history, field)
     assert field.candidates == ()
-    assert found.speedup is None and found.promotion is None and found.verdict is Verdict.NOT_FASTER
+    assert found.speedup is None and found.final_comparison is None and found.verdict is Verdict.NOT_FASTER
 
 
 def test_no_winner_until_two_agree():
-    field = ranking.pick([complete(0, DDP)], False, parity.Judgement(None, None))
+    field = ranking.pick([complete(0, DDP)], False, parity.ParityGroups(None, None))
     assert field.baseline is None and "no winner" in field.notes[0]
 
 
 def test_a_trial_that_trains_something_else_never_wins():
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 90), complete(2, ZERO, 900)]
-    judgement = parity.Judgement(0, 1, {2: "left"})
-    assert ranking.pick(history, False, judgement).candidates == (1,)
-    best = ranking.best_so_far(history, judgement)
+    parity_groups = parity.ParityGroups(0, 1, {2: "left"})
+    assert ranking.pick(history, False, parity_groups).candidates == (1,)
+    best = ranking.best_so_far(history, parity_groups)
     assert best is not None and best.trial_number == 0
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from shardtune.api_schemas.conditions import Conditions
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.verdict import disturbance
 from tests.support.tuner_cases import cpu, measured
 

@@ -1,4 +1,4 @@
-"""The sequential sign test is exact, survives a disturbed pair, and a promotion follows from its stored runs."""
+"""The sequential sign test is exact, survives a disturbed pair, and a final comparison follows from its stored runs."""
 
 import math
 import random
@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardtune.api_schemas.promotion import PromotionField
-from shardtune.api_schemas.studies import FEWEST_PAIRS
-from shardtune.tuner.verdict import paired_test, promotion
-from shardtune.tuner.verdict.promotion import FreshRun, NextRun, standing
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import FEWEST_PAIRS
+from shardtune.tuner.verdict import final_comparison, paired_test
+from shardtune.tuner.verdict.final_comparison import NextRun, ValidationRun, ranking_state
 
 UP, DOWN = math.log(1.4), math.log(0.5)
 
@@ -43,7 +43,7 @@ def test_one_disturbed_pair_does_not_lose_a_real_gain():
     assert found.value == pytest.approx(1.4) and found.ci95 == pytest.approx((1.4, 1.4)) and found.pairs == 10
 
 
-def test_a_promotion_ends_when_no_win_is_possible_but_not_before_there_is_an_interval():
+def test_a_final_comparison_ends_when_no_win_is_possible_but_not_before_there_is_an_interval():
     assert paired_test.decide([DOWN] * 6, 20) == "open"
     assert paired_test.speedup([DOWN] * 6) is None
     assert paired_test.decide([DOWN] * 7, 20) == "not_shown"
@@ -59,29 +59,29 @@ def test_the_interval_lies_above_one_exactly_when_the_test_says_faster(hundredth
     assert found is None or found.ci95[0] <= found.value <= found.ci95[1]
 
 
-MATCH = PromotionField(0, (1, 2, 3, 4))
+MATCH = Finalists(0, (1, 2, 3, 4))
 
 
 def play(speed, field=MATCH, salt="study-1", most_pairs=20, worker="w", searched=None):
-    """Make every run a promotion asks for; `speed` is a function of trial and run number."""
+    """Make every run a final comparison asks for; `speed` is a function of trial and run number."""
     runs, searched = [], dict.fromkeys(field.members, 100.0) | (searched or {})
-    while (ask := standing(field, searched, runs, most_pairs, salt).next) is not None:
-        runs.append(FreshRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
-    return runs, standing(field, searched, runs, most_pairs, salt)
+    while (ask := ranking_state(field, searched, runs, most_pairs, salt).next) is not None:
+        runs.append(ValidationRun(ask.trial, ask.block, worker, speed(ask.trial, len(runs))))
+    return runs, ranking_state(field, searched, runs, most_pairs, salt)
 
 
 def test_slower_candidates_are_eliminated_before_the_pairs():
-    field = PromotionField(0, tuple(range(1, 13)))
+    field = Finalists(0, tuple(range(1, 13)))
     runs, end = play(lambda trial, _: 100.0 + trial, field, searched={trial: 100.0 + trial for trial in range(1, 13)})
     assert end.challenger == 12 and len(end.log_ratios) == 7
     blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
     assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
     assert blocks[1] == set(range(5, 13)) and blocks[2] == {9, 10, 11, 12} and blocks[4] == {0, 12}
-    assert len(runs) == promotion.most_runs(12, 7)
+    assert len(runs) == final_comparison.most_runs(12, 7)
 
 
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
-    runs, end = play(lambda trial, _: 50.0 * (trial + 1), PromotionField(0, tuple(range(1, 10))))
+    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Finalists(0, tuple(range(1, 10))))
     assert {run.trial for run in runs if run.block == 1} == {8, 9}
     assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
 
@@ -89,36 +89,36 @@ def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
 def test_one_disturbed_run_does_not_eliminate_the_fastest():
     disturbed = iter([True])
     speed = lambda trial, _: 105.0 if trial == 9 and not next(disturbed, False) else 60.0 if trial == 9 else 100.0  # noqa: E731
-    field = PromotionField(0, tuple(range(1, 10)))
+    field = Finalists(0, tuple(range(1, 10)))
     searched = {trial: 105.0 if trial == 9 else 100.0 for trial in field.candidates}
     assert play(speed, field, searched=searched)[1].challenger == 9
 
 
 def test_a_single_candidate_needs_no_screening():
-    runs, end = play(lambda trial, _: 100.0 + trial, PromotionField(3, (5,)))
-    assert end.challenger == 5 and len(runs) == 14 == promotion.most_runs(1, 7)
+    runs, end = play(lambda trial, _: 100.0 + trial, Finalists(3, (5,)))
+    assert end.challenger == 5 and len(runs) == 14 == final_comparison.most_runs(1, 7)
 
 
-def test_the_default_that_is_fastest_in_fresh_runs_is_the_baseline_however_slow_its_search_run_was():
-    field = PromotionField(0, (4,), defaults=(0, 1, 2))
+def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_slow_its_search_run_was():
+    field = Finalists(0, (4,), defaults=(0, 1, 2))
     speeds = {0: 688.0, 1: 1000.0, 2: 300.0, 4: 950.0}
     runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
     assert (end.baseline, end.challenger) == (1, 4)
     assert [{run.trial for run in runs if run.block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
-    assert len(runs) <= promotion.most_runs(1, 20, defaults=3)
+    assert len(runs) <= final_comparison.most_runs(1, 20, defaults=3)
 
 
 def test_a_candidate_that_is_far_slower_than_the_baseline_is_not_run_again():
-    runs, end = play(lambda trial, _: 100.0, PromotionField(0, (1,)), searched={0: 100.0, 1: 55.0})
+    runs, end = play(lambda trial, _: 100.0, Finalists(0, (1,)), searched={0: 100.0, 1: 55.0})
     assert runs == [] and end.challenger is None and end.next is None
 
 
-def test_a_promotion_ends_at_its_limit():
+def test_a_final_comparison_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
-    assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= promotion.most_runs(4, 9)
-    assert promotion.most_runs(4, 9) == 2 * 4 + 2 * 9
-    assert promotion.most_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
+    assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= final_comparison.most_runs(4, 9)
+    assert final_comparison.most_runs(4, 9) == 2 * 4 + 2 * 9
+    assert final_comparison.most_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
 
 
 def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
@@ -133,19 +133,19 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
 @pytest.mark.parametrize(("other", "block"), [("n1", 0), ("n2", 1)])
 def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
     hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
-    runs = [FreshRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
-    found = standing(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
+    runs = [ValidationRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
+    found = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
     assert isinstance(found, NextRun) and found.block == block
 
 
 def test_a_block_of_two_workers_does_not_count():
-    runs = [FreshRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
-    found = standing(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
+    runs = [ValidationRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
+    found = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
     assert isinstance(found, NextRun) and found.block == 1
 
 
 def test_blocks_that_never_count_end_too():
-    runs: list[FreshRun] = []
-    while (ask := standing(PromotionField(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
-        runs.append(FreshRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
-    assert len(runs) == 40 and standing(PromotionField(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()
+    runs: list[ValidationRun] = []
+    while (ask := ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").next) is not None:
+        runs.append(ValidationRun(ask.trial, ask.block, f"w{len(runs)}", 100.0))
+    assert len(runs) == 40 and ranking_state(Finalists(0, (1,)), {0: 100.0, 1: 100.0}, runs, 20, "s").log_ratios == ()

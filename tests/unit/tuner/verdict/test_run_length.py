@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from shardtune.api_schemas.measurements import MeasurePlan
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.api_schemas.trials import TrialState
+from shardtune.api_schemas.trials.measurements import MeasurePlan
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import run_length
-from shardtune.tuner.verdict.promotion import FreshRun, NextRun
+from shardtune.tuner.verdict.final_comparison import NextRun, ValidationRun
 from tests.support.tuner_cases import complete, infeasible
 
 DDP = TrialConfig(strategy=DdpConfig())
@@ -45,7 +45,7 @@ def test_arms_that_are_near_each_other_lie_within_the_range():
 
 
 def test_one_disturbed_search_run_does_not_set_the_range_for_ever():
-    fresh = [FreshRun(1, block, "w", 102.0) for block in range(2)]
+    fresh = [ValidationRun(1, block, "w", 102.0) for block in range(2)]
     assert run_length.of_block(PAIR, {0: 100.0, 1: 30.0}, fresh, 1000.0) == pytest.approx(
         run_length.of_block(PAIR, {0: 100.0, 1: 102.0}, [], 1000.0)
     )
@@ -55,7 +55,7 @@ def test_both_runs_of_a_pair_are_timed_by_the_same_rule():
     """Else the second one's length would depend on the first one's luck, and the sign of a pair be no fair coin."""
     searched = {0: 100.0, 1: 150.0}
     before = run_length.of_block(PAIR, searched, [], 1000.0)
-    assert run_length.of_block(PAIR, searched, [FreshRun(0, PAIR.block, "w", 20.0)], 1000.0) == before is not None
+    assert run_length.of_block(PAIR, searched, [ValidationRun(0, PAIR.block, "w", 20.0)], 1000.0) == before is not None
     assert run_length.of_block(NextRun(0, 2, (0,)), searched, [], 1000.0) is None
 
 

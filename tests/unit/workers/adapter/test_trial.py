@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
-from shardtune.api_schemas.workload import RECIPES, Workload
+from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.workers import adapter
 
 
@@ -27,9 +27,11 @@ def recorder() -> Recorder:
     return Recorder()
 
 
-def trial_of(recorder: Recorder, config: TrialConfig | None = None, recipe: str = "bf16-mixed") -> adapter.ScriptTrial:
+def trial_of(
+    recorder: Recorder, config: TrialConfig | None = None, precision: str = "bf16-mixed"
+) -> adapter.ScriptTrial:
     config = config or TrialConfig(strategy=DdpConfig())
-    workload = Workload(sequence_length=8, global_batch=4, recipe=RECIPES[recipe])
+    workload = Workload(sequence_length=8, global_batch=4, precision=PRECISIONS[precision])
     return adapter.ScriptTrial(recorder, config, workload, 2, {}, torch.device("cpu"))
 
 
@@ -46,10 +48,10 @@ def test_outside_of_a_worker_there_is_no_trial():
 
 
 @pytest.mark.parametrize(
-    ("recipe", "dtype"), [("fp32", torch.float32), ("bf16-mixed", torch.float32), ("bf16-autocast", torch.bfloat16)]
+    ("precision", "dtype"), [("fp32", torch.float32), ("bf16-mixed", torch.float32), ("bf16-autocast", torch.bfloat16)]
 )
-def test_a_loop_of_ones_own_computes_under_the_recipes_autocast(recorder, recipe, dtype):
-    with trial_of(recorder, recipe=recipe).autocast():
+def test_a_loop_of_ones_own_computes_under_the_precisions_autocast(recorder, precision, dtype):
+    with trial_of(recorder, precision=precision).autocast():
         assert torch.nn.Linear(1, 1)(torch.ones(1, 1)).dtype == dtype
 
 
@@ -68,7 +70,7 @@ def test_losses_are_numbers_or_tensors_of_one_element(recorder):
         ({"loss": 1.0, "step": -1}, "step"),
     ],
 )
-def test_nonsense_is_refused(recorder, report, says):
+def test_nonsense_is_rejected(recorder, report, says):
     with pytest.raises(adapter.AdapterError, match=says):
         prepared(recorder).report(**report)
     assert recorder.losses == []
@@ -90,6 +92,6 @@ def test_the_model_comes_first_and_once(recorder):
         prepared(recorder).prepare(torch.nn.Linear(1, 1))
 
 
-def test_sharding_that_a_library_ignores_on_cpu_is_refused(recorder):
-    with pytest.raises(adapter.Refused, match="Accelerate ignores fsdp2 on CPU ranks"):
+def test_sharding_that_a_library_ignores_on_cpu_is_rejected(recorder):
+    with pytest.raises(adapter.Rejected, match="Accelerate ignores fsdp2 on CPU ranks"):
         trial_of(recorder, TrialConfig(strategy=Fsdp2Config(dp_shard=2))).require_ddp_on_cpu("Accelerate")

@@ -3,8 +3,8 @@
 import psutil
 import pytest
 
-from shardtune.api_schemas.diagnosis import Traced
-from shardtune.api_schemas.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.agent.analysis import diagnosed
 
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.leases import RestartTask
-from shardtune.api_schemas.measurements import Measurement
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import ResumeTask
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
@@ -41,17 +41,17 @@ def test_a_gang_counts_what_it_holds_also_where_a_trial_needs_one_of_its_hosts(r
 @pytest.mark.parametrize(
     ("task", "words"), [(task_over(3), "cluster.nodes (3)"), (task_over(2, 3), "ranks of a host (2)")]
 )
-def test_what_the_hosts_do_not_have_is_refused(run, task, words):
+def test_what_the_hosts_do_not_have_is_rejected(run, task, words):
     attempted = run(task)
     assert isinstance(attempted.result, Failure) and attempted.result.kind == "setup"
     assert words in attempted.result.message
 
 
-def test_a_restart_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):
-    task = RestartTask(trial=task_over(2))
-    refused = run(task).result
-    assert isinstance(refused, Failure) and refused.kind == "setup" and "--shared-dir" in refused.message
+def test_a_resume_check_over_hosts_needs_a_folder_that_all_see(run, tmp_path):
+    task = ResumeTask(trial=task_over(2))
+    rejected = run(task).result
+    assert isinstance(rejected, Failure) and rejected.kind == "setup" and "--shared-dir" in rejected.message
     shared = tmp_path / "shared"
     (shared / "run-1").mkdir(parents=True)
-    assert isinstance(run(task, *["restart"] * 4, shared_dir=shared).result, RestartMeasurement)
+    assert isinstance(run(task, *["resume_check"] * 4, shared_dir=shared).result, ResumeMeasurement)
     assert list(shared.iterdir()) == [], "the checkpoint is gone"

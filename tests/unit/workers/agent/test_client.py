@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from shardtune.api_schemas.credentials import KeySource
-from shardtune.api_schemas.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
-from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable, WorkerClient, backoff_s, patiently
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
+from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable, WorkerClient, backoff_s, patiently
 from tests.support.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"
@@ -34,8 +34,8 @@ def serve():
     [
         (409, LeaseLost),
         (404, LeaseLost),
-        (422, RequestRefused),
-        (401, RequestRefused),
+        (422, RequestRejected),
+        (401, RequestRejected),
         (503, Unreachable),
         (429, Unreachable),
     ],
@@ -102,12 +102,12 @@ def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
         service.close()
 
 
-def test_a_key_that_was_never_accepted_is_refused_at_once(serve, tmp_path):
+def test_a_key_that_was_never_accepted_is_rejected_at_once(serve, tmp_path):
     file = tmp_path / "key"
     file.write_text("wrong")
     service = serve((401, {"detail": "unknown"}))
     for keys in (KeySource(file=file), KeySource("wrong"), None):
-        with pytest.raises(RequestRefused, match="unknown"):
+        with pytest.raises(RequestRejected, match="unknown"):
             WorkerClient(service.url, keys=keys).report("r1", REPORT)
     assert service.keys == ["Bearer wrong", "Bearer wrong", ""]
 

@@ -5,11 +5,11 @@ import os
 
 import pytest
 
-from shardtune.api_schemas.conditions import Conditions, NodeConditions
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.leases import ProfileTask
-from shardtune.api_schemas.measurements import Measurement, Memory, RankReport
-from shardtune.api_schemas.workload import Workload
+from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.leases import ModelSummaryTask
+from shardtune.api_schemas.trials.measurements import Measurement, Memory, RankReport
 from shardtune.workers.agent.collect import half_width, most, outcome
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.launchers.base import RankExit
@@ -59,7 +59,7 @@ def test_mfu_counts_backward_twice_and_no_recomputation(directory):
 
 
 def test_mfu_of_fp32_is_unknown_because_the_known_peak_is_bf16s(directory):
-    workload = Workload(sequence_length=128, global_batch=8, recipe="fp32")
+    workload = Workload(sequence_length=128, global_batch=8, precision="fp32")
     for rank in range(2):
         write_complete(directory, rank, (0.5, 0.5))
     task = make_task(forward_flops_per_token=1e9, workload=workload)
@@ -171,13 +171,13 @@ def test_a_crash_at_interpreter_shutdown_does_not_spoil_a_complete_run(directory
 
 
 def test_profile_tasks_return_their_profile_or_say_why_not(directory, task):
-    profiling = ProfileTask(model=task.model, workload=task.workload)
+    profiling = ModelSummaryTask(model=task.model, workload=task.workload)
     assert outcome(profiling, directory, ended(0), None).kind == "crash"
     write_failed(directory, 0, "illegal")
     assert outcome(profiling, directory, ended(1), None).kind == "illegal"
     (directory.path / "rank_0.json").unlink()
-    profile = {"parameters": 10, "active_parameters": 10, "blocks": [], "block_class": "B"}
-    profile |= {"forward_flops_per_token": 1.0, "hidden_size": 1, "vocab_size": 2, "max_positions": None}
-    write_text = (directory.path / "profile.json").write_text
-    write_text(json.dumps(profile))
+    model_summary = {"parameters": 10, "active_parameters": 10, "blocks": [], "block_class": "B"}
+    model_summary |= {"forward_flops_per_token": 1.0, "hidden_size": 1, "vocab_size": 2, "max_positions": None}
+    write_text = (directory.path / "model_summary.json").write_text
+    write_text(json.dumps(model_summary))
     assert outcome(profiling, directory, ended(0), None).parameters == 10

@@ -14,7 +14,7 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
 from tests.support.loopback_proxy import LoopbackProxy
 from tests.support.replica import Replica
-from tests.support.simulated_worker import PROFILE, SPEC, SimulatedWorker
+from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker
 
 LEASE_S = 4
 
@@ -53,7 +53,7 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
     with httpx.Client(base_url=replica.url, timeout=30, trust_env=False) as client:
         other = SimulatedWorker(client, cluster=offered.cluster, fingerprint=offered.fingerprint, name=mode).register()
         study_id = client.post("/v1/studies", json=SPEC | {"cluster": offered.cluster.model_dump()}).json()["study_id"]
-        other.report(other.lease(), PROFILE).raise_for_status()
+        other.report(other.lease(), MODEL_SUMMARY).raise_for_status()
         seen = []
 
         def watch():

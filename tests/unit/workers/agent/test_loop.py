@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardtune.api_schemas.leases import Lease, Report
+from shardtune.api_schemas.trials.leases import Lease, Report
 from shardtune.workers.agent.attempt import Workplace
-from shardtune.workers.agent.client import RequestRefused, WorkerClient
+from shardtune.workers.agent.client import RequestRejected, WorkerClient
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.config.settings import WorkerSettings
@@ -106,16 +106,16 @@ def test_a_report_is_repeated_until_answered(world):
     assert seen[0] == seen[2]
 
 
-def test_a_result_that_the_service_refuses_ends_the_attempt_as_a_failure_that_says_why(world):
-    refused = (422, {"detail": "step_time_s (-1) must be positive"})
-    result, told = world("complete", "complete", until=asked(2), report=[refused, (200, {"applied": True})]).reports()
+def test_a_result_that_the_service_rejects_ends_the_attempt_as_a_failure_that_says_why(world):
+    rejected = (422, {"detail": "step_time_s (-1) must be positive"})
+    result, told = world("complete", "complete", until=asked(2), report=[rejected, (200, {"applied": True})]).reports()
     assert result.measurement is not None
     assert (told.attempt, told.measurement, told.failure.kind) == (3, None, "setup")
-    assert "the service refused the result" in told.failure.message and "step_time_s (-1)" in told.failure.message
+    assert "the service rejected the result" in told.failure.message and "step_time_s (-1)" in told.failure.message
 
 
 def test_a_worker_of_which_no_report_is_taken_asks_for_no_further_work(world):
-    with pytest.raises(RequestRefused, match="no key"):
+    with pytest.raises(RequestRejected, match="no key"):
         world("complete", "complete", until=asked(2), report=(403, {"detail": "no key"}))
 
 
@@ -165,12 +165,12 @@ def test_two_workers_of_one_name_do_not_fight_for_ever(world):
         world.leases.append((404, {"detail": "no such session"}))
         return False
 
-    with pytest.raises(RequestRefused, match="--name"):
+    with pytest.raises(RequestRejected, match="--name"):
         world("complete", "complete", until=always)
 
 
-def test_a_worker_the_service_refuses_ends(world):
-    with pytest.raises(RequestRefused, match="protocol"):
+def test_a_worker_the_service_rejects_ends(world):
+    with pytest.raises(RequestRejected, match="protocol"):
         world("complete", "complete", until=asked(1), workers=(422, {"detail": "protocol_version 1 is too old"}))
 
 

@@ -1,11 +1,11 @@
-"""A restart check is two launches over one folder; what its checkpoint took on the disk is given back however it ends."""
+"""A resume check is two launches over one folder; what its checkpoint took on the disk is given back however it ends."""
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import RestartTask
-from shardtune.api_schemas.restart import RestartMeasurement
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ResumeTask
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir, prune
@@ -19,7 +19,7 @@ def run(tmp_path, task, fingerprint: Fingerprint, warm):
         launcher = warm(*acts)
         launcher.prepare(lambda: False)
         place = Workplace(tmp_path / "work", launcher, fingerprint, ranks=2, peak_flops=None, min_free_gib=0)
-        restart = RestartTask(trial=task)
+        restart = ResumeTask(trial=task)
         directory = TrialDir.create(place.work_dir, "run-1", restart, fingerprint, 0)
         attempted = attempt(place, restart, lambda: directory, limits, interrupted)
         assert not (directory.path / "checkpoint").exists()
@@ -29,9 +29,9 @@ def run(tmp_path, task, fingerprint: Fingerprint, warm):
 
 
 def test_the_second_launch_finds_the_checkpoint_and_both_are_joined(run):
-    attempted, directory = run("restart", "restart")
+    attempted, directory = run("resume_check", "resume_check")
     measured = attempted.result
-    assert isinstance(measured, RestartMeasurement), measured
+    assert isinstance(measured, ResumeMeasurement), measured
     assert measured.saved_at_step == 2 and len(measured.losses) == 4
     assert (measured.save_s, measured.load_s) == (1.5, 2.5), "the slowest rank's"
     assert (measured.checkpoint_files, measured.ranks) == (3, 2)
@@ -47,18 +47,18 @@ def test_a_first_life_that_fails_has_no_second(run):
 
 
 def test_a_failure_after_loading_is_the_runs(run):
-    attempted, _ = run("crash_in_second_life", "restart")
+    attempted, _ = run("crash_in_second_life", "resume_check")
     assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.CRASH
 
 
 def test_ended_in_the_middle_nothing_is_left(run):
     asked = iter([None, None])
-    attempted, _ = run("save_and_hang", "restart", interrupted=lambda: next(asked, "the lease is lost"))
+    attempted, _ = run("save_and_hang", "resume_check", interrupted=lambda: next(asked, "the lease is lost"))
     assert attempted is None
 
 
 def test_both_lives_share_one_deadline(run):
-    attempted, _ = run("save_and_hang", "restart", limits=RunLimits(1.0, 20))
+    attempted, _ = run("save_and_hang", "resume_check", limits=RunLimits(1.0, 20))
     assert isinstance(attempted.result, Failure) and attempted.result.kind is FailureKind.DEADLINE
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardtune.api_schemas.failures import FailureKind
-from shardtune.api_schemas.leases import Lease, TraceTask
-from shardtune.workers.agent.client import LeaseLost, RequestRefused, Unreachable
+from shardtune.api_schemas.trials.failures import FailureKind
+from shardtune.api_schemas.trials.leases import Lease, TraceTask
+from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.agent.send_traces import send_traces
 from tests.support.simulated_worker import diagnosis, failure
 from tests.support.worker_fakes import make_task
@@ -41,7 +41,7 @@ def test_all_ranks_are_sent_and_nothing_is_said_of_it(told):
 
 
 @pytest.mark.parametrize(
-    "error", [RequestRefused("413 too large"), LeaseLost("404 no such route"), Unreachable("down")]
+    "error", [RequestRejected("413 too large"), LeaseLost("404 no such route"), Unreachable("down")]
 )
 def test_what_the_service_does_not_take_is_a_note_and_the_rest_is_not_tried(told, error):
     client = Client(None, error)

@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from shardtune.api_schemas.measurements import Progress
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.supervise import RunLimits, _End, _Watch, _with_lost_node, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import LaunchFailed, Lost, RankExit
+from shardtune.workers.launchers.fork_server import ForkUnsafe
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
-from shardtune.workers.launchers.warm import ForkUnsafe
 from tests.support.worker_fakes import FAKE_HOST
 
 LONG = RunLimits(deadline_s=60, no_progress_s=60)
@@ -112,9 +112,9 @@ def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
         warm("no_start").prepare(lambda: False)
 
 
-def test_a_refused_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
+def test_a_rejected_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
     with pytest.raises(LaunchFailed, match="not today"):
-        run(warm("refuse"), directory)
+        run(warm("reject"), directory)
     assert marked(mark), "the host"
 
 
@@ -137,18 +137,18 @@ def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
 def test_a_lost_node_explains_an_end_but_neither_a_result_nor_a_stop(cause, codes, becomes):
     exits = [RankExit(rank, code) for rank, code in enumerate(codes)]
     assert _with_lost_node(_End(cause), exits, 2, Lost("node n3 was silent for 6 s", is_node=True)).cause == becomes
-    assert _with_lost_node(_End(cause), exits, 2, Lost("the warm host ended")).cause == cause
+    assert _with_lost_node(_End(cause), exits, 2, Lost("the fork server ended")).cause == cause
 
 
 _AGENT = """
 import os, sys
 from pathlib import Path
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.warm import WarmLauncher
+from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.cold import ColdLauncher
 kind, mark, directory, *command = sys.argv[1:]
 if kind == "warm":
-    launcher = WarmLauncher(os.environ, mark, Path(directory) / "host.log", 30, command)
+    launcher = ForkServerLauncher(os.environ, mark, Path(directory) / "host.log", 30, command)
 else:
     launcher = ColdLauncher(os.environ, mark, command)
 launcher.prepare(lambda: False)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, Inventory, MeasuredHardware
+from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, Inventory, MeasuredHardware
 from shardtune.workers.commands.agent import rates_first
-from shardtune.workers.commands.hold import Held
+from shardtune.workers.commands.host_pool import Held
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed

@@ -1,13 +1,13 @@
-"""What a worker's owner allows, and how a study that names anything else is refused."""
+"""What a worker's owner allows, and how a study that names anything else is rejected."""
 
 from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.failures import Failure, FailureKind
-from shardtune.api_schemas.hardware import Fingerprint
-from shardtune.api_schemas.leases import TrialTask
-from shardtune.api_schemas.models import ModelSpec
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.__main__ import main
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
@@ -27,7 +27,7 @@ SCRIPTS = Allowed(frozenset({"lora"}), {"plain": Script(Path("/srv/train.py"), (
         (ModelSpec(name="x", script="other"), "script ('other') is not allowed on this worker; allowed: plain"),
     ],
 )
-def test_a_name_that_is_not_allowed_is_refused_with_those_that_are(model, says):
+def test_a_name_that_is_not_allowed_is_rejected_with_those_that_are(model, says):
     with pytest.raises(ValueError, match="not allowed") as error:
         SCRIPTS.check(model)
     assert says in str(error.value)

@@ -1,4 +1,4 @@
-"""A gang over two node processes on this machine, each with a fake warm host: what the launcher promises, and what becomes of the lost."""
+"""A gang over two node agents on this machine, each with a fake fork server: what the launcher promises, and what becomes of the lost."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shardtune.api_schemas.leases import TrialTask
+from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits, supervise
@@ -64,7 +64,7 @@ def run(launcher: GangLauncher, directory: TrialDir, interrupted: Callable[[], s
 
 
 def alive(mark: str) -> set[int]:
-    """Ranks, on any host: processes beyond warm host and its wrapper."""
+    """Ranks, on any host: processes beyond fork server and its wrapper."""
     return {pid for host in HOSTS for pid in marked(f"{mark}-0-{host}")}
 
 
@@ -105,9 +105,9 @@ def test_what_a_rank_said_last_comes_here(make, directory) -> None:
     assert directory.log_tail(1) == "rank 1 acts oom\n"
 
 
-def test_one_host_s_launch_that_is_refused_ends_it_everywhere(make, directory, mark) -> None:
-    launcher, _ = make("refuse")
-    with pytest.raises(Exception, match=r"host n[01]: the warm host refused: not today"):
+def test_one_host_s_launch_that_is_rejected_ends_it_everywhere(make, directory, mark) -> None:
+    launcher, _ = make("reject")
+    with pytest.raises(Exception, match=r"host n[01]: the fork server rejected: not today"):
         run(launcher, directory)
 
 
@@ -232,7 +232,7 @@ def test_an_interface_that_a_host_lacks_is_named_with_those_it_has(make) -> None
         launcher.prepare(lambda: False)
 
 
-def test_a_folder_that_all_hosts_see_is_taken_and_one_that_cannot_be_is_refused(make, tmp_path) -> None:
+def test_a_folder_that_all_hosts_see_is_taken_and_one_that_cannot_be_is_rejected(make, tmp_path) -> None:
     launcher, _ = make("complete", shared_dir=tmp_path / "shared")
     launcher.prepare(lambda: False)
     assert list((tmp_path / "shared").iterdir()) == []

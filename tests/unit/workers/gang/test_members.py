@@ -2,9 +2,9 @@
 
 import pytest
 
-from shardtune.api_schemas.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.tuner.freshness.fingerprints import POLICY, stale_fields
-from shardtune.workers.gang.members import differences, largest_equal, refusal
+from shardtune.workers.gang.members import differences, largest_equal, rejection
 from shardtune.workers.gang.messages import NodeReady
 
 KNOWN = {
@@ -88,6 +88,6 @@ def test_the_largest_set_of_equal_hosts_is_taken_in_the_order_of_hosts() -> None
     assert [name for name, _ in largest_equal(hosts)] == ["b", "c", "e"]
 
 
-def test_a_refusal_names_hosts_field_and_both_values() -> None:
-    words = refusal(2, [("a", host()), ("b", host(driver="570"))])
+def test_a_rejection_names_hosts_field_and_both_values() -> None:
+    words = rejection(2, [("a", host()), ("b", host(driver="570"))])
     assert "b differs from a in driver (560.35.03 and 570)" in words and "nodes (2)" in words

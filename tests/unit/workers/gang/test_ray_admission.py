@@ -1,4 +1,4 @@
-"""Which Ray clusters are refused, without Ray; its daemons are in tests/lab."""
+"""Which Ray clusters are rejected, without Ray; its daemons are in tests/lab."""
 
 import socket
 

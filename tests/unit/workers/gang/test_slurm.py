@@ -26,7 +26,7 @@ def test_the_minute_before_a_job_s_end_is_for_handing_back(tmp_path) -> None:
     assert SlurmHosts(tmp_path, environment=job).ends_in_s() == pytest.approx(540, abs=10)
 
 
-def test_more_nodes_than_the_job_has_are_refused_with_its_hosts(tmp_path) -> None:
+def test_more_nodes_than_the_job_has_are_rejected_with_its_hosts(tmp_path) -> None:
     (tmp_path / "scontrol").write_text("#!/bin/sh\necho n0\necho n1\n")
     (tmp_path / "scontrol").chmod(0o755)
     job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[0-1]", "PATH": str(tmp_path)}

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from shardtune.api_schemas.conditions import Conditions, NodeConditions
-from shardtune.api_schemas.failures import Failure
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.measurements import Measurement, Memory
+from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.trials.failures import Failure
+from shardtune.api_schemas.trials.measurements import Measurement, Memory
 from shardtune.workers.machine.conditions import judged, straggler
 from shardtune.workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
@@ -65,7 +65,7 @@ def test_a_device_is_occupied_by_other_processes_or_by_what_a_run_left():
 
 def test_throttling_takes_the_speed_away_but_excuses_no_failure():
     devices = seen(over_a_run({}, {"clock_reasons": THERMAL}, {"clock_reasons": POWER_BRAKE | CAPPED}, {}), ())
-    assert devices[0].throttled_share == pytest.approx(2 / 3)
+    assert devices[0].throttled_fraction == pytest.approx(2 / 3)
     assert devices[0].throttle_reasons == ("hardware thermal slowdown", "hardware power brake")
     found = fault(devices)
     assert found is not None and not found.excuses_failures and "67%" in found.message
@@ -73,15 +73,15 @@ def test_throttling_takes_the_speed_away_but_excuses_no_failure():
 
 def test_a_gpu_that_does_not_say_why_its_clocks_are_low_is_not_taken_for_a_cool_one():
     (device,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": None}), ())
-    assert (device.throttled_share, device.power_capped_share) == (None, None)
+    assert (device.throttled_fraction, device.power_capped_fraction) == (None, None)
     assert fault([device]) is None
     (half,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": THERMAL}), ())
-    assert half.throttled_share == 1
+    assert half.throttled_fraction == 1
 
 
 def test_the_power_cap_of_a_full_load_is_recorded_and_no_fault():
     devices = seen(over_a_run({}, {"clock_reasons": CAPPED}, {"clock_reasons": CAPPED}), ())
-    assert devices[0].power_capped_share == 1
+    assert devices[0].power_capped_fraction == 1
     assert fault(devices) is None
 
 
@@ -145,8 +145,8 @@ def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
         ({"mfu": 1.3, "tokens_per_s_per_gpu": 4000.0}, None),
         ({"window_step_times_s": (9.0, 9.0)}, "in a run that took 10.00 s"),
         ({"window_step_times_s": (1.0, 0.0)}, "a timed window of 0.0 s"),
-        ({"data_wait_share": 0.4}, "40% of the timed windows"),
-        ({"mfu": 0.6, "tokens_per_s_per_gpu": 3000.0, "data_wait_share": 0.1}, None),
+        ({"data_wait_fraction": 0.4}, "40% of the timed windows"),
+        ({"mfu": 0.6, "tokens_per_s_per_gpu": 3000.0, "data_wait_fraction": 0.1}, None),
     ],
 )
 def test_numbers_that_cannot_be_true_are_suspect(changes, words):

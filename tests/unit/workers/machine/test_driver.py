@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.native_dtypes import DeviceDtypes, decide, emulation
-from shardtune.api_schemas.workload import RECIPES
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation
+from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
@@ -14,7 +14,7 @@ from tests.support.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
 
 RANK_SIDE = """
 import json, os, sys
-import shardtune.workers.rank.warm.forking
+import shardtune.workers.rank.fork_server.forking
 from deepspeed.accelerator import get_accelerator
 gpu = get_accelerator()
 # What ZeRO-1 and 2 ask while they are set up; the figures are torch's, which has none on this machine.
@@ -27,7 +27,7 @@ if os.fork() == 0:
     os._exit(0 if pynvml.nvmlDeviceGetCount() == 8 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-"""What a warm host imports, then a rank forked from it."""
+"""What a fork server imports, then a rank forked from it."""
 COUNT = "import torch.cuda; print(torch.cuda._device_count_nvml())"
 
 
@@ -54,7 +54,7 @@ def test_eight_equal_gpus_are_offered_with_their_links(driver: FakeDriver) -> No
     assert found.native_dtypes == "float32, float16, bfloat16, float8"
 
 
-def test_mixed_cards_are_refused_until_equal_ones_are_chosen(
+def test_mixed_cards_are_rejected_until_equal_ones_are_chosen(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver.says(H100, T4, H100)
@@ -86,7 +86,9 @@ def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cud
     assert driver.python("-c", COUNT, **said).stdout.strip() == "2"
 
 
-def test_mig_instances_are_refused_not_taken_for_cpu_ranks(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mig_instances_are_rejected_not_taken_for_cpu_ranks(
+    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver.says(H100, H100 | {"mig": 1})
     with pytest.raises(DetectionFailed, match=r"GPU-1 is in MIG mode.*-mig 0"):
         find_gpus()
@@ -95,11 +97,11 @@ def test_mig_instances_are_refused_not_taken_for_cpu_ranks(driver: FakeDriver, m
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-7cb9b3a5-0c4a-5f8e-a2d2-6a6a1a0f0f0f")
     with pytest.raises(DetectionFailed, match=r"MIG-7cb9b3a5.*names a MIG instance"):
         find_gpus()
-    refused = driver.python("-m", "shardtune.workers", "detect", CUDA_VISIBLE_DEVICES="1")
-    assert refused.returncode == 1 and "MIG" in refused.stderr
+    rejected = driver.python("-m", "shardtune.workers", "detect", CUDA_VISIBLE_DEVICES="1")
+    assert rejected.returncode == 1 and "MIG" in rejected.stderr
 
 
-def test_a_setting_that_names_no_gpu_is_refused_and_none_is_meant_by_none(
+def test_a_setting_that_names_no_gpu_is_rejected_and_none_is_meant_by_none(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "8")
@@ -125,8 +127,8 @@ def test_an_accelerator_without_nvml_is_named_and_not_replaced_by_cpu_ranks(
     assert unsupported.machine(None, "NVML says: Not Found", tmp_path) is None
     (tmp_path / there).parent.mkdir()
     (tmp_path / there).touch()
-    refusal = unsupported.machine(None, "NVML says: Insufficient Permissions", tmp_path)
-    assert refusal is not None and words in refusal and "CUDA_VISIBLE_DEVICES=''" in refusal
+    rejection = unsupported.machine(None, "NVML says: Insufficient Permissions", tmp_path)
+    assert rejection is not None and words in rejection and "CUDA_VISIBLE_DEVICES=''" in rejection
     assert unsupported.machine("", "NVML says: Not Found", tmp_path) is None
 
 
@@ -143,12 +145,12 @@ def test_deepspeed_leaves_nvml_alone_so_that_uuids_and_forks_work(driver: FakeDr
     assert len(driver.processes_that_initialised) == 1
 
 
-def test_a_card_that_only_emulates_bfloat16_trains_in_fp32_and_a_stated_recipe_is_told(driver: FakeDriver) -> None:
+def test_a_card_that_only_emulates_bfloat16_trains_in_fp32_and_a_stated_precision_is_told(driver: FakeDriver) -> None:
     driver.says(T4)
     found = DeviceDtypes.of(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
-    recipe, note = decide(None, [found])
-    assert recipe.name == "fp32" and note is not None and "Tesla T4 only emulates bfloat16" in note
-    assert "state fp32" in (emulation(RECIPES["bf16-mixed"], found) or "")
+    precision, note = decide(None, [found])
+    assert precision.name == "fp32" and note is not None and "Tesla T4 only emulates bfloat16" in note
+    assert "state fp32" in (emulation(PRECISIONS["bf16-mixed"], found) or "")
 
 
 def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path: Path) -> None:

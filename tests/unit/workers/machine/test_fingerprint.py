@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardtune.api_schemas.hardware import CollectiveTime, HardwareReport, MeasuredHardware, banded
+from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, MeasuredHardware, banded
 from shardtune.workers.config.overrides import overridden
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed, host_facts, nvml
@@ -274,6 +274,6 @@ def test_overrides_are_checked_converted_and_marked():
         ("sm_clock_mhz=fast", r"fingerprint_override \(sm_clock_mhz=fast\): Input should be a valid integer"),
     ],
 )
-def test_an_override_of_nothing_is_refused_with_what_there_is(entry, words):
+def test_an_override_of_nothing_is_rejected_with_what_there_is(entry, words):
     with pytest.raises(ValueError, match=words):
         WorkerSettings(fingerprint_override=[entry])

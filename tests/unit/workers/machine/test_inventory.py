@@ -53,7 +53,7 @@ def test_gpus_are_offered_as_nvml_sees_them():
     assert offered.fingerprint.driver == "570"
 
 
-def test_more_ranks_than_gpus_and_mixed_gpus_are_refused():
+def test_more_ranks_than_gpus_and_mixed_gpus_are_rejected():
     with pytest.raises(ValueError, match=r"ranks \(5\)"):
         Gpus(driver="570", devices=GPUS).first(5)
     with pytest.raises(ValueError, match="several models"):
@@ -97,7 +97,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, chosen):
     assert visible(["GPU-aa1", "GPU-bb2", "GPU-cc3"], setting) == chosen
 
 
-def test_what_a_warm_host_found_is_not_looked_at_again():
+def test_what_a_fork_server_found_is_not_looked_at_again():
     prepared = Prepared(libraries={"torch": "2.11.0", "matmul_flops": {"float32": 1e9}})
     libraries = library_probe.found(prepared, Gpus(driver=None, devices=()), ranks=2)
     assert (libraries.torch, libraries.matmul_flops) == ("2.11.0", {"float32": 1e9})

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from shardtune.api_schemas.conditions import Conditions, DeviceSeen, NodeConditions
+from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, NodeConditions
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine.conditions import HostObserver
@@ -46,7 +46,7 @@ def test_of_several_hosts_the_worst_counts_and_ranks_stay_in_order() -> None:
 
 
 def test_what_there_is_to_tell_of_devices_is_kept_where_there_are_too_many() -> None:
-    quiet = DeviceSeen(uuid="GPU-1", memory_before_gib=0, throttled_share=0.0, power_capped_share=None)
+    quiet = DeviceSeen(uuid="GPU-1", memory_before_gib=0, throttled_fraction=0.0, power_capped_fraction=None)
     faulty = quiet.model_copy(update={"uuid": "GPU-2", "xids": (79,)})
     joined = Conditions.joined([Conditions(devices=(quiet,) * 256), Conditions(devices=(faulty,))])
     assert len(joined.devices) == 256 and joined.devices[0].uuid == "GPU-2"

@@ -4,13 +4,13 @@ import threading
 
 import pytest
 
-from shardtune.api_schemas.host_share import HostShare
+from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.machine.device_lock import DevicesBusy
-from shardtune.workers.shares.device_turn import turn
+from shardtune.workers.partitions.device_locks import turn
 
 
 def share(*devices):
-    return HostShare(host="0c5b1a7e94d2f386", devices=devices)
+    return HostPartition(host="0c5b1a7e94d2f386", devices=devices)
 
 
 def never():

@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.workers.machine import host_facts
 from shardtune.workers.machine.inventory import DetectedGpu, Gpus, cluster
-from shardtune.workers.shares.divide import Cores, divide
+from shardtune.workers.partitions.divide import Cores, divide
 
 HOST = "0c5b1a7e94d2f386"
 NO_GPU = Gpus(driver=None, devices=())
@@ -100,7 +100,7 @@ def test_cpu_ranks_have_cores_of_their_own_and_several_meet_on_a_numa_node():
         (NO_GPU, 32, [1], r"split \(1\) gives each CPU rank cores.*16 for 32 ranks; use --ranks 16"),
     ],
 )
-def test_what_cannot_be_divided_is_refused_with_what_can(machine, ranks, sizes, says):
+def test_what_cannot_be_divided_is_rejected_with_what_can(machine, ranks, sizes, says):
     with pytest.raises(ValueError, match=says):
         divide(HOST, machine, ranks, sizes, TWO_SOCKETS)
 

@@ -3,7 +3,7 @@
 from functools import cached_property
 
 from shardtune.api_schemas.base import DTYPE_BYTES
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun
@@ -23,8 +23,8 @@ class DdpSizes:
     @cached_property
     def bucket_cap_mb(self) -> tuple[int, ...]:
         """MiB of gradients in one, two or four blocks, torch's default, and the whole model."""
-        profile, size = self._domains.profile, DTYPE_BYTES[self._domains.workload.recipe.master_dtype]
-        block, whole = profile.largest_block * size, profile.parameters * size
+        model_summary, size = self._domains.model_summary, DTYPE_BYTES[self._domains.workload.precision.master_dtype]
+        block, whole = model_summary.largest_block * size, model_summary.parameters * size
         whole_mib = max(_DEFAULT.bucket_cap_mb, min(4096, -(-whole // _MIB)))
         candidates = (_DEFAULT.bucket_cap_mb, *(-(-block * k // _MIB) for k in (1, 2, 4)))
         return tuple(sorted({mib for mib in candidates if 1 <= mib < whole_mib} | {whole_mib}))

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
@@ -24,13 +24,13 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     drawing.pick_if("limit_all_gathers", gathers, (True, False), default.limit_all_gathers)
     compiled = bool(drawing.table["compile"])
     drawing.pick("use_orig_params", (True,) if compiled else (False, True), at="compiled" if compiled else "")
-    recipe = domains.workload.recipe
-    offloads = domains.on_gpu and not (accumulates and not sync_policies(True, recipe))
+    precision = domains.workload.precision
+    offloads = domains.on_gpu and not (accumulates and not sync_policies(True, precision))
     if offloads:
         drawing.pick("cpu_offload", (False, True))
     else:
         drawing.table["cpu_offload"] = False  # a pin would be illegal here
-    policies = sync_policies(bool(drawing.table["cpu_offload"]), recipe)
+    policies = sync_policies(bool(drawing.table["cpu_offload"]), precision)
     if accumulates and domains.world > 1:
         drawing.pick("grad_sync", policies, at="" if len(policies) > 1 else policies[0])
     else:

@@ -1,9 +1,9 @@
 """The space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
 
-from shardtune.api_schemas.hardware import Cluster
-from shardtune.api_schemas.pipeline_schedules import FACTS, SCHEDULES
-from shardtune.api_schemas.search_space import KnobValue
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
+from shardtune.api_schemas.strategies.pipeline_schedules import FACTS, SCHEDULES
+from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.record import SearchedBackend
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import Domains, divisors
@@ -89,12 +89,12 @@ def _prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
 
 def _blocks_per_unit(domains: Domains) -> tuple[int, ...]:
     """Powers of two up to the number of blocks, and to 8."""
-    return tuple(k for k in (1, 2, 4, 8) if k == 1 or k <= len(domains.profile.blocks))
+    return tuple(k for k in (1, 2, 4, 8) if k == 1 or k <= len(domains.model_summary.blocks))
 
 
 def _depths(domains: Domains, blocks_per_unit: int, default: int) -> tuple[int, ...]:
     """0, 1 and 2 units where there are that many more units."""
-    units = -(-len(domains.profile.blocks) // blocks_per_unit)
+    units = -(-len(domains.model_summary.blocks) // blocks_per_unit)
     return tuple(depth for depth in (0, 1, 2) if depth < units or depth == default)
 
 

@@ -3,7 +3,7 @@
 from functools import cached_property
 from typing import Any
 
-from shardtune.api_schemas.hardware import Cluster
+from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
 from shardtune.tuner.search.space.define_by_run import DefineByRun
@@ -18,58 +18,58 @@ class ZeroSizes:
     """Sizes that follow from the model and the ranks."""
 
     def __init__(self, domains: Domains) -> None:
-        self._domains, self._profile = domains, domains.profile
+        self._domains, self._model_summary = domains, domains.model_summary
 
     def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
         """Even sizes up to the whole model: a larger one is the same. DeepSpeed asserts that gather buckets are even.
 
         The documented default takes the place of the whole model where it is larger, so that it is in the space.
         """
-        whole = self._profile.parameters
+        whole = self._model_summary.parameters
         sizes = {size + size % 2 for size in candidates if 0 <= size < whole}
         return tuple(sorted({*sizes, default if default >= whole else whole + whole % 2}))
 
     @cached_property
     def reduce_bucket_size(self) -> tuple[int, ...]:
         """A hidden-size square, one, two and four blocks, the whole model; buckets are allocated in full, so never more."""
-        block, whole = self._profile.largest_block, self._profile.parameters
-        sizes = (self._profile.hidden_size**2, block, 2 * block, 4 * block, _DEFAULT.reduce_bucket_size)
+        block, whole = self._model_summary.largest_block, self._model_summary.parameters
+        sizes = (self._model_summary.hidden_size**2, block, 2 * block, 4 * block, _DEFAULT.reduce_bucket_size)
         return tuple(sorted({min(size, whole) + min(size, whole) % 2 for size in sizes if size}))
 
     @cached_property
     def allgather_bucket_size(self) -> tuple[int, ...]:
         """One block, four blocks, everything at once."""
-        block = self._profile.largest_block
+        block = self._model_summary.largest_block
         return self._up_to_model((block, 4 * block, _DEFAULT.allgather_bucket_size), _DEFAULT.allgather_bucket_size)
 
     @cached_property
     def stage3_prefetch_bucket_size(self) -> tuple[int, ...]:
         """Nothing, a hidden-size square, one or two blocks, DeepSpeed's default."""
-        block, default = self._profile.largest_block, _DEFAULT.stage3_prefetch_bucket_size
-        return self._up_to_model((0, self._profile.hidden_size**2, block, 2 * block, default), default)
+        block, default = self._model_summary.largest_block, _DEFAULT.stage3_prefetch_bucket_size
+        return self._up_to_model((0, self._model_summary.hidden_size**2, block, 2 * block, default), default)
 
     @cached_property
     def stage3_param_persistence_threshold(self) -> tuple[int, ...]:
         """Nothing; vectors (Hugging Face's 10 × hidden); DeepSpeed's default; up to a hidden-size square."""
-        hidden = self._profile.hidden_size
+        hidden = self._model_summary.hidden_size
         return tuple(sorted({0, 10 * hidden, _DEFAULT.stage3_param_persistence_threshold, hidden * hidden + 1}))
 
     @cached_property
     def stage3_max_live_parameters(self) -> tuple[int, ...]:
         """Two or eight blocks, or no limit."""
-        block = self._profile.largest_block
+        block = self._model_summary.largest_block
         return self._up_to_model((2 * block, 8 * block), _DEFAULT.stage3_max_live_parameters)
 
     @cached_property
     def stage3_max_reuse_distance(self) -> tuple[int, ...]:
         """Nothing is kept; two blocks; DeepSpeed's default, which keeps a small model whole from forward to backward."""
-        return (0, 2 * self._profile.largest_block, _DEFAULT.stage3_max_reuse_distance)
+        return (0, 2 * self._model_summary.largest_block, _DEFAULT.stage3_max_reuse_distance)
 
     @cached_property
     def sub_group_size(self) -> tuple[int, ...]:
         """Elements of one rank's partition: a block's share, four blocks' share, everything at once."""
-        partition = -(-self._profile.parameters // self._domains.world)
-        share = -(-self._profile.largest_block // self._domains.world)
+        partition = -(-self._model_summary.parameters // self._domains.world)
+        share = -(-self._model_summary.largest_block // self._domains.world)
         smaller = {size for size in (share, 4 * share, _DEFAULT.sub_group_size) if size < partition}
         return tuple(sorted(smaller | {max(_DEFAULT.sub_group_size, partition)}))
 
@@ -132,7 +132,7 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
 
 def _offload_ratio(drawing: DefineByRun, stage: int) -> None:
     """Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host."""
-    partition = drawing.domains.profile.parameters / drawing.domains.world
+    partition = drawing.domains.model_summary.parameters / drawing.domains.world
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
     candidates = (0.25, 0.5, 0.75, 1.0)
     effective = splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"

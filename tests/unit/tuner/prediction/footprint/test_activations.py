@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardtune.api_schemas.models import preset
+from shardtune.api_schemas.training.models import preset
 from shardtune.tuner.prediction.candidates import FULL, NONE, SELECTIVE, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape, from_config

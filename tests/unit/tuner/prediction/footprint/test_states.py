@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from shardtune.api_schemas.base import GIB
-from shardtune.api_schemas.models import preset
 from shardtune.api_schemas.strategies import (
     DdpConfig,
     Fsdp1Config,
@@ -14,7 +13,8 @@ from shardtune.api_schemas.strategies import (
     TrialConfig,
     ZeroConfig,
 )
-from shardtune.api_schemas.workload import RECIPES, Recipe, Workload
+from shardtune.api_schemas.training.models import preset
+from shardtune.api_schemas.training.workload import PRECISIONS, Precision, Workload
 from shardtune.tuner.prediction.backends.registry import states
 from shardtune.tuner.prediction.candidates import DDP, FSDP2, FULL, NONE, ZERO, Dtypes, Implementation, from_rows
 from shardtune.tuner.prediction.configs import from_configs
@@ -67,14 +67,14 @@ def test_often_quoted_460_gb_for_70b_leaves_out_masters_and_one_moment() -> None
     count = 70e9
     scale = count / SEVENTY_B.parameters
     totals = {}
-    recipes = {
-        "bf16 gradients": RECIPES["bf16-mixed"].model_copy(update={"reduce_dtype": "bfloat16"}),
-        "fp32 gradients": RECIPES["bf16-mixed"],
-        "pure bf16": Recipe(name="pure", master_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16"),
-        "fp32": RECIPES["fp32"],
+    precisions = {
+        "bf16 gradients": PRECISIONS["bf16-mixed"].model_copy(update={"reduce_dtype": "bfloat16"}),
+        "fp32 gradients": PRECISIONS["bf16-mixed"],
+        "pure bf16": Precision(name="pure", master_dtype="bfloat16", compute_dtype="bfloat16", reduce_dtype="bfloat16"),
+        "fp32": PRECISIONS["fp32"],
     }
-    for name, recipe in recipes.items():
-        parts = state_gib(SEVENTY_B, Workload(sequence_length=4096, global_batch=8, recipe=recipe))
+    for name, precision in precisions.items():
+        parts = state_gib(SEVENTY_B, Workload(sequence_length=4096, global_batch=8, precision=precision))
         totals[name] = sum(parts.values()) * GIB * scale / 1e9
     assert totals == pytest.approx(
         {"bf16 gradients": 1120, "fp32 gradients": 1260, "pure bf16": 560, "fp32": 1120}, rel=1e-3
@@ -214,7 +214,7 @@ def test_zero_1_without_a_flat_buffer_copies_gradients_when_backward_has_ended()
         "reduce_bucket": 1e9,
     }
     rows = from_rows([row | {"contiguous": flag} for flag in (0, 1)])
-    found = states(SEVEN_B, rows, Dtypes.of(RECIPES["fp32"]), PLAIN)
+    found = states(SEVEN_B, rows, Dtypes.of(PRECISIONS["fp32"]), PLAIN)
     for moment in (found.buckets_loss, found.buckets_first, found.buckets, found.buckets_step):
         assert moment.tolist() == [0, 1e9 * 4]
     assert found.end.tolist() == [1e9 * 4, 1e9 * 4]
@@ -224,7 +224,7 @@ def test_zero_1_without_a_flat_buffer_copies_gradients_when_backward_has_ended()
 def test_zero_keeps_masters_beside_fp32_weights(stage: int) -> None:
     """Measured on CPU ranks; DeepSpeed 0.19.8 clones the partition, in stage 3 since a device never equals its name."""
     rows = from_rows([{"backend": ZERO, "stage": stage, "shard": 8, "sequence": 1}])
-    kept = states(SEVEN_B, rows, Dtypes.of(RECIPES["fp32"]), PLAIN)
+    kept = states(SEVEN_B, rows, Dtypes.of(PRECISIONS["fp32"]), PLAIN)
     assert float(kept.masters[0]) == 4 * SEVEN_B.parameters / 8
 
 
@@ -250,7 +250,7 @@ def test_zero_3_keeps_small_parameters_gathered() -> None:
 
 def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
     """Until forward ends also those of checkpointed blocks, which autocast has cached; then one block's again."""
-    autocast, fp32 = Dtypes.of(RECIPES["bf16-autocast"]), Dtypes.of(RECIPES["fp32"])
+    autocast, fp32 = Dtypes.of(PRECISIONS["bf16-autocast"]), Dtypes.of(PRECISIONS["fp32"])
     casting = Implementation(autocast=True, fused_optimizer=True)
     multiplied = SEVEN_B.layers * SEVEN_B.block_parameters + SEVEN_B.embedding_parameters
     for backend in (
@@ -269,10 +269,10 @@ def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
         assert (cast.gathered_backward - plain.gathered_backward).tolist() == [whole, one]
 
 
-def _offloaded_host(stage: int, accumulation: int, recipe: str) -> float:
+def _offloaded_host(stage: int, accumulation: int, precision: str) -> float:
     """Bytes per parameter in host memory, largest gradient in transit left out."""
     row = {"backend": ZERO, "stage": stage, "shard": 8, "sequence": 1, "accumulation": accumulation}
-    dtypes = Dtypes.of(RECIPES[recipe])
+    dtypes = Dtypes.of(PRECISIONS[precision])
     table = peak_memory(SEVEN_B, from_rows([row | {"offload_optimizer": 1}]), dtypes, PLAIN)
     staged = dtypes.compute * SEVEN_B.largest_parameter
     return float(table.host[0] - staged) / SEVEN_B.parameters * 8

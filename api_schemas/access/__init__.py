@@ -1,0 +1,1 @@
+"""Describe projects, API keys and where clients find them."""

@@ -1,0 +1,1 @@
+"""Describe where training runs: clusters, inventories, fingerprints and conditions of a host."""

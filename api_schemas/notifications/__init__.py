@@ -1,0 +1,1 @@
+"""Describe events and the webhooks that deliver them."""

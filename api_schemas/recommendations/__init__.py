@@ -1,0 +1,1 @@
+"""Describe best configurations, their decisions and the tuning targets that they answer."""

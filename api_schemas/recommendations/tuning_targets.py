@@ -1,0 +1,89 @@
+"""What an answer is about: model, workload, cluster and fingerprint in canonical form, their keys and their differences."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+
+_WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
+"""Keys of a config.json that change nothing in a trial, beside those that begin with an underscore: the workload has
+the dtypes, and weights are made, never loaded."""
+Flat = Mapping[str, Any]
+"""Values of a case by dotted name."""
+_CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
+
+
+@dataclass(frozen=True)
+class Case:
+    """The case a study decides."""
+
+    model: ModelSpec
+    workload: Workload
+    cluster: Cluster
+
+    def canonical(self) -> dict[str, Any]:
+        """The parts that decide the answer, equal for equal cases."""
+        precision = self.workload.precision
+        # Cases are known by their keys: those of precisions without autocast have no word about it.
+        unsaid = {"name"} if precision.autocast else {"name", "autocast"}
+        workload = self.workload.model_dump(mode="json", exclude={"seed": True, "precision": unsaid})
+        cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
+        cluster["gpu"] = cluster["gpu"].strip().casefold()
+        cluster["memory_gib"] = round(cluster["memory_gib"], 1)
+        model = _plain(self.model.config)
+        if self.model.is_own:
+            model = {"entry_point": self.model.entry_point, "script": self.model.script, "config": self.model.config}
+        return {"model": model, "workload": workload, "cluster": cluster}
+
+    def flat(self) -> Flat:
+        """The same by dotted name."""
+        return dict(_flat("", self.canonical()))
+
+    @property
+    def model_key(self) -> str:
+        """Of the architecture alone."""
+        return _key(self.canonical()["model"])
+
+    @property
+    def model_type(self) -> str:
+        """The architecture, or the name of the user's own code: what the nearest answer must share at least."""
+        return (self.model.model_type or f"own:{self.model.entry_point or self.model.script}")[:100]
+
+    @property
+    def target_key_without_fingerprint(self) -> str:
+        """Of everything but the fingerprint."""
+        return _key(self.canonical())
+
+    def target_key(self, fingerprint: Fingerprint) -> str:
+        """Of everything."""
+        return _key([self.canonical(), fingerprint.content_key()])
+
+
+def differing(wanted: Flat, found: Flat) -> list[str]:
+    """Every field in which two cases differ, by dotted name."""
+    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _plain(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if not key.startswith("_") and key not in _WITHOUT_EFFECT
+    }
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    else:
+        yield prefix, value
+
+
+def _key(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:32]

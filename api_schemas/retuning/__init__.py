@@ -1,0 +1,1 @@
+"""Describe retunes, canaries, schedules and their costs."""

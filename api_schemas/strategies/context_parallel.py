@@ -1,0 +1,86 @@
+"""Context parallelism: which numbers of ranks may share a sample, and why others may not."""
+
+from collections.abc import Callable
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
+from shardtune.api_schemas.training.workload import Workload
+
+
+def check(
+    size: int,
+    cluster: Cluster,
+    workload: Workload,
+    model: ModelSpec | None = None,
+    model_summary: ModelSummary | None = None,
+    split: int = 1,
+) -> None:
+    """Reject what does not come out or would train something else, as far as is known; `split`: ranks that split the model.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size == 1:
+        return
+    why = _obstacle(size, cluster, workload, split)
+    if why is None and model is not None and model.is_own:
+        why = "takes a part of every sample, and your own code makes the samples and the loss; use 1"
+    if why is not None:
+        raise _rejected(size, why)
+    if model_summary is not None:
+        check_heads(size, model_summary.context_heads, model_summary.context_note)
+
+
+def check_heads(size: int, heads: int | None, note: str | None) -> None:
+    """The same of what a profile says of the model (`context_heads`, `context_note`).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    if size == 1 or (heads is not None and heads % size == 0):
+        return
+    if note is not None:
+        raise _rejected(size, f"is not for this model: {note}; use 1")
+    if heads is None:
+        raise _rejected(size, "is only for models whose attention a worker has looked at; use 1")
+    raise _rejected(
+        size,
+        f"must divide the heads of queries and of keys, whose greatest common divisor is {heads}; use 1 or a divisor",
+    )
+
+
+def sizes(cluster: Cluster, workload: Workload, model_summary: ModelSummary) -> tuple[tuple[int, ...], str | None]:
+    """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    return divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
+
+
+def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
+    """Of a number of ranks, those that pass a check (which raises ValueError), and why the first other one does not."""
+    legal, why_not = [], None
+    for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
+        try:
+            check_size(size)
+            legal.append(size)
+        except ValueError as error:
+            why_not = why_not or str(error)
+    return tuple(legal), why_not
+
+
+def _obstacle(size: int, cluster: Cluster, workload: Workload, split: int) -> str | None:
+    ranks, length, batch = cluster.world_size, workload.sequence_length, workload.global_batch
+    if ranks % size:
+        return f"must divide the number of ranks ({ranks}); use 1 or a divisor"
+    if length % size:
+        return f"must divide workload.sequence_length ({length}); use 1 or a divisor"
+    if workload.precision is not None and workload.precision.autocast:
+        return f"trains the same as one process under other precisions, and nobody has looked under {workload.precision.name!r}; use 1"
+    if workload.attention != "sdpa":
+        return f"shares out the heads of sdpa, not of workload.attention ({workload.attention!r}); use 1 or sdpa"
+    groups = ranks // (size * split)
+    if groups == 0 or batch % groups:
+        return f"leaves {groups} groups of ranks, which must divide global_batch ({batch}); use more ranks to a sample"
+    return None
+
+
+def _rejected(size: int, why: str) -> ValueError:
+    return ValueError(f"context_parallel ({size}) {why}")

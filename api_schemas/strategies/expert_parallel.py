@@ -1,0 +1,61 @@
+"""Expert parallelism: which numbers of ranks can divide a model's experts, and why others not."""
+
+from shardtune.api_schemas.training.models import ModelSpec
+
+
+def check(size: int, shard: int, tensor: int) -> None:
+    """Reject what does not come out; `shard`: ranks of `dp_shard`, of which so many divide experts.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if size == 1:
+        return
+    if tensor > 1:
+        raise _rejected(size, f"with tensor_parallel ({tensor}), which splits no experts; set one of them to 1")
+    if shard % size:
+        raise _rejected(size, f"must divide dp_shard ({shard}), whose ranks divide the experts; use 1 or a divisor")
+
+
+def check_model(size: int, model: ModelSpec | None) -> None:
+    """Reject what a study's model cannot do, as far as is known without looking at it.
+
+    Raises:
+        ValueError: as `check`.
+    """
+    if size > 1 and model is not None and model.is_own:
+        raise _rejected(size, "divides the experts of transformers' models, and your own code makes this one; use 1")
+
+
+def check_experts(size: int, shard: int, experts: int | None, width: int | None, note: str | None) -> None:
+    """The same of what a profile says of the model (`experts`, `expert_width`, `expert_note`).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    if size == 1:
+        return
+    if note is not None:
+        raise _rejected(size, f"is not for this model: {note}; use 1")
+    if experts is None or width is None:
+        raise _rejected(size, "is only for models whose experts a worker has looked at; use 1")
+    if experts % size:
+        raise _rejected(size, f"must divide the experts of a layer ({experts}); use 1 or a divisor")
+    if sharded_axis(size, shard, experts, width) is None:
+        raise _rejected(
+            size,
+            f"leaves {experts // size} experts to {shard // size} ranks, which divide neither them nor their width ({width}); "
+            f"use a dp_shard ({shard}) that does",
+        )
+
+
+def sharded_axis(size: int, shard: int, experts: int, width: int) -> int | None:
+    """Along which axis of stacked experts FSDP2 shards what a rank has of them: whole experts, or parts of each; None: neither."""
+    over = shard // size
+    if experts // size % over == 0:
+        return 0
+    return 1 if width % over == 0 else None
+
+
+def _rejected(size: int, why: str) -> ValueError:
+    return ValueError(f"expert_parallel ({size}) {why}")

@@ -1,0 +1,130 @@
+"""Schedules of a pipeline: in which order a rank takes micro batches through its stages, and where stages lie."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+PipelineSchedule = Literal[
+    "1f1b", "gpipe", "interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v"
+]
+"""1F1B (PipeDream-Flush, arXiv:2006.09503), GPipe (arXiv:1811.06965), interleaved 1F1B (arXiv:2104.04473), the same and a V with
+zero bubble (arXiv:2401.10241) and DualPipeV (after arXiv:2412.19437), by `torch.distributed.pipelining`."""
+SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
+
+
+@dataclass(frozen=True)
+class ScheduleFacts:
+    """What has to be known of one."""
+
+    title: str
+    """torch's name and torchtitan's; with `Schedule` before it, torch's class."""
+    is_interleaved: bool = False
+    """Several stages lie on a rank: stage i on rank i modulo the ranks, or in a V."""
+    is_v: bool = False
+    """Two stages on each rank: the second ones in the opposite order, so that the first rank has the first stage and the last."""
+    has_rounds: bool = False
+    """It takes the micro batches of a step in rounds of equal length."""
+    splits_backward: bool = False
+    """Gradients of weights are computed after those of inputs, while others wait for the latter."""
+    per_rank: int = 1
+    """It needs so many micro batches in a step for each rank."""
+
+
+FACTS: dict[str, ScheduleFacts] = {
+    "1f1b": ScheduleFacts("1F1B"),
+    "gpipe": ScheduleFacts("GPipe"),
+    "interleaved_1f1b": ScheduleFacts("Interleaved1F1B", is_interleaved=True, has_rounds=True),
+    "interleaved_zero_bubble": ScheduleFacts(
+        "InterleavedZeroBubble", is_interleaved=True, has_rounds=True, splits_backward=True
+    ),
+    "zbv_zero_bubble": ScheduleFacts("ZBVZeroBubble", is_interleaved=True, is_v=True, splits_backward=True),
+    "dual_pipe_v": ScheduleFacts("DualPipeV", is_interleaved=True, is_v=True, splits_backward=True, per_rank=2),
+}
+
+
+def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> tuple[int, ...]:
+    """The stages of one of the ranks, in order."""
+    if is_v:
+        return rank, 2 * ranks - 1 - rank
+    return tuple(rank + ranks * chunk for chunk in range(virtual))
+
+
+def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
+    """Reject a number of stages on each of so many ranks that the schedule does not have.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if virtual > 1 and ranks == 1:
+        raise ValueError(
+            f"pipeline_virtual_stages ({virtual}) needs several ranks, and pipeline_parallel is 1; use 1, with '1f1b'"
+        )
+    if FACTS[schedule].is_interleaved and virtual == 1:
+        raise ValueError(
+            f"pipeline_schedule ({schedule!r}) needs several stages on a rank, and pipeline_virtual_stages is 1; set it to 2 or "
+            "more, or use '1f1b'"
+        )
+    if FACTS[schedule].is_v and virtual != 2:
+        raise ValueError(
+            f"pipeline_virtual_stages ({virtual}) must be 2 under pipeline_schedule {schedule!r}, whose stages form a V"
+        )
+    if not FACTS[schedule].is_interleaved and virtual > 1:
+        raise ValueError(
+            f"pipeline_virtual_stages ({virtual}) needs a schedule with several stages on a rank, and pipeline_schedule is "
+            f"{schedule!r}; use 'interleaved_1f1b' or 1"
+        )
+
+
+def check_split(schedule: str, keeps: bool, waits: bool) -> None:
+    """Reject a schedule that computes gradients of weights later, without what it needs for that: `keeps` gathered parameters from
+    forward to backward, and `waits` with the reduction of gradients for the last micro batch.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if not FACTS[schedule].splits_backward:
+        return
+    why = f"pipeline_schedule ({schedule!r}) computes gradients of weights later than those of hidden states"
+    if not keeps:
+        raise ValueError(f"{why}, by parameters that are still gathered; set reshard_after_forward to false")
+    if not waits:
+        raise ValueError(f"{why}, so that none is whole before the last micro batch; set grad_sync to 'last'")
+
+
+def check_checkpointing(schedule: str, is_selective: bool) -> None:
+    """Reject recomputation that torch (2.13) does once alone.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    if FACTS[schedule].splits_backward and is_selective:
+        raise ValueError(
+            f"pipeline_schedule ({schedule!r}) goes through each block backward twice, which torch's selective checkpointing does "
+            "not allow; set activation_checkpointing to 'full' or 'none', or use 'interleaved_1f1b'"
+        )
+
+
+def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
+    """Why a step of so many micro batches cannot be had (torch 2.13)."""
+    facts, rounds = FACTS[schedule], max(1, micro_batches // ranks)
+    if facts.has_rounds and micro_batches % rounds:
+        return (
+            f"takes the micro batches of a step in rounds for {ranks} ranks, and {micro_batches} do not divide into {rounds}; use a "
+            f"micro_batch that leaves a multiple of {ranks}, or '1f1b'"
+        )
+    if micro_batches < facts.per_rank * ranks:
+        return (
+            f"needs {facts.per_rank} micro batches in a step for each of {ranks} ranks, and there are {micro_batches}; use a smaller "
+            "micro_batch, or '1f1b'"
+        )
+    return None
+
+
+def check_micro_batches(schedule: str, ranks: int, micro_batches: int) -> None:
+    """Reject a step that the schedule cannot have.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    why = obstacle(schedule, ranks, micro_batches)
+    if ranks > 1 and why is not None:
+        raise ValueError(f"pipeline_schedule ({schedule!r}) {why}")

@@ -1,0 +1,46 @@
+"""Ranks that train the same samples: whether a configuration's numbers of them come out."""
+
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.strategies import (
+    Fsdp2Config,
+    TrialConfig,
+    context_parallel,
+    expert_parallel,
+    pipeline_parallel,
+    pipeline_schedules,
+    tensor_parallel,
+)
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.api_schemas.training.workload import Workload
+
+
+def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
+    """Reject what does not, as far as is known without looking at the built model.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
+    strategy, context = config.strategy, config.context_parallel
+    stages = strategy.stages
+    pipeline_parallel.check_ranks(stages, cluster.world_size)
+    tensor_parallel.check(strategy.model_parallel // stages, context, cluster, workload, model, stages=stages)
+    context_parallel.check(context, cluster, workload, model, split=strategy.model_parallel)
+    expert_parallel.check_model(strategy.expert_ranks, model)
+    if isinstance(strategy, Fsdp2Config):
+        expert_parallel.check(strategy.expert_parallel, strategy.dp_shard, strategy.tensor_parallel)
+    if stages > 1:
+        micro_batches = config.accumulation(workload.global_batch, cluster.world_size)
+        pipeline_parallel.check(stages, micro_batches, model)
+        if isinstance(strategy, Fsdp2Config):
+            pipeline_schedules.check_micro_batches(strategy.pipeline_schedule, stages, micro_batches)
+
+
+def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
+    """Reject ranks that cannot divide a model's experts, by what a profile says of these (`experts`, …).
+
+    Raises:
+        ValueError: as `check`.
+    """
+    strategy = config.strategy
+    if isinstance(strategy, Fsdp2Config):
+        expert_parallel.check_experts(strategy.expert_parallel, strategy.dp_shard, experts, width, note)

@@ -1,0 +1,1 @@
+"""Describe studies: request, state, result, comparisons and changes."""

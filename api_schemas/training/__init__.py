@@ -1,0 +1,1 @@
+"""Describe what is trained: model, workload, dtypes and the limits of the search."""

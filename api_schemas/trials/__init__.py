@@ -1,0 +1,1 @@
+"""Describe trials: leases, tasks, measurements, failures, predictions and diagnoses."""

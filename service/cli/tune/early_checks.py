@@ -1,0 +1,84 @@
+"""What can be said of a study before any process is started: the service would say the same, ten seconds later."""
+
+import difflib
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from shardtune.api_schemas.formatting import field_line
+from shardtune.api_schemas.machines.hardware import Cluster
+from shardtune.api_schemas.studies.study import StudyRequest
+from shardtune.api_schemas.training.models import ModelSpec
+from shardtune.service.cli.errors import InputError
+from shardtune.service.http.errors import Invalid, from_value_error
+from shardtune.service.studies import validation
+from shardtune.tuner.prediction import catalogue
+
+CPU_RANKS = 2
+"""Of a machine without GPUs, where nobody says how many."""
+_NVIDIA = Path("/dev/nvidiactl")
+_PLENTY_GIB = 1e5
+"""Memory is what the worker has; nothing here asks for it."""
+
+
+def check(spec: StudyRequest, ranks: int | None) -> None:
+    """Reject what no worker could run.
+
+    Raises:
+        InputError: names field, value and remedy.
+    """
+    try:
+        validation.check_without_worker(spec, _cluster(spec, ranks))
+    except Invalid as error:
+        raise _in_lines(error) from None
+
+
+def _in_lines(error: Invalid) -> InputError:
+    return InputError(*(field_line(item.model_dump()) for item in error.errors))
+
+
+def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
+    """What it will run on; None where only the worker can tell.
+
+    Raises:
+        Invalid: nobody knows its name.
+    """
+    if isinstance(spec.cluster, Cluster):
+        return spec.cluster
+    if spec.cluster != "local":
+        try:
+            return catalogue.parse_cluster(spec.cluster)
+        except ValueError as error:
+            raise from_value_error("cluster", error) from None
+    if _NVIDIA.exists():
+        return None
+    return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
+
+
+def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
+    """Reject a study whose own code no option allows.
+
+    `allowed` are those of the worker, each option with its value behind it. Where none is of the kind, the worker reads its
+    environment, and so may know more.
+
+    Raises:
+        InputError: names field, value and the option.
+    """
+    kinds = (
+        ("entry_point", model.entry_point, "--allow-model", "{}", "SHARDTUNE_WORKER_ALLOWED_MODELS"),
+        ("script", model.script, "--allow-script", "{}=/path/to/train.py", "SHARDTUNE_WORKER_ALLOWED_SCRIPTS"),
+    )
+    for field, name, option, form, variable in kinds:
+        values = [value for flag, value in zip(allowed[::2], allowed[1::2], strict=True) if flag == option]
+        names = {value.partition("=")[0]: value for value in values}
+        if name is None or name in names or (not values and os.environ.get(variable)):
+            continue
+        close = difflib.get_close_matches(name, names, 1)
+        if close:
+            meant = shlex.join([option, name + names[close[0]].removeprefix(close[0])])
+            remedy = f"did you mean {meant}?"
+        else:
+            remedy = f"add {option} {form.format(name)}"
+        there = f"only {', '.join(names)}" if names else f"there is no {option}"
+        raise InputError(f"model.{field} ({name!r}) is not allowed by this command line: {there}; {remedy}")

@@ -1,0 +1,64 @@
+"""A case over time: each answer of its studies and retunes, and each canary, on one chart."""
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.recommendations.best import RecommendationState
+from shardtune.api_schemas.retuning.canaries import CanaryVerdict
+from shardtune.db.queries import canaries, recommended
+from shardtune.db.tables.best import RecommendationRow
+from shardtune.db.tables.canaries import CanaryRow
+from shardtune.service.pages.charts.over_time import SpeedThen, over_time
+from shardtune.service.pages.charts.plot import Plot
+
+_MOST = 200
+"""Of each kind, the newest."""
+_SERVED = (RecommendationState.SERVING, RecommendationState.RETIRED)
+_FOUND = {
+    CanaryVerdict.NORMAL: "canary, as fast as it was",
+    CanaryVerdict.SLOW: "canary, slow",
+    CanaryVerdict.DRIFT: "canary, slow on every worker",
+    CanaryVerdict.WORKER: "canary, slow on this worker alone",
+    CanaryVerdict.UNMEASURED: "canary",
+}
+
+
+def chart(session: Session, study_id: str) -> Plot | None:
+    """Of the case that a study is about, under whatever hardware and software it was measured; None before there are two."""
+    row = recommended.newest_of_study(session, study_id)
+    if row is None:
+        return None
+    keys = recommended.keys_of_case(session, row.project_id, row.target_key)
+    found = [_answer(one) for one in recommended.of_case(session, row.project_id, keys, _MOST)]
+    found += _canaries(canaries.measured(session, row.project_id, keys, _MOST))
+    return over_time(sorted(found, key=lambda one: one.at))
+
+
+def _answer(row: RecommendationRow) -> SpeedThen:
+    best = row.answer.result.best
+    why = "a retune" if row.answer.renewed is not None else "a study"
+    state = "" if row.state in _SERVED else f", {row.state.value}"
+    return SpeedThen(
+        at=row.created_at,
+        tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
+        spread=best.spread,
+        words=f"{best.description}, the answer of {why}{state}",
+        href=f"/studies/{row.study_id}",
+        kind="own" if row.state in _SERVED else "early",
+    )
+
+
+def _canaries(rows: Sequence[CanaryRow]) -> list[SpeedThen]:
+    return [
+        SpeedThen(
+            at=row.created_at,
+            tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
+            spread=None,
+            words=_FOUND[row.verdict] if row.verdict is not None else "canary",
+            href=f"/studies/{row.study_id}",
+            kind="canary" if row.verdict in (CanaryVerdict.NORMAL, None) else "infeasible",
+        )
+        for row in rows
+        if row.tokens_per_s_per_gpu is not None
+    ]

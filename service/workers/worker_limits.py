@@ -1,0 +1,39 @@
+"""How many workers a project may register, and how often something new: rows that a worker's key writes are bounded."""
+
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.trials.leases import Registration
+from shardtune.db.queries import workers
+from shardtune.db.tables.studies import WorkerRow
+from shardtune.service.http.errors import Conflict, TooMany
+from shardtune.service.process.context import Context
+
+_EVERY_PROJECT = "*"
+"""Of workers that serve all of them; no project has this name."""
+
+
+def check(context: Context, session: Session, registration: Registration, known: WorkerRow | None) -> None:
+    """Whether a registration may be taken in; one that brings neither a new name nor a new fingerprint always may.
+
+    Raises:
+        Conflict: the project has as many workers as it may.
+        TooMany: it registered as many new things in this minute.
+    """
+    if known is not None and known.fingerprint_key == registration.inventory.fingerprint.content_key():
+        return
+    project_id, settings = context.principal.project_id, context.settings
+    if known is None and workers.count(session, project_id) >= settings.max_workers:
+        raise Conflict(
+            "too_many_workers",
+            f"{settings.max_workers} workers are registered already (SHARDTUNE_MAX_WORKERS); those that are gone are forgotten "
+            f"after {settings.keep_workers_days:g} days, or at once by `shardtune workers forget`",
+        )
+    whose = f"workers of {project_id or _EVERY_PROJECT}"
+    wait_s = context.rates.count(whose, settings.registrations_per_minute, context.now())
+    if wait_s is not None:
+        raise TooMany(
+            "quota_registrations",
+            f"{settings.registrations_per_minute} new workers or changes of hardware and software were registered this "
+            "minute; wait for the next one",
+            wait_s,
+        )

@@ -1,0 +1,186 @@
+"""The fork server's protocol, and that no rank outlives whoever started it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from torch.utils.cpp_extension import _get_build_directory
+
+from shardtune.workers.launch import Launch
+from shardtune.workers.machine.inventory import Libraries
+from shardtune.workers.rank.fork_server import forking
+from tests.support import warm_forks
+from tests.support.host_process import HostProcess, launch_order
+from tests.support.tiny_trials import tiny_task
+
+pytestmark = pytest.mark.ranks
+
+ENDLESS = tiny_task({"kind": "ddp"}, parity_steps=2, min_windows=100_000, max_windows=100_000)
+
+
+@pytest.fixture
+def own_host(tmp_path: Path) -> Iterator[HostProcess]:
+    host = HostProcess.start(tmp_path)
+    yield host
+    if host.process.is_alive():
+        host.close()
+
+
+def launch(host: HostProcess) -> tuple[Path, list[psutil.Process]]:
+    """Start a trial that does not end by itself, and wait until it trains."""
+    folder = host.prepare(ENDLESS)
+    host.launch(folder, 2)
+    ranks = [psutil.Process(pid) for pid in host.event()["pids"]]
+    wait_for(lambda: (folder / "progress.json").exists() and "measuring" in (folder / "progress.json").read_text(), 60)
+    return folder, ranks
+
+
+def wait_for(condition: object, seconds: float) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+
+
+def probe(act: str) -> None:
+    """Print how a look went that does as `act` says."""
+    looks = {"cannot": lambda: {}["torch"], "hangs": lambda: time.sleep(1000), "waits": lambda: time.sleep(1000)}
+    try:
+        forking.probe(looks[act], patience_s={"hangs": 1}.get(act, 1000))
+    except forking.CannotFork as error:
+        print(error)
+
+
+def test_the_host_is_ready_and_may_fork(host: HostProcess) -> None:
+    assert host.ready["event"] == "ready" and host.ready["unsafe"] is None, host.ready
+    libraries = Libraries.model_validate(host.ready["libraries"])
+    assert libraries.torch == torch.__version__ and "llama" in libraries.causal_lm_types
+
+
+@pytest.mark.parametrize("act", ["cannot", "hangs"])
+def test_a_look_that_cannot_be_forked_ends_in_time_with_the_reason(tmp_path: Path, act: str) -> None:
+    output = tmp_path / "printed"
+    warm_forks.fork(probe, act, output=output).join()
+    assert {"cannot": "(exit code 1)", "hangs": "hung for 1 s"}[act] in output.read_text().splitlines()[-1]
+
+
+def test_a_look_does_not_outlive_a_killed_host(tmp_path: Path) -> None:
+    owner = warm_forks.fork(probe, "waits", output=tmp_path / "printed")
+    wait_for(lambda: psutil.Process(owner.pid).children(), 60)
+    (look,) = psutil.Process(owner.pid).children()
+    owner.kill()
+    owner.join()
+    wait_for(lambda: not look.is_running() or look.status() == psutil.STATUS_ZOMBIE, 5)
+
+
+def test_a_kill_ends_the_ranks_and_the_host_goes_on(own_host: HostProcess) -> None:
+    folder, ranks = launch(own_host)
+    own_host.order({"kill": str(folder)})
+    events = [own_host.event() for _ in ranks]
+    assert {event["rank"]: event["code"] for event in events} == {0: -signal.SIGKILL, 1: -signal.SIGKILL}
+    assert own_host.run(tiny_task({"kind": "ddp"}, parity_steps=2))[0].status == "complete"
+
+
+def test_one_launch_at_a_time(own_host: HostProcess) -> None:
+    folder, _ = launch(own_host)
+    second = own_host.prepare(ENDLESS)
+    own_host.launch(second, 2)
+    rejection = own_host.event()
+    assert rejection["event"] == "rejected" and str(folder) in rejection["reason"]
+
+
+def test_a_folder_without_a_task_is_rejected(own_host: HostProcess, tmp_path: Path) -> None:
+    own_host.launch(tmp_path, 2)
+    assert own_host.event()["event"] == "rejected"
+
+
+def test_the_end_of_input_ends_ranks_and_host(own_host: HostProcess) -> None:
+    _, ranks = launch(own_host)
+    own_host.close()
+    wait_for(lambda: not any(rank.is_running() for rank in ranks), 5)
+
+
+def test_no_rank_outlives_a_killed_host(own_host: HostProcess) -> None:
+    _, ranks = launch(own_host)
+    own_host.process.kill()
+    own_host.process.join()
+    wait_for(lambda: not any(rank.is_running() and rank.status() != psutil.STATUS_ZOMBIE for rank in ranks), 5)
+
+
+def test_no_rank_outlives_a_killed_parent_of_the_host(tmp_path: Path) -> None:
+    # The parent stands for the agent: it starts a host, tells its pid, and is killed.
+    program = (
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-m', 'shardtune.workers.rank.fork_server.server'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "print(p.pid, flush=True)\n"
+        "p.stdout.readline()\n"
+        f"p.stdin.write(b'{json.dumps(launch_order(tmp_path, Launch.of(2)))}\\n'); p.stdin.flush()\n"
+        "print(p.stdout.readline().decode(), flush=True)\n"
+        "p.stdout.readline()\n"
+    )
+    (tmp_path / "task.json").write_text(ENDLESS.model_dump_json())
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pids = [int(parent.stdout.readline())]
+        pids += json.loads(parent.stdout.readline())["pids"]
+        processes = [psutil.Process(pid) for pid in pids]
+        parent.kill()
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes), 5)
+
+
+def test_ranks_are_gone_when_their_deadline_has_passed(own_host: HostProcess) -> None:
+    folder, ranks = launch(own_host)
+    (folder / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
+    # Neither the host's nor the rank's own watch needs anybody else: one rank cannot move at all.
+    ranks[0].suspend()
+    wait_for(lambda: not any(rank.is_running() for rank in ranks), 10)
+    assert {own_host.event()["event"] for _ in ranks} == {"exited"}
+
+
+def test_ranks_without_a_host_hold_their_deadline_themselves(tmp_path: Path) -> None:
+    (tmp_path / "task.json").write_text(tiny_task({"kind": "ddp"}, ranks=1, max_windows=100_000).model_dump_json())
+    (tmp_path / "deadline").write_text(str(time.clock_gettime(time.CLOCK_BOOTTIME) + 1))
+    rank = subprocess.run(
+        [sys.executable, "-m", "shardtune.workers.rank", str(tmp_path)], start_new_session=True, timeout=60
+    )
+    assert rank.returncode == -signal.SIGKILL
+
+
+def test_the_builder_takes_its_compilers_along_when_its_parent_is_killed(tmp_path: Path) -> None:
+    # A compiler that never ends, for a cache of our own.
+    compiler = tmp_path / "g++"
+    compiler.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nexec sleep 600\n")
+    compiler.chmod(0o755)
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path / "cache"), "CXX": str(compiler)}
+    program = (
+        "import subprocess, sys, os\n"
+        "os.environ['SHARDTUNE_PARENT_PID'] = str(os.getpid())\n"
+        "subprocess.run([sys.executable, '-m', 'shardtune.workers.rank.process.cpu_adam'], start_new_session=True)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], env=environment) as parent:
+        wait_for(lambda: (tmp_path / "pids").exists() and (tmp_path / "pids").read_text().endswith("\n"), 60)
+        (builder,) = psutil.Process(parent.pid).children()
+        family = [builder, *builder.children(recursive=True)]
+        assert int((tmp_path / "pids").read_text().split()[-1]) in [process.pid for process in family]
+        parent.kill()
+    wait_for(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 5)
+
+
+def test_an_offload_trial_does_not_wait_for_the_lock_that_a_killed_one_left(host: HostProcess) -> None:
+    offload = {"kind": "zero", "stage": 1, "offload_optimizer": {"device": "cpu"}}
+    assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete", "and now the operator is built"
+    lock = Path(_get_build_directory("cpu_adam", verbose=False)) / "lock"
+    lock.touch()
+    try:
+        assert host.run(tiny_task(offload, parity_steps=2))[0].status == "complete"
+    finally:
+        lock.unlink(missing_ok=True)

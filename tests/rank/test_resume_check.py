@@ -1,0 +1,163 @@
+"""Each backend saves, ends, and goes on in new processes with the losses of the run that was not interrupted."""
+
+import errno
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardtune.api_schemas.machines.hardware import Fingerprint
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.leases import ResumeTask
+from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
+from shardtune.tuner.verdict import resume_check
+from shardtune.workers.agent import collect
+from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.supervise import Ended, RunLimits
+from shardtune.workers.launchers.base import RankExit
+from shardtune.workers.launchers.fork_server import ForkServerLauncher
+from shardtune.workers.rank.classify import SetupError
+from shardtune.workers.rank.training import checkpoint_folder
+from shardtune.workers.trial_dir import TrialDir
+from tests.support import faulty_ranks
+from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
+
+pytestmark = pytest.mark.ranks
+
+HOST = {"device": "cpu"}
+INTERLEAVED = {"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": 2}
+PLAN = ResumePlan(fewest_steps=4, most_steps=6, steps_after=4)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workplace]:
+    """A worker's place with a real fork server."""
+    folder = tmp_path_factory.mktemp("resume_check")
+    launcher = ForkServerLauncher(os.environ, f"test-{uuid.uuid4().hex[:12]}", folder / "host.log", ready_timeout_s=120)
+    launcher.prepare(lambda: False)
+    names = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
+    fingerprint = Fingerprint(
+        **dict.fromkeys(names), device="cpu", gpu="cpu", gpu_count=0, python="3", kernel="6", cpu="x", cpu_count=2,
+        host_memory_gib=8,
+    )  # fmt: skip
+    yield Workplace(folder, launcher, fingerprint, ranks=4, peak_flops=None, min_free_gib=0)
+    launcher.close()
+
+
+@pytest.fixture
+def run(place: Workplace) -> Callable[..., ResumeMeasurement | Failure]:
+    """Run a restart task as the agent does; its checkpoint must be gone afterwards."""
+
+    def run_tiny(strategy: dict[str, Any], **changes: Any) -> ResumeMeasurement | Failure:
+        task = ResumeTask(trial=tiny_task(strategy, **changes), plan=PLAN)
+        directory = TrialDir.create(place.work_dir, f"run-{uuid.uuid4().hex[:8]}", task, place.fingerprint, 0)
+        attempted = attempt(place, task, lambda: directory, RunLimits(120, 60), lambda: None)
+        assert attempted is not None and not (directory.path / "checkpoint").exists()
+        result = attempted.result
+        assert isinstance(result, ResumeMeasurement | Failure)
+        return result
+
+    return run_tiny
+
+
+@pytest.mark.parametrize(
+    ("strategy", "changes"),
+    [
+        ({"kind": "ddp"}, {"model": GPT2}),
+        ({"kind": "zero", "stage": 1}, {}),
+        ({"kind": "zero", "stage": 2, "offload_optimizer": HOST}, {}),
+        # Mixed: DeepSpeed's masters are tensors of their own, which the checkpoint must hold beside the weights.
+        ({"kind": "zero", "stage": 3}, {"micro_batch": 2, "precision": "bf16-mixed"}),
+        ({"kind": "zero", "stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, {}),
+        ({"kind": "fsdp1", "dp_shard": 2}, {"model": GPT2, "activation_checkpointing": "full"}),
+        ({"kind": "fsdp2", "dp_shard": 2, "cpu_offload": True}, {"model": GPT2}),
+        ({"kind": "fsdp2", "dp_replicate": 2, "dp_shard": 2}, {"ranks": 4, "context_parallel": 2}),
+        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2}, {"model": GPT2, "micro_batch": 2}),
+        ({"kind": "fsdp2", "dp_shard": 1, "pipeline_parallel": 2, **INTERLEAVED}, {"micro_batch": 2}),
+        (
+            {"kind": "fsdp2", "dp_shard": 4, "expert_parallel": 2},
+            {"ranks": 4, "model": MIXTRAL | {"num_hidden_layers": 1}},
+        ),
+        (
+            {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2},
+            {"model": LLAMA | {"num_hidden_layers": 1, "vocab_size": 2048}},
+        ),
+    ],
+    ids=[
+        "ddp",
+        "zero-1",
+        "zero-2 offload",
+        "zero-3",
+        "zero-3 offload",
+        "fsdp1",
+        "fsdp2 offload",
+        "hsdp, context",
+        "pipeline",
+        "pipeline, interleaved",
+        "experts",
+        "tensor",
+    ],
+)
+def test_new_processes_go_on_where_the_checkpoint_was_saved(
+    run: Callable[..., ResumeMeasurement], strategy: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    measured = run(strategy, **changes)
+    assert isinstance(measured, ResumeMeasurement), measured
+    assert resume_check.fault(measured, tiny_task(strategy, **changes).workload.precision) is None
+    assert PLAN.fewest_steps <= measured.saved_at_step <= PLAN.most_steps
+    assert len(measured.losses) == measured.saved_at_step + PLAN.steps_after
+    assert measured.losses[-1] < measured.losses[0], "it trained"
+    # Masters and both moments of 213,568 parameters (GPT-2: fewer) are 12 bytes each.
+    assert measured.checkpoint_bytes > 2_000_000 and measured.save_s > 0 and measured.load_s > 0
+    assert measured.disk is not None and measured.checkpoint_files and measured.ranks == measured.writing_ranks
+    assert measured.allocator_retries is None and measured.allocator_ooms is None
+
+
+FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
+def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> None:
+    """Under both: the bounds of bf16-mixed are wider, and must still tell."""
+    task = ResumeTask(trial=tiny_task({"kind": "ddp"}, precision=precision), plan=PLAN)
+    folders = {fault: tmp_path / fault for fault in FAULTS}
+    for fault, folder in folders.items():
+        folder.mkdir()
+        (folder / "task.json").write_text(task.model_dump_json())
+        for _life in range(2):
+            faulty_ranks.run_ranks(fault, folder)
+    found = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
+    assert found["none"] is None
+    for fault in FAULTS[1:]:
+        failure = found[fault]
+        assert failure is not None and failure.kind is FailureKind.NUMERICS and "in new processes" in failure.message
+
+
+def _judged(directory: TrialDir, task: ResumeTask) -> Failure | None:
+    ended = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0)
+    measured = collect.outcome(task, directory, ended, None)
+    assert isinstance(measured, ResumeMeasurement), measured
+    return resume_check.fault(measured, task.trial.workload.precision)
+
+
+def test_a_configuration_that_its_backend_rejects_is_a_failure_like_any_other(
+    run: Callable[..., ResumeMeasurement | Failure],
+) -> None:
+    failure = run({"kind": "fsdp2", "dp_shard": 3})
+    assert isinstance(failure, Failure) and failure.kind is FailureKind.ILLEGAL
+
+
+def test_a_checkpoint_that_has_no_room_is_the_machines_fault_with_both_figures(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"may take 953674.32 GiB, but .* GiB free; .*budget.resume_check"):
+        checkpoint_folder.require_room(tmp_path, 1024 * 10**12)
+    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_named(tmp_path):
+        raise RuntimeError("another")
+    with pytest.raises(SetupError, match="ran full"), checkpoint_folder.full_disk_named(tmp_path):
+        try:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        except OSError as error:
+            raise RuntimeError("PytorchStreamWriter failed") from error
+    assert not tmp_path.exists(), "the report of the failure needs the room"

@@ -1,0 +1,109 @@
+"""What a user's file says about numbers, held against the workload: a contradiction is an error that names both."""
+
+import json
+import math
+from collections.abc import Collection, Iterable
+
+from shardtune.api_schemas.training.workload import Precision, Workload
+from shardtune.tuner.baseline.section import Section
+
+
+def computes_in(precision: Precision) -> str:
+    """The workload's side of a contradiction about precision."""
+    return f"the workload's precision ({precision.name!r}) computes in {precision.compute_dtype}"
+
+
+def check_bf16(
+    name: str, enabled: bool | None, precision: Precision, notes: list[str], remedy_name: str = "bf16-mixed"
+) -> None:
+    """A switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: the precision it asks for."""
+    ours = computes_in(precision)
+    if enabled is None:
+        if precision.compute_dtype == "bfloat16":
+            notes.append(f"{name} is absent or auto; measured as true, since {ours}")
+    elif enabled != (precision.compute_dtype == "bfloat16"):
+        remedy = f"precision {remedy_name if enabled else 'fp32'!r}"
+        raise ValueError(f"{name} ({str(enabled).lower()}), but {ours}; change one of them, e.g. {remedy}")
+
+
+def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
+    """What bf16 under DDP is in the Trainer and in Accelerate, and which reading was taken."""
+    if precision.autocast:
+        notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
+    elif precision.compute_dtype != "float32":
+        notes.append(
+            f"{tool}'s bf16 under DDP is autocast, which keeps norms and softmax in float32; measured as the stated precision "
+            f"({precision.name}) computes: state bf16-autocast, or leave the precision out, to measure {tool}'s"
+        )
+
+
+def check_fp16(name: str, enabled: bool | None, precision: Precision) -> None:
+    """No precision uses fp16."""
+    if enabled:
+        raise ValueError(f"{name} (true), but {computes_in(precision)}; set it to false, no precision uses fp16")
+
+
+def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:
+    """The gradient norm's limit; 0 is none."""
+    given, ours = section.number(key), workload.max_grad_norm or 0.0
+    if given is None:
+        if ours:
+            notes.append(f"{section.name(key)} is absent or auto; measured with the workload's max_grad_norm {ours}")
+    elif not math.isclose(given, ours):
+        raise ValueError(
+            f"{section.name(key)} ({given}), but the workload's max_grad_norm is {workload.max_grad_norm}; "
+            f"make them equal, or drop {key}"
+        )
+
+
+def check_adamw(given: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
+    """Hyperparameters: (section, key, name in the workload's optimizer). The remedy is the line that takes them all over."""
+    found = [(section.name(key), name, section.number(key)) for section, key, name in given]
+    differing = [
+        (field, name, value)
+        for field, name, value in found
+        if value is not None and not math.isclose(value, getattr(workload.optimizer, name), rel_tol=1e-9)
+    ]
+    if differing:
+        field, name, value = differing[0]
+        line = json.dumps({name: value for _, name, value in differing})
+        raise ValueError(
+            f"{field} ({value}), but the workload's optimizer.{name} is {getattr(workload.optimizer, name)}; make them equal "
+            f'("optimizer": {line} in the study\'s workload), or drop {field}'
+        )
+
+
+def check_product(
+    micro: tuple[str, int],
+    accumulation: tuple[str, int],
+    world: int,
+    ours: int,
+    defaults: Collection[str] = (),
+) -> None:
+    """Micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to its tool."""
+    total = micro[1] * accumulation[1] * world
+    if total != ours:
+        first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))
+        raise ValueError(
+            f"baseline.{micro[0]} × {accumulation[0]} × ranks ({first} × {second} × {world} = {total}), but the "
+            f"workload's global_batch is {ours}; make them equal"
+        )
+
+
+def check_positive(section: Section, *keys: str) -> None:
+    """Batch sizes and counts."""
+    for key in keys:
+        value = section.integer(key)
+        if value is not None and value < 1:
+            raise ValueError(f"{section.name(key)} ({value}) must be at least 1; drop it to let the workload decide")
+
+
+def micro_batch_of_accumulation(section: Section, key: str, workload: Workload, world: int) -> int:
+    """The micro batch that a number of micro batches per step leaves."""
+    accumulation, ours = section.integer(key) or 1, workload.global_batch
+    if ours % (world * accumulation):
+        raise ValueError(
+            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({ours}); "
+            "give a micro batch, or another global_batch"
+        )
+    return ours // (world * accumulation)

@@ -1,0 +1,116 @@
+"""Does the study's answer go on from its own checkpoint? When that is asked, and what the run that asks it means."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shardtune.api_schemas.studies.study import StudyResult, StudySpec
+from shardtune.api_schemas.training.workload import Precision
+from shardtune.api_schemas.trials.failures import Failure, FailureKind
+from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeMeasurement, ResumeOutcome
+from shardtune.api_schemas.trials.trial import TrialState
+from shardtune.tuner import objective
+from shardtune.tuner.verdict import checkpoint_cost, parity
+
+_UNFIT = {
+    FailureKind.OOM,
+    FailureKind.OVER_LIMIT,
+    FailureKind.ILLEGAL,
+    FailureKind.NUMERICS,
+    FailureKind.CRASH,
+    FailureKind.RANK_LOST,
+}
+"""What counts against the configuration, the platform's share of it after a second try. Not a full disk or a lost worker."""
+
+
+@dataclass(frozen=True)
+class ResumeRun:
+    """A run that asked, of a trial."""
+
+    trial: int
+    state: TrialState
+    measured: ResumeMeasurement | None = None
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True)
+class CheckDue:
+    """The winner is to be run for it."""
+
+
+def fault(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
+    """Why the new processes did not go on with the same training, or not within the memory; None where they did."""
+    bounds = parity.tolerance(precision)
+    for ours, theirs in zip(measured.went_on, measured.resumed, strict=True):
+        reason = parity.step_difference(ours, theirs, bounds, "the processes that saved")
+        if reason is not None:
+            message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
+            return Failure(kind=FailureKind.NUMERICS, message=message)
+    when = f"over {len(measured.losses)} steps and a restart"
+    return objective.retried(measured.allocator_retries, measured.allocator_ooms, when)
+
+
+def rejects(failure: Failure) -> bool:
+    """Whether a run that ended so for good takes the win away; else it stays unchecked."""
+    return failure.kind in _UNFIT
+
+
+def next_step(
+    result: StudyResult, spec: StudySpec, runs: Sequence[ResumeRun], has_worker: bool
+) -> ResumeCheck | CheckDue | None:
+    """What to do about a verdict: have its best checked, nothing, or what the check came to.
+
+    `has_worker`: some live worker understands the task.
+    """
+    number = result.best.trial_number
+    if not spec.budget.resume_check:
+        return None
+    if spec.model.script is not None:
+        return _unchecked(number, "a script of your own saves and loads its checkpoints itself")
+    run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
+    if run is not None and run.state is not TrialState.WAITING:
+        return _check(run, result.best.config.backend, spec.checkpoint_every_s)
+    return CheckDue() if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
+
+
+def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
+    """Who won the pairs and was rejected for it."""
+    return tuple(
+        f"trial {run.trial} won its pairs and was rejected: {run.failure.message}"
+        for run in runs
+        if run.failure is not None and rejects(run.failure)
+    )
+
+
+def _check(run: ResumeRun, backend: str, every_s: float) -> ResumeCheck:
+    if run.failure is not None:
+        outcome = ResumeOutcome.FAILED if rejects(run.failure) else ResumeOutcome.NOT_CHECKED
+        reason = f"{run.failure.kind.value}: {run.failure.message}"
+        check = ResumeCheck(trial_number=run.trial, outcome=outcome, reason=reason)
+    else:
+        check = ResumeCheck(trial_number=run.trial, outcome=ResumeOutcome.PASSED)
+    return check if run.measured is None else _with_figures(check, run.measured, backend, every_s)
+
+
+def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str, every_s: float) -> ResumeCheck:
+    pairs = zip(measured.went_on, measured.resumed, strict=True)
+    return check.model_copy(
+        update={
+            "steps_before": measured.saved_at_step,
+            "steps_after": len(measured.resumed),
+            "loss_difference": max(parity.relative(ours.loss, theirs.loss) for ours, theirs in pairs),
+            "save_s": measured.save_s,
+            "load_s": measured.load_s,
+            "checkpoint_bytes": measured.checkpoint_bytes,
+            "checkpoint_files": measured.checkpoint_files,
+            "writing_ranks": measured.writing_ranks,
+            "disk": measured.disk,
+            "saving_fraction": checkpoint_cost.saving_fraction(measured, every_s),
+            "checkpoint_findings": checkpoint_cost.findings(measured, backend, every_s),
+            "allocator_retries": measured.allocator_retries,
+            "elapsed_s": measured.elapsed_s,
+        }
+    )
+
+
+def _unchecked(number: int, why: str) -> ResumeCheck:
+    return ResumeCheck(trial_number=number, outcome=ResumeOutcome.NOT_CHECKED, reason=why)

@@ -1,0 +1,76 @@
+"""See the ranks of a task through: one launch, or for a resume check two over one folder, with nothing alive in between."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from shardtune.api_schemas.machines.conditions import Conditions
+from shardtune.api_schemas.trials.leases import ResumeTask, Task
+from shardtune.workers.agent.failures import first_failure
+from shardtune.workers.agent.supervise import Ended, RunLimits, supervise
+from shardtune.workers.clock import now_s
+from shardtune.workers.launch import Launch
+from shardtune.workers.launchers.base import Launcher
+from shardtune.workers.trial_dir import TrialDir
+
+
+def run_to_end(
+    launcher: Launcher,
+    task: Task,
+    directory: TrialDir,
+    ranks: int,
+    limits: RunLimits,
+    interrupted: Callable[[], str | None],
+    shared_dir: Path | None = None,
+) -> Ended:
+    """How the last launch of the task ended, with the time of all of them.
+
+    Raises:
+        ValueError: several hosts are to go on from a checkpoint, and no `shared_dir` is there that all of them see.
+        LaunchFailed: ranks could not be started.
+        RanksAlive: ranks survived SIGKILL.
+    """
+    if not isinstance(task, ResumeTask):
+        return supervise(launcher, directory, Launch.of(ranks), limits, interrupted)
+    checkpoint = None if task.cluster.nodes == 1 else _shared(shared_dir, task.cluster.nodes) / directory.path.name
+    try:
+        return _twice(launcher, directory, _launch(ranks, checkpoint), limits, interrupted)
+    finally:
+        directory.remove_checkpoint()
+        if checkpoint is not None:
+            shutil.rmtree(checkpoint, ignore_errors=True)
+
+
+def _shared(shared_dir: Path | None, nodes: int) -> Path:
+    if shared_dir is None:
+        raise ValueError(
+            f"a resume check over {nodes} hosts saves where all of them can load; give the worker --shared-dir, a folder "
+            "that every host sees"
+        )
+    return shared_dir
+
+
+def _launch(ranks: int, checkpoint: Path | None) -> Launch:
+    return Launch.of(ranks, checkpoint=None if checkpoint is None else str(checkpoint))
+
+
+def _twice(
+    launcher: Launcher, directory: TrialDir, launch: Launch, limits: RunLimits, interrupted: Callable[[], str | None]
+) -> Ended:
+    first = supervise(launcher, directory, launch, limits, interrupted)
+    if first.cause is not None or first_failure(directory, first) is not None:
+        return first
+    directory.begin_resume_phase()
+    # A host that died after its ranks is replaced.
+    launcher.prepare(lambda: interrupted() is not None)
+    spent_s = now_s() - first.started_at_s
+    rest = replace(limits, deadline_s=max(0.0, limits.deadline_s - spent_s))
+    resumed = launch.model_copy(update={"resumes": True})
+    second = supervise(launcher, directory, resumed, rest, interrupted)
+    return replace(
+        second,
+        started_at_s=first.started_at_s,
+        elapsed_s=second.started_at_s - first.started_at_s + second.elapsed_s,
+        seen=Conditions.joined((first.seen, second.seen)),
+    )

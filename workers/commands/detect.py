@@ -1,0 +1,43 @@
+"""`detect` and `measure-hardware`: what the hosts are, and what they reach."""
+
+import argparse
+
+from shardtune.workers.commands import human_output
+from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED
+from shardtune.workers.commands.host_pool import held
+from shardtune.workers.commands.output import say
+from shardtune.workers.config.allowlist import Allowed
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.interrupt import Interrupt
+from shardtune.workers.machine import hardware_speed, library_probe
+from shardtune.workers.machine.inventory import find_gpus
+from shardtune.workers.machine.offered_inventory import offer
+
+
+def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
+    interrupt = Interrupt().install()
+    with held(settings, Allowed(), interrupt, builds=False) as hosts:
+        if hosts is None:
+            return INTERRUPTED
+        report = hardware_speed.measure(hosts.launcher, hosts.offered, settings.work_dir, lambda: bool(interrupt))
+    if report is None:
+        return INTERRUPTED
+    print(report.model_dump_json() if options.json else human_output.hardware(report))
+    return DONE
+
+
+def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
+    """Print what a worker would offer."""
+    allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
+    if settings.launcher != "local":
+        with held(settings, allowed, Interrupt().install(), builds=False) as hosts:
+            if hosts is None:
+                return INTERRUPTED
+            offered = hosts.offered
+    else:
+        # On one machine it disturbs nobody who works here.
+        gpus = find_gpus().first(settings.ranks)
+        offered = offer(settings, gpus, library_probe.ask(gpus), allowed)
+    say(offered.model_dump(mode="json"), options.json)
+    return DONE

@@ -1,0 +1,73 @@
+"""A command of the worker with its options read: settings, log, and what errors come to."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Mapping
+
+from pydantic import ValidationError
+
+from shardtune.api_schemas.access.credentials import KeySource
+from shardtune.workers.agent.client import ClientError
+from shardtune.workers.commands import agent, detect, run_trial
+from shardtune.workers.commands.exit_codes import BAD_INPUT, COULD_NOT_WORK
+from shardtune.workers.config.settings import WorkerSettings
+from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
+from shardtune.workers.machine.device_lock import DevicesBusy
+from shardtune.workers.machine.device_watch import DevicesUnfit
+from shardtune.workers.machine.inventory import DetectionFailed
+from shardtune.workers.trial_dir import DiskFull
+
+COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
+    "agent": agent.run,
+    "run-trial": run_trial.run,
+    "measure-hardware": detect.measure_hardware,
+    "detect": detect.detect,
+}
+
+
+def carry_out(options: argparse.Namespace) -> int:
+    """Do what the options say; returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # One line per request is noise at a heartbeat every two seconds.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        # Before any child is started: ranks run other people's models, and have no business with the key.
+        options.keys = KeySource.taken()
+        return COMMANDS[options.command](_settings(options), options)
+    except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        return _say(error, BAD_INPUT)
+    except (
+        ClientError,
+        DetectionFailed,
+        DiskFull,
+        LaunchFailed,
+        RanksAlive,
+        DevicesBusy,
+        DevicesUnfit,
+    ) as error:
+        return _say(error, COULD_NOT_WORK)
+
+
+def _say(error: Exception, code: int) -> int:
+    print(f"error: {_readable(error)}", file=sys.stderr)
+    return code
+
+
+def _readable(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(
+        _readable_item(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "), item["input"])
+        for item in error.errors()
+    )
+
+
+def _readable_item(field: str, message: str, given: object) -> str:
+    """Our own messages begin with field and value; pydantic's name neither."""
+    return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {given!r:.200})"
+
+
+def _settings(options: argparse.Namespace) -> WorkerSettings:
+    given = {name: value for name, value in vars(options).items() if name in WorkerSettings.model_fields}
+    return WorkerSettings(**{name: value for name, value in given.items() if value is not None})

@@ -1,0 +1,153 @@
+"""Forking ranks safely: whether this process may, what a child must do first, and how it is ended."""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from shardtune.workers.launch import Program
+from shardtune.workers.rank.process import parent_death, store
+from shardtune.workers.rank.programs import PROGRAMS
+from shardtune.workers.rank.rank_context import device_kind
+
+_PROBE_PATIENCE_S = 60.0
+_STORE_TIMEOUT_S = 20.0
+
+Found = dict[str, Any]
+"""As JSON."""
+
+
+class CannotFork(Exception):
+    """Forked ranks would not work here; the message says why."""
+
+
+def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> Found:
+    """What a forked child finds by `look`; then it uses torch, CUDA included where there is some.
+
+    Raises:
+        CannotFork: it could not, or threads run that it would lack.
+    """
+    threads = len(list(Path("/proc/self/task").iterdir()))
+    if threads != 1:
+        raise CannotFork(f"an import started threads ({threads - 1})")
+    host = os.getpid()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _exit_with(lambda: _look(host, look, write))
+    os.close(write)
+    said = _until_its_end(read, patience_s)
+    if said is None:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if said is None:
+        raise CannotFork(f"a forked child that uses torch hung for {patience_s:.0f} s")
+    if code != 0:
+        raise CannotFork(f"a forked child could not use torch (exit code {code})")
+    found: Found = json.loads(said)
+    return found
+
+
+def _look(host: int, look: Callable[[], Found], output: int) -> int:
+    parent_death.tie_to_parent(host)
+    found = look()
+    ones = torch.ones(512, 512, device=device_kind())
+    works = float((ones @ ones).sum()) == 512.0**3
+    # Last: its end is taken for ours.
+    with open(output, "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    return 0 if works else 1
+
+
+def _until_its_end(output: int, patience_s: float) -> bytes | None:
+    """What a child writes until it closes that or ends; None where it takes too long."""
+    said, deadline = b"", time.monotonic() + patience_s
+    with open(output, "rb", buffering=0) as file:
+        while select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = file.read(65536)
+            if not part:
+                return said
+            said += part
+    return None
+
+
+def become_rank(folder: Path, program: Program, environment: dict[str, str], host: int) -> NoReturn:
+    """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
+
+    def run() -> int:
+        _leave_host(host, folder / f"rank_{environment['RANK']}.log")
+        os.environ.update(environment)
+        return PROGRAMS[program](folder)
+
+    _exit_with(run)
+
+
+def _leave_host(host: int, log_path: Path) -> None:
+    parent_death.tie_to_parent(host)
+    os.setpgid(0, 0)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def fork_store(folder: Path, ports: range) -> tuple[int, str]:
+    """A child in which ranks meet: its pid and its port, or in words why there is none."""
+    host = os.getpid()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+
+        def run() -> int:
+            _leave_host(host, folder / "store.log")
+            try:
+                store.serve(folder, ports, lambda port: os.write(write, str(port).encode()))
+            except store.PortsTaken as error:
+                os.write(write, str(error).encode())
+            return 1
+
+        _exit_with(run)
+    os.close(write)
+    lead_group(pid)
+    said = os.read(read, 1000).decode() if select.select([read], [], [], _STORE_TIMEOUT_S)[0] else ""
+    os.close(read)
+    return pid, said or f"the store did not start; see {folder / 'store.log'}"
+
+
+def _exit_with(function: Callable[[], int]) -> NoReturn:
+    """Leave a forked child without running exit handlers that belong to the host."""
+    code = 1
+    try:
+        code = function()
+    except BaseException:  # noqa: BLE001 -- nobody above is left to report it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def lead_group(pid: int) -> None:
+    """The child does it too; whoever comes first, a kill right after the fork finds the group."""
+    try:
+        os.setpgid(pid, pid)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a rank and whatever it has started."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

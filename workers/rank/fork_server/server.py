@@ -1,0 +1,227 @@
+"""The fork server: imports torch, deepspeed and transformers once and forks the ranks of each trial.
+
+A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
+itself touches no device and starts no thread. `python -m shardtune.workers.rank.fork_server.server [RANKS]` speaks JSON lines:
+see `Host`.
+"""
+
+import contextlib
+import fcntl
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cpuinfo  # type: ignore[import-untyped]
+import transformers
+
+from shardtune.api_schemas.trials.leases import Task
+from shardtune.workers.launch import Launch
+from shardtune.workers.rank import inventory, trial_dir
+from shardtune.workers.rank.fork_server import forking
+from shardtune.workers.rank.process import cpu_adam, deadline, parent_death
+
+_DEADLINE_POLL_S = 0.5
+
+LATE_IMPORTS = (
+    "cpuinfo",
+    "deepspeed.module_inject.auto_ep_comm",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "functorch.compile",
+    "torch.profiler._cupti_monitor",
+)
+"""What a rank would import in mid-trial, at 0.6 s in all; names that a version lacks are skipped."""
+
+
+class Host:
+    """Reads orders from one descriptor and writes events to another.
+
+    Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts are to meet here; `{"launch": dir, "as": a
+    Launch}`; `{"kill": dir}`. End of input kills everything and ends the host.
+    Events: `ready` once, with what `workers.rank.inventory` says, or why no rank can be forked; `store` with its port, and
+    `closed` when it has ended; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
+    `rejected` with a reason, for what cannot be. One launch at a time.
+    """
+
+    def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:
+        """`ranks`: among so many, one's speed is looked at; None: no speed is."""
+        self._orders = orders
+        self._events = events
+        self._most = ranks
+        self._unread = b""
+        self._folder: str | None = None
+        self._ranks: dict[int, int] = {}
+        """Rank by pid, of the launch in progress."""
+        self._store: int | None = None
+        """Pid of the process in which its ranks meet, where that is here."""
+
+    def run(self) -> None:
+        """Serve until the input ends."""
+        wakeup_read, wakeup_write = os.pipe()
+        for descriptor in (wakeup_read, wakeup_write):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wakeup_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for name in LATE_IMPORTS:
+            _import_if_there(name)
+        self._tell(
+            {
+                "event": "ready",
+                **self._looked(),
+                "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
+                "operators_built": cpu_adam.is_built(),
+            }
+        )
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._orders, selectors.EVENT_READ)
+            selector.register(wakeup_read, selectors.EVENT_READ)
+            open_ = True
+            while open_:
+                for key, _ in selector.select(timeout=None if self._folder is None else _DEADLINE_POLL_S):
+                    if key.fd == wakeup_read:
+                        os.read(wakeup_read, 4096)
+                    else:
+                        open_ = self._read_orders()
+                self._reap()
+                # An agent that is stopped, and a rank that is: neither can keep the lease's promise, so we do.
+                if self._folder is not None and deadline.has_passed(Path(self._folder)):
+                    self._kill_all()
+        self._kill_all()
+
+    def _looked(self) -> dict[str, Any]:
+        try:
+            return {"libraries": forking.probe(lambda: inventory.describe(self._most)), "unsafe": None}
+        except forking.CannotFork as error:
+            return {"libraries": None, "unsafe": str(error)}
+
+    def _read_orders(self) -> bool:
+        """Carry out the complete lines that have arrived; False at the end of input."""
+        chunk = os.read(self._orders, 65536)
+        *lines, self._unread = (self._unread + chunk).split(b"\n")
+        for line in filter(None, lines):
+            order = json.loads(line)
+            if "store" in order:
+                self._open_store(order["store"], range(*order["ports"]))
+            elif "launch" in order:
+                self._launch(order["launch"], Launch.model_validate(order["as"]))
+            elif order.get("kill") == self._folder:
+                self._kill_all()
+        return bool(chunk)
+
+    def _is_free(self, folder: str) -> bool:
+        """Rejects where another launch is in progress; what was just killed may not have been noticed yet."""
+        self._reap()
+        if self._folder in (None, folder) and not self._ranks:
+            return True
+        self._tell({"event": "rejected", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
+        return False
+
+    def _open_store(self, folder: str, ports: range) -> None:
+        if not self._is_free(folder):
+            return
+        pid, said = forking.fork_store(Path(folder), ports)
+        if said.isdecimal():
+            self._folder, self._store = folder, pid
+            self._tell({"event": "store", "dir": folder, "port": int(said)})
+        else:
+            forking.kill_group(pid)
+            self._tell({"event": "rejected", "dir": folder, "reason": said})
+
+    def _launch(self, folder: str, launch: Launch) -> None:
+        if not self._is_free(folder):
+            return
+        if launch.program == "trial":
+            try:
+                task = trial_dir.read_task(Path(folder))
+            except (OSError, ValueError) as error:
+                self._tell({"event": "rejected", "dir": folder, "reason": str(error)})
+                return
+            preload(task)
+            if cpu_adam.needed(task):
+                cpuinfo.get_cpu_info()
+        self._folder = folder
+        self._fork_ranks(folder, launch)
+
+    def _fork_ranks(self, folder: str, launch: Launch) -> None:
+        (Path(folder) / "store").unlink(missing_ok=True)
+        host = os.getpid()
+        # What the children share is never written to, so that its pages stay shared.
+        gc.collect()
+        gc.freeze()
+        for local_rank in range(launch.ranks):
+            pid = os.fork()
+            if pid == 0:
+                forking.become_rank(Path(folder), launch.program, launch.variables(local_rank), host)
+            forking.lead_group(pid)
+            self._ranks[pid] = launch.first_rank + local_rank
+        self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
+
+    def _reap(self) -> None:
+        for pid, code in _ended_children():
+            if pid == self._store:
+                self._store = None
+                self._tell({"event": "closed", "dir": self._folder})
+            # As process 1 of a namespace we also inherit what ranks leave behind.
+            if pid in self._ranks:
+                # A rank may have left children of its own, such as compiler processes.
+                forking.kill_group(pid)
+                self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
+        if not self._ranks and self._store is None:
+            self._folder = None
+
+    def _kill_all(self) -> None:
+        for pid in (*self._ranks, *([] if self._store is None else [self._store])):
+            forking.kill_group(pid)
+
+    def _tell(self, event: dict[str, Any]) -> None:
+        os.write(self._events, json.dumps(event).encode() + b"\n")
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """(pid, exit code) of every child that has ended."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
+
+
+def preload(task: Task) -> None:
+    """Import the architecture's module before the fork, as the rank would for every trial."""
+    names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
+    if task.model.model_type is not None and task.model.model_type in names:
+        package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
+        _import_if_there(f"transformers.models.{package}.modeling_{package}")
+
+
+def _import_if_there(name: str) -> None:
+    """Whatever an import raises is the ranks' to meet and to report: the host outlives it."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError:
+        return
+    except Exception:  # noqa: BLE001 -- other people's code
+        traceback.print_exc()
+
+
+def serve(ranks: int | None = None) -> None:
+    """Run a host on this process's standard input and output; `ranks` as in `Host`."""
+    parent_death.tie_to_parent()
+    events = os.dup(1)
+    fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+    # Libraries print; only events may reach the agent.
+    os.dup2(2, 1)
+    Host(orders=0, events=events, ranks=ranks).run()
+
+
+if __name__ == "__main__":
+    serve(*map(int, sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""What a model is made of, from the meta device: parameters, blocks, and FLOPs of a forward pass."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from shardtune.api_schemas.training.models import BlockSummary, ModelSpec, ModelSummary
+from shardtune.api_schemas.training.workload import Workload
+from shardtune.workers.blocks.prepare import repeated_blocks
+from shardtune.workers.rank.model import build as models
+from shardtune.workers.rank.model import experts, moe, shared_heads, stage_plan, tensor_plan
+from shardtune.workers.rank.training import step
+
+
+def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
+    """Build the model without memory for weights and describe it.
+
+    Raises:
+        ValueError: no causal language model of that type.
+        OwnStepError: the entry point's code is missing or fails.
+    """
+    if spec.entry_point is not None:
+        return of_model(step.of(spec, workload).build_model())
+    # Eager attention and batched experts are plain matrix products, which the counter sees and the meta device runs.
+    counts = {"attention": "eager"}
+    model = models.build(spec, workload.model_copy(update=counts), experts=shared_heads.on_meta(spec)).to("meta")
+    model_summary, pairs = of_model(model), moe.expert_modules(model)
+    text = getattr(model, "config").get_text_config()  # noqa: B009 -- nn.Module's attributes are untyped
+    facts = {
+        "active_parameters": _active_parameters(model, pairs),
+        "moe_class": type(pairs[0][0]).__name__ if pairs else None,
+        "hidden_size": int(getattr(text, "hidden_size", 0)),
+        "vocab_size": int(getattr(text, "vocab_size", 0)),
+        "max_positions": getattr(text, "max_position_embeddings", None),
+        "attention": "eager" if models.attention_of(model.config, workload) != workload.attention else None,
+    }
+    facts |= tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
+    facts |= experts.sizes_of(model)._asdict()
+    facts |= _counted(model, model_summary, workload.sequence_length, text)
+    # Last: it takes the model's attention away.
+    shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
+    return model_summary.model_copy(update=facts | shared._asdict())
+
+
+def _counted(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
+    """FLOPs, as far as the meta device can run the model: some ask for the value of a tensor, which has none there."""
+    try:
+        flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
+        least, _ = _forward_flops(model, [], _attended(length, getattr(text, "sliding_window", None)))
+    except (RuntimeError, TypeError, ValueError, AttributeError, ImportError) as error:
+        # Their trials may run all the same; they fail by themselves if not.
+        why = " ".join(str(error).split())[:500]
+        return {"note": f"nothing is predicted for this model: its FLOPs could not be counted ({why})"}
+    blocks = [
+        block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in model_summary.blocks
+    ]
+    return {"blocks": tuple(blocks), "forward_flops_per_token": flops, "least_flops_per_token": least}
+
+
+def of_model(model: nn.Module) -> ModelSummary:
+    """What any module shows without being run."""
+    blocks = repeated_blocks(model)
+    parameters = list(model.parameters())
+    total = sum(p.numel() for p in parameters)
+    return ModelSummary(
+        parameters=total,
+        trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
+        active_parameters=total,
+        blocks=tuple(_block(name, block) for name, block in blocks),
+        block_class=type(blocks[0][1] if blocks else model).__name__,
+        forward_flops_per_token=None,
+        hidden_size=0,
+        vocab_size=0,
+        max_positions=None,
+    )
+
+
+def _block(name: str, block: nn.Module) -> BlockSummary:
+    sizes = [p.numel() for p in block.parameters()]
+    return BlockSummary(
+        name=name, parameters=sum(sizes), largest_parameter=max(sizes, default=0), forward_flops_per_token=None
+    )
+
+
+def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]]) -> int:
+    total = sum(p.numel() for p in model.parameters())
+    counts = moe.expert_counts(getattr(model, "config"))  # noqa: B009
+    if counts is None:
+        return total
+    count, active = counts
+    in_experts = sum(p.numel() for _, experts in pairs for p in experts.parameters())
+    return total - in_experts * (count - active) // count
+
+
+def _attended(length: int, window: int | None) -> int:
+    """Tokens that one of a sequence looks at on average at most, by a mask: half of them, or the window where that is less.
+
+    What attention costs grows with them alone, so a sequence as long costs a token without a mask what this one does with it.
+    """
+    return max(1, min(length // 2, window or length))
+
+
+def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[float, dict[str, float]]:
+    """FLOPs per token of the whole model and of each block, for one sample of that length."""
+    tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
+    # Without a mask, transformers looks into the position ids for packed samples, and here they hold no values.
+    mask = torch.ones(1, length, dtype=torch.bool, device="meta")
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter:
+        model(input_ids=tokens, attention_mask=mask, use_cache=False)
+    counts: dict[str, dict[Any, int]] = counter.get_flop_counts()
+    prefix = f"{type(model).__name__}."
+    per_block = {name: sum(counts.get(prefix + name, {}).values()) / length for name in blocks}
+    return counter.get_total_flops() / length, per_block

@@ -1,1 +1,0 @@
-"""The warm host, which imports once and forks ranks. Leaves what a rank does to `workers.rank.main`."""

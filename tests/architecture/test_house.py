@@ -1,7 +1,6 @@
-"""Rooms one can find and one word per idea: sizes of folders, names of classes, words that were given up. Part of `make check`."""
+"""Rooms one can find: sizes of folders, docstrings, names of classes. Part of `make check`."""
 
 import ast
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,32 +9,6 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("api_schemas", "db", "traces", "tuner", "workers", "service", "shardtune")
 MOST_FILES = 20
 ONE_NOUN_A_FILE = "api_schemas"
-HISTORY = (
-    "db/migrations/versions/",
-    "CHANGELOG.md",
-    "docs/glossary.md",
-    "docs/measurements/",
-    "tests/architecture/test_house.py",
-)
-"""Where old words stand for what they were: released revisions, records, and the list itself."""
-RETIRED = {
-    r"errands?|Errands?": "system study",
-    r"askers?|Askers?": "PlannerCache, ask_lock",
-    r"crown(ing|ed|s)?": "winner",
-    r"[Ee]ras?|\w*_eras?": "fingerprint period",
-    r"study_keys?": "case_key (study_id names a study)",
-    r"shape_key": "case_key_without_fingerprint",
-    r"match_round": "promotion_round",
-    r"BestRow": "ServedCaseRow",
-    r"Seats|seats": "StreamLimits",
-    r"(work_)?board|Board": "WorkSignal",
-    r"event_feed|Feed": "EventSignal",
-    r"DeadEnd": "NoLegalValue",
-    r"tether(ed)?": "a process that dies with its parent (parent_death)",
-    r"see_through": "run_to_end",
-    r"second_life": "resume phase",
-    r"StudyView": "StudySnapshot",
-}
 
 
 def _modules() -> Iterator[Path]:
@@ -93,27 +66,3 @@ def test_a_class_name_means_one_thing() -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
-
-
-def _texts() -> Iterator[tuple[str, str]]:
-    for pattern in ("docs/**/*.md", "README.md", "service/pages/**/*.html", "tests/**/*.py", "benchmarks/**/*.py"):
-        for path in sorted(ROOT.glob(pattern)):
-            yield str(path.relative_to(ROOT)), path.read_text()
-    for path in _modules():
-        yield str(path.relative_to(ROOT)), path.read_text()
-
-
-def test_words_that_were_given_up_are_not_used() -> None:
-    found = [
-        f"{name}: {match[0]} (say: {instead})"
-        for name, text in _texts()
-        if not name.startswith(HISTORY) and name != "tests/unit/db/test_populated.py"
-        for word, instead in RETIRED.items()
-        if (match := re.search(rf"\b(?:{word})\b", text))
-    ]
-    assert found == []
-
-
-def test_a_retired_word_would_be_found() -> None:
-    for word, example in {r"errands?|Errands?": "the errand", r"[Ee]ras?|\w*_eras?": "def _eras"}.items():
-        assert word in RETIRED and re.search(rf"\b(?:{word})\b", example)

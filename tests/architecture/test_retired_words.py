@@ -1,0 +1,58 @@
+"""One word per idea: words that were given up are in no code, page or document."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.retired_words import RETIRED, RetiredWord
+
+ROOT = Path(__file__).parents[2]
+TEXTS = (
+    *("README.md", "docs/**/*.md", "deploy/**/*.md"),
+    *(f"{folder}/**/*.py" for folder in ("tests", "benchmarks", "api_schemas", "db", "traces", "tuner", "workers")),
+    *("service/**/*.py", "service/**/*.html", "shardtune/*.py"),
+)
+HISTORY = (
+    "db/migrations/versions/",
+    "docs/glossary.md",
+    "docs/measurements/",
+    "tests/architecture/retired_words.py",
+    "tests/unit/db/test_populated.py",
+)
+"""Where old words stand for what they were: revisions, records, and the list itself."""
+
+
+def _texts() -> Iterator[tuple[str, str]]:
+    for pattern in TEXTS:
+        for path in sorted(ROOT.glob(pattern)):
+            name = str(path.relative_to(ROOT))
+            if not name.startswith(HISTORY):
+                yield name, path.read_text()
+
+
+def _expression(word: RetiredWord) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{word.pattern})\b")
+
+
+def _uses(word: RetiredWord, texts: list[tuple[str, str]]) -> Iterator[str]:
+    expression = _expression(word)
+    for name, text in texts:
+        if not (word.code_only and name.endswith(".md")):
+            for match in expression.finditer(text):
+                line = text.count("\n", 0, match.start()) + 1
+                yield f"{name}:{line} {match[0]} (say: {word.instead})"
+
+
+def test_retired_words_are_not_used() -> None:
+    texts = list(_texts())
+    uses = [use for word in RETIRED for use in _uses(word, texts)]
+    assert not uses, "\n".join(uses)
+
+
+@pytest.mark.parametrize("word", RETIRED, ids=lambda word: word.example)
+def test_a_retired_word_is_told_from_its_legal_uses(word: RetiredWord) -> None:
+    expression = _expression(word)
+    assert expression.search(word.example)
+    assert [text for text in word.legal if expression.search(text)] == []

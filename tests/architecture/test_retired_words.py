@@ -40,6 +40,8 @@ def _uses(word: RetiredWord, texts: list[tuple[str, str]]) -> Iterator[str]:
     expression = _expression(word)
     for name, text in texts:
         if not (word.code_only and name.endswith(".md")):
+            if any(expression.search(part.removesuffix(".py")) for part in Path(name).parts):
+                yield f"{name} is named by it (say: {word.instead})"
             for match in expression.finditer(text):
                 line = text.count("\n", 0, match.start()) + 1
                 yield f"{name}:{line} {match[0]} (say: {word.instead})"

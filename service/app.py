@@ -44,13 +44,13 @@ from shardtune.service.routes import (
 from shardtune.service.routes import events as event_routes
 from shardtune.service.schedules import retuning_loop
 from shardtune.service.settings import Settings
-from shardtune.service.studies import event_stream, waiting
+from shardtune.service.studies import event_stream, wait_for_worker
 from shardtune.service.webhooks import deliveries
 
 _LOOPS = (
     clock.keep_reading,
     expiry.keep_sweeping,
-    waiting.keep_beginning,
+    wait_for_worker.keep_beginning,
     event_stream.keep_polling,
     long_poll.keep_looking,
     deliveries.keep_delivering,

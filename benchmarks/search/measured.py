@@ -16,7 +16,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import ComparedRun
-from shardtune.tuner.search.guided.pool import Pool
+from shardtune.tuner.search.guided_sampler.pool import Pool
 
 
 @dataclass(frozen=True)

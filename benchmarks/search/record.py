@@ -27,7 +27,7 @@ from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.study_file import read_json_object, study_spec
-from shardtune.tuner.search.guided.pool import evenly
+from shardtune.tuner.search.guided_sampler.pool import evenly
 from shardtune.tuner.search.seeds import documented_defaults
 from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.verdict import disturbance

@@ -23,7 +23,7 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies
-from shardtune.service.retuning.case_selection import covers
+from shardtune.service.retuning.target_selection import covers
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness import drift
 

@@ -24,7 +24,7 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.tuner.prediction.calibration import Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, learn
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.search.guided.pool import Pool
+from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.space import Space
 
 Kept = TypeVar("Kept")

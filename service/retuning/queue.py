@@ -23,8 +23,8 @@ from shardtune.service.http.errors import ApiError
 from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
-from shardtune.service.retuning.case_selection import covers
 from shardtune.service.retuning.records import finish
+from shardtune.service.retuning.target_selection import covers
 
 log = logging.getLogger(__name__)
 

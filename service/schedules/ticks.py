@@ -20,7 +20,7 @@ from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.canaries import send
 from shardtune.service.process.background import count_done
 from shardtune.service.process.context import Context
-from shardtune.service.retuning import case_selection, queue
+from shardtune.service.retuning import queue, target_selection
 from shardtune.service.schedules import catch_up, cron
 from shardtune.service.schedules.catch_up import Due
 
@@ -124,7 +124,7 @@ def _add(session: Session, row: ScheduleRow, due: Due, kind: TickKind, now: date
 def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause) -> None:
     """Do what a tick is for: ask for retunes, or, of a drift schedule that no person runs, send canaries."""
     spec = row.spec
-    keys = case_selection.selected(context, session, row.project_id, spec.cases)
+    keys = target_selection.selected(context, session, row.project_id, spec.cases)
     tick.cases = len(keys)
     tick.state, tick.reason = (
         (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches its cases")

@@ -10,7 +10,7 @@ from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
-from shardtune.service.studies import waiting
+from shardtune.service.studies import wait_for_worker
 from shardtune.service.workers import compatibility, registry
 
 
@@ -45,5 +45,5 @@ def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
         running=len(rows) - len(queue),
         live_workers=len(able),
         waiting_since=min((row.created_at for row in queue), default=None),
-        until=min(map(waiting.deadline, queue), default=None),
+        until=min(map(wait_for_worker.deadline, queue), default=None),
     )

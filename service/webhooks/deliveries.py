@@ -18,7 +18,7 @@ from shardtune.db.queries import webhooks
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import secrets
-from shardtune.service.webhooks.sending import Message, ReceiverAnswer, reach_of, send
+from shardtune.service.webhooks.send import Message, ReceiverAnswer, reach_of, send
 
 log = logging.getLogger(__name__)
 

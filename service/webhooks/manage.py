@@ -21,7 +21,7 @@ from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.http.idempotent_requests import ALWAYS, Once
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import addresses, secrets
-from shardtune.service.webhooks.sending import Message, reach_of, send
+from shardtune.service.webhooks.send import Message, reach_of, send
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig, sharing
+from shardtune.api_schemas.strategies import TrialConfig, sample_groups
 from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.tuner.search.space.backends.record import SearchedBackend
@@ -69,7 +69,7 @@ class _Draw:
         """The same but for one value, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
-            sharing.check(alone, self._domains.cluster, self._domains.workload)
+            sample_groups.check(alone, self._domains.cluster, self._domains.workload)
             steps = alone.accumulation(self._domains.workload.global_batch, self._domains.cluster.world_size)
             alone.strategy.check_cluster(self._domains.cluster, self._domains.workload.precision, steps)
         except ValueError:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from pydantic import JsonValue, ValidationError
 
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel, sharing, tensor_parallel
+from shardtune.api_schemas.strategies import TrialConfig, pipeline_parallel, sample_groups, tensor_parallel
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.baseline import accelerate, auto, deepspeed, training_arguments
@@ -104,13 +104,13 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
     try:
-        sharing.check(config, cluster, workload, model)
+        sample_groups.check(config, cluster, workload, model)
         if model is not None and (known := model_shape.told_by(model.trained_config)) is not None:
             strategy = config.strategy
             split = strategy.model_parallel // strategy.stages
             tensor_parallel.check_widths(split, config.context_parallel, *known.tensor)
             pipeline_parallel.check_blocks(strategy.stages, *known.pipeline, strategy.virtual_stages)
-            sharing.check_experts(config, *known.divisible_experts)
+            sample_groups.check_experts(config, *known.divisible_experts)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None
     try:

@@ -6,9 +6,9 @@ from shardtune.api_schemas.strategies.base import checkpointing_words
 from shardtune.tuner.export import environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import in_docstring
-from shardtune.tuner.export.rendered import Rendered, comment, differences, pretty
 from shardtune.tuner.export.source import ExportSource, reject_axes
 from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences, pretty
 
 RELEASE = "lightning 2.6"
 

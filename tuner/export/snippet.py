@@ -1,9 +1,9 @@
 """`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
 
 from shardtune.tuner.export import context, experts, pipeline, tensor
+from shardtune.tuner.export.backends.common import prepare_blocks
 from shardtune.tuner.export.backends.record import SnippetParts
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
-from shardtune.tuner.export.backends.shared import prepare_blocks
 from shardtune.tuner.export.environment import command_prefix
 from shardtune.tuner.export.launch import torchrun_options
 from shardtune.tuner.export.quoting import in_docstring, literal, remark

@@ -5,9 +5,9 @@ from typing import Any
 from shardtune.tuner.export import context, environment
 from shardtune.tuner.export.backends.registry import BACKENDS, Backends
 from shardtune.tuner.export.quoting import remark, toml_string
-from shardtune.tuner.export.rendered import Rendered, comment, differences
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill
+from shardtune.tuner.export.trial_rendering import Rendered, comment, differences
 
 RELEASE = "torchtitan 0.2.2"
 

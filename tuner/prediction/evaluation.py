@@ -16,7 +16,7 @@ from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Network, Rates, cluster_network, rates_of
 from shardtune.tuner.prediction.throughput import StepTable, step_times
-from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from shardtune.tuner.prediction.throughput.measured_rates import fallback_network, measured_network, measured_rates
 
 
 @dataclass(frozen=True)

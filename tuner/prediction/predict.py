@@ -12,7 +12,13 @@ from numpy.typing import NDArray
 
 from shardtune.api_schemas.base import DTYPE_BYTES, GIB
 from shardtune.api_schemas.machines.hardware import Cluster, MeasuredHardware
-from shardtune.api_schemas.strategies import TrialConfig, context_parallel, pipeline_parallel, sharing, tensor_parallel
+from shardtune.api_schemas.strategies import (
+    TrialConfig,
+    context_parallel,
+    pipeline_parallel,
+    sample_groups,
+    tensor_parallel,
+)
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.predictions import (
@@ -65,12 +71,12 @@ def predict(
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
     """
     config.strategy.check_ranks(cluster.world_size)
-    sharing.check(config, cluster, workload)
+    sample_groups.check(config, cluster, workload)
     stages = config.strategy.stages
     tensor_parallel.check_widths(config.strategy.model_parallel // stages, config.context_parallel, *shape.tensor)
     pipeline_parallel.check_blocks(stages, *shape.pipeline, config.strategy.virtual_stages)
     context_parallel.check_heads(config.context_parallel, *shape.context)
-    sharing.check_experts(config, *shape.divisible_experts)
+    sample_groups.check_experts(config, *shape.divisible_experts)
     calibrations: dict[str, Any] = {"memory_calibration": memory_calibration, "speed_calibration": speed_calibration}
     calibrations["measured"] = measured
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)

@@ -22,7 +22,7 @@ from shardtune.tuner.prediction import configs, learning, predict, prediction_re
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, PARTS, Calibrations
 from shardtune.tuner.prediction.prediction_request import AskedPrediction
 from shardtune.tuner.search import space as spaces
-from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, neighbours
+from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, neighbours
 from shardtune.tuner.search.space import Space, choices
 from shardtune.tuner.search.space.backends.registry import BACKENDS, KNOBS
 from shardtune.tuner.search.space.define_by_run import Question

@@ -1,7 +1,7 @@
 """Makes a training loop of the user's own a trial, and the same script a training with what was found:
 `trial = adapter.configuration(…)`, `trial.prepare(model)`, `trial.report(loss)`.
 
-Importing it has no effect. What measures lives in `workers.rank.training.scripted`, which starts the script and hands the
+Importing it has no effect. What measures lives in `workers.rank.training.user_script`, which starts the script and hands the
 trial in here; nothing here imports it. What a script gets outside of a trial is in `production`.
 """
 
@@ -72,7 +72,7 @@ def trial() -> ScriptTrial:
 
 
 def hand_in(current: ScriptTrial) -> None:
-    """For `workers.rank.training.scripted`: what `trial()` returns in this process."""
+    """For `workers.rank.training.user_script`: what `trial()` returns in this process."""
     global _current
     _current = current
     os.environ[RANK_PID] = str(os.getpid())

@@ -10,7 +10,7 @@ from typing import Any
 
 import pynvml
 
-from shardtune.workers.machine import unsupported
+from shardtune.workers.machine import unsupported_hardware
 from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
@@ -48,7 +48,11 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         if error.value in _NO_GPU:
-            return {"driver": None, "devices": [], "rejection": unsupported.machine(setting, f"NVML says: {error}")}
+            return {
+                "driver": None,
+                "devices": [],
+                "rejection": unsupported_hardware.machine(setting, f"NVML says: {error}"),
+            }
         raise
     handles = _permitted(nvml)
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
@@ -58,7 +62,9 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
         "driver": nvml.nvmlSystemGetDriverVersion(),
         "devices": [_device(handles[index], uuids[index], nvml) | {"index": index} for index in chosen],
         "links": links([handles[index] for index in chosen], nvml),
-        "rejection": unsupported.setting(setting, len(handles)) if not chosen else unsupported.slices(sliced),
+        "rejection": unsupported_hardware.setting(setting, len(handles))
+        if not chosen
+        else unsupported_hardware.slices(sliced),
     }
 
 

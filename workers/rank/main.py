@@ -10,7 +10,7 @@ from pathlib import Path
 import torch.distributed as dist
 from torch import nn
 
-from shardtune.api_schemas.strategies import sharing
+from shardtune.api_schemas.strategies import sample_groups
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.clock import now_s
@@ -23,7 +23,7 @@ from shardtune.workers.rank.model import context
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
 from shardtune.workers.rank.rank_context import MakeDevice, Place
 from shardtune.workers.rank.strategies.base import Setting, Trainer
-from shardtune.workers.rank.training import model_summary, resume_check, scripted, trace, wrap
+from shardtune.workers.rank.training import model_summary, resume_check, trace, user_script, wrap
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training.loop import Loop, run_all
 from shardtune.workers.rank.versions import library_versions
@@ -63,7 +63,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: Mak
 def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
     """Find out what the model is made of; raises whatever goes wrong."""
     if task.model.script is not None:
-        scripted.run_profile(task, folder)
+        user_script.run_profile(task, folder)
     else:
         trial_dir.write_model_summary(folder, model_summary.of(task.model, task.workload))
 
@@ -159,11 +159,11 @@ class RankAttempt:
         """The same with the user's script in place of build, wrap and train."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
-        sharing.check(task.config, task.cluster, task.workload, task.model)
+        sample_groups.check(task.config, task.cluster, task.workload, task.model)
         pace_s = speed_check.seconds(place)
-        recorder = scripted.ScriptRecorder(task, place, self._folder, self._progress)
+        recorder = user_script.ScriptRecorder(task, place, self._folder, self._progress)
         self.phase = "training"
-        scripted.run_trial(recorder, task, place, self._folder)
+        user_script.run_trial(recorder, task, place, self._folder)
         self._progress.write(Progress(phase="finishing", step=recorder.reports))
         report = _report(place, recorder.loop, recorder.meter, wrap_time=None)
         return report.model_copy(update={"pace_s": pace_s})

@@ -16,7 +16,7 @@ from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
-from shardtune.service.pages.views import best, recommended, words
+from shardtune.service.pages.views import best, recommendation, words
 from shardtune.service.pages.views import study as views
 from shardtune.service.process.context import InContext
 from shardtune.service.recommendations import decisions
@@ -110,7 +110,7 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
         raise NotFound("unknown_action", f"A recommendation can be {', '.join(UserDecision)}, not {action!r}.")
     with context.db.read() as session:
         row = rules.must_exist(context, session, study_id)
-        found = recommended.of_study(session, study_id)
+        found = recommendation.of_study(session, study_id)
     if found is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
     request = DecisionRequest(recommendation_id=found.recommendation_id)

@@ -7,8 +7,8 @@ from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
 from shardtune.service.pages.page_access import may
 from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.views.diagnosis.page import why_page
 from shardtune.service.pages.views.trial import trial_page
-from shardtune.service.pages.views.why.page import why_page
 from shardtune.service.process.context import InContext
 from shardtune.service.routes.diagnoses import attached_trace
 from shardtune.service.studies import diagnoses

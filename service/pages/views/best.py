@@ -16,7 +16,7 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.views import freshness, purpose, words
 from shardtune.service.pages.views.freshness import StudyFreshness
 from shardtune.service.pages.views.purpose import Purpose
-from shardtune.service.pages.views.recommended import Recommended, of_studies
+from shardtune.service.pages.views.recommendation import Recommended, of_studies
 from shardtune.service.studies import views as shown
 from shardtune.service.wording import cluster_words, time_left
 from shardtune.service.wording.time_left import RunsMade

@@ -19,11 +19,11 @@ from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
 from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
 from shardtune.service.pages.views import best, freshness, purpose, target_speed, words
-from shardtune.service.pages.views.expected import Expected, expected
+from shardtune.service.pages.views.expected_speed import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
-from shardtune.service.pages.views.predicted import Predicted, predicted
+from shardtune.service.pages.views.prediction_accuracy import Predicted, predicted
 from shardtune.service.pages.views.purpose import Purpose
-from shardtune.service.pages.views.recommended import Recommended, of_study
+from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.studies import insights
 from shardtune.service.wording import cluster_words, disambiguate, study_words, time_left
 from shardtune.service.wording.trust import Trust, trust

@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.retuning.canaries import CanaryVerdict
-from shardtune.db.queries import canaries, recommended
+from shardtune.db.queries import canaries, study_recommendations
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.service.pages.charts.over_time import SpeedThen, over_time
@@ -26,11 +26,11 @@ _FOUND = {
 
 def chart(session: Session, study_id: str) -> Plot | None:
     """Of the case that a study is about, under whatever hardware and software it was measured; None before there are two."""
-    row = recommended.newest_of_study(session, study_id)
+    row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
-    keys = recommended.keys_of_case(session, row.project_id, row.target_key)
-    found = [_answer(one) for one in recommended.of_case(session, row.project_id, keys, _MOST)]
+    keys = study_recommendations.keys_of_case(session, row.project_id, row.target_key)
+    found = [_answer(one) for one in study_recommendations.of_case(session, row.project_id, keys, _MOST)]
     found += _canaries(canaries.measured(session, row.project_id, keys, _MOST))
     return over_time(sorted(found, key=lambda one: one.at))
 

@@ -21,7 +21,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import addresses, deliveries
-from shardtune.service.webhooks.sending import Message, Reach, public_tls, send
+from shardtune.service.webhooks.send import Message, Reach, public_tls, send
 from tests.support.receiver import Receiver, dead_receiver
 from tests.support.scenarios import bearer, create, make_key
 from tests.support.simulated_worker import SPEC, SimulatedWorker

@@ -49,7 +49,7 @@ def copied(row, **changes):
     return type(row)(**kept | changes)
 
 
-def case_like(session, known, index):
+def target_like(session, known, index):
     """Another case, as if the same search had been made for another sequence length; its key."""
     serving, study = known.serving, known.serving.study
     workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
@@ -84,7 +84,7 @@ def cases(context, key, count):
     """What is served and others like it, each used less than the one before; their keys in that order."""
     with context.db.write() as session:
         known = session.get(TuningTargetRow, ("default", key))
-        made = [key, *(case_like(session, known, index) for index in range(1, count))]
+        made = [key, *(target_like(session, known, index) for index in range(1, count))]
         uses = {name: (7 * index) % count for index, name in enumerate(made)}
         retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
     return sorted(made, key=lambda name: -uses[name])

@@ -1,11 +1,11 @@
 """DDP in each exported file."""
 
 from shardtune.api_schemas.strategies import DdpConfig
-from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
-from shardtune.tuner.export.rendered import keywords
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
+from shardtune.tuner.export.trial_rendering import keywords
 
 _TORCHTITAN_BUCKET_CAP_MB = 100
 """torchtitan 0.2.2, models/llama3/infra/parallelize.py, apply_ddp."""
@@ -19,14 +19,14 @@ def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
     return SnippetParts(
         trainer=_trainer(source, strategy),
         imports=tuple(imports),
-        standard=("contextlib",) if shared.uses_no_sync(source, strategy.grad_sync) else (),
-        constants=(shared.clipping(source),),
+        standard=("contextlib",) if common.uses_no_sync(source, strategy.grad_sync) else (),
+        constants=(common.clipping(source),),
         helpers=helpers,
     )
 
 
 def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
-    prepare = shared.prepare_blocks(source)
+    prepare = common.prepare_blocks(source)
     if source.casts_weights:
         prepare += [
             "for module in list(model.modules()):",
@@ -38,7 +38,7 @@ def _trainer(source: ExportSource, strategy: DdpConfig) -> str:
         prepare=indent(prepare, 8),
         device_ids="None" if source.on_cpu else "[device.index]",
         options=indent([f"{key}={value}," for key, value in strategy.to_ddp().items()], 12),
-        **shared.backward(source, strategy.grad_sync),
+        **common.backward(source, strategy.grad_sync),
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         set_to_none=not strategy.gradient_as_bucket_view,
     )
@@ -48,14 +48,14 @@ def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
     if source.casts_weights:
         lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
-    return AccelerateParts(in_code=tuple(lines), reduces_every=shared.reduces_every(source, strategy.grad_sync))
+    return AccelerateParts(in_code=tuple(lines), reduces_every=common.reduces_every(source, strategy.grad_sync))
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
     return ConsumerParts(
         done=strategy.model_copy(update={"gradient_as_bucket_view": False}),
-        besides=shared.autocast_differs(source, "Trainer"),
+        besides=common.autocast_differs(source, "Trainer"),
         code=by_hand if strategy.gradient_as_bucket_view else "",
     )
 
@@ -66,7 +66,7 @@ def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     )
     return ConsumerParts(
         done=done,
-        besides=shared.autocast_differs(source, "torchtitan"),
+        besides=common.autocast_differs(source, "torchtitan"),
         values={
             "data_parallel_replicate_degree": source.cluster.world_size,
             "data_parallel_shard_degree": 1,
@@ -80,7 +80,7 @@ def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     sync = "last" if source.accumulation > 1 else strategy.grad_sync
     return ConsumerParts(
         done=strategy.model_copy(update={"grad_sync": sync}),
-        besides=shared.autocast_differs(source, "Lightning"),
+        besides=common.autocast_differs(source, "Lightning"),
         values={
             "class": "DDPStrategy",
             "strategy": f"DDPStrategy({keywords(options)})",

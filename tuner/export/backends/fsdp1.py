@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
-from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
@@ -17,9 +17,9 @@ def _snippet(source: ExportSource, strategy: Fsdp1Config) -> SnippetParts:
     return SnippetParts(
         trainer=_trainer(source, strategy),
         imports=tuple(imports),
-        standard=("contextlib",) if shared.uses_no_sync(source, strategy.grad_sync) else (),
-        constants=(shared.clipping(source),),
-        helpers=shared.materialize(),
+        standard=("contextlib",) if common.uses_no_sync(source, strategy.grad_sync) else (),
+        constants=(common.clipping(source),),
+        helpers=common.materialize(),
         on_meta=True,
         needs_blocks=True,
     )
@@ -39,8 +39,8 @@ def _trainer(source: ExportSource, strategy: Fsdp1Config) -> str:
         reduce_dtype=torch_dtype(precision.reduce_dtype) if source.casts_weights else None,
         backward_prefetch=f"BackwardPrefetch.{prefetch}" if prefetch is not None else None,
         options=indent([f'"{key}": {value},' for key, value in strategy.to_fsdp1().items()], 12),
-        prepare=indent(shared.prepare_blocks(source), 8),
-        **shared.backward(source, strategy.grad_sync),
+        prepare=indent(common.prepare_blocks(source), 8),
+        **common.backward(source, strategy.grad_sync),
     )
 
 
@@ -53,17 +53,17 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
         )
     if not strategy.limit_all_gathers:
         lines.append("FullyShardedDataParallelPlugin(limit_all_gathers=False)")
-    precision, autocast = shared.accelerate_autocast(source)
+    precision, autocast = common.accelerate_autocast(source)
     lines += autocast
     if strategy.sharding_strategy in HYBRID and strategy.dp_shard != source.cluster.gpus_per_node:
         lines.append(
             f"groups of {strategy.dp_shard} ranks shard here, Accelerate shards within a node: see {source.shown_in}"
         )
-    section = strategy.to_accelerate(source.model_summary.block_class) | shared.fsdp_checkpointing(source)
+    section = strategy.to_accelerate(source.model_summary.block_class) | common.fsdp_checkpointing(source)
     return AccelerateParts(
         values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
         in_code=tuple(lines),
-        reduces_every=shared.reduces_every(source, strategy.grad_sync),
+        reduces_every=common.reduces_every(source, strategy.grad_sync),
         checkpoints=True,
         ignored_on_cpu="FSDP",
     )

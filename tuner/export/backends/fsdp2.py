@@ -4,12 +4,12 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.tuner.export import context, experts, pipeline, tensor
-from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
-from shardtune.tuner.export.rendered import keywords
 from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
+from shardtune.tuner.export.trial_rendering import keywords
 
 _SYNC = {
     "every": [],
@@ -36,10 +36,10 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
         imports=(
             *([_SHARED_MESH] if _reshards_to_groups(strategy) else []),
             "from torch.distributed.device_mesh import init_device_mesh",
-            shared.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
+            common.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
             *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.is_cut(source) else ()),
         ),
-        constants=(shared.clipping(source),),
+        constants=(common.clipping(source),),
         standard=(*experts.standard(source), *pipeline.standard(source)),
         on_meta=True,
         needs_blocks=True,
@@ -67,7 +67,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
         param_dtype=torch_dtype(precision.compute_dtype) if source.casts_weights else None,
         reduce_dtype=torch_dtype(precision.reduce_dtype) if source.casts_weights else None,
         offload_policy=f"CPUOffloadPolicy(pin_memory={strategy.pin_memory})" if offload else "OffloadPolicy()",
-        prepare=indent(shared.prepare_blocks(source), 8),
+        prepare=indent(common.prepare_blocks(source), 8),
         share_mesh=indent(_SHARE_MESH if _reshards_to_groups(strategy) else [], inner),
         units=units,
         prefetch=indent(_prefetch(strategy), inner),
@@ -108,7 +108,7 @@ def _mesh(strategy: Fsdp2Config) -> dict[str, str]:
 
 
 def _compute(source: ExportSource) -> list[str]:
-    lines = shared.forward_and_backward(source)
+    lines = common.forward_and_backward(source)
     if not tensor.is_split(source):
         return lines
     # Of logits that are split by vocabulary.
@@ -139,7 +139,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             "FullyShardedDataParallelPlugin(fsdp_version=2, mixed_precision_policy=MixedPrecisionPolicy("
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
         )
-    precision, autocast = shared.accelerate_autocast(source)
+    precision, autocast = common.accelerate_autocast(source)
     lines += [*autocast, *tensor.in_accelerates_script(source), *pipeline.in_accelerates_script(source)]
     lines += experts.in_accelerates_script(source)
     if pipeline.is_cut(source):
@@ -154,7 +154,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     values: dict[str, Any] = {
         "distributed_type": "FSDP",
         **precision,
-        "fsdp_config": strategy.to_accelerate(source.model_summary.block_class) | shared.fsdp_checkpointing(source),
+        "fsdp_config": strategy.to_accelerate(source.model_summary.block_class) | common.fsdp_checkpointing(source),
     }
     if strategy.dp_replicate > 1:
         values["parallelism_config"] = {
@@ -175,7 +175,7 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
             "see the snippet"
         )
     done = strategy.as_accelerate_runs_it(source.accumulation)
-    return ConsumerParts(done, (*lines, *shared.weights_differ(source, "Trainer"), *shared.ignored_on_cpu(source)))
+    return ConsumerParts(done, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source)))
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
@@ -190,7 +190,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
         done=done,
         besides=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
-            *shared.weights_differ(source, "torchtitan"),
+            *common.weights_differ(source, "torchtitan"),
             *tensor.besides_torchtitan(source),
             *pipeline.besides_torchtitan(source),
             *experts.besides_torchtitan(source),
@@ -216,7 +216,7 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     options = {"data_parallel_size": world, "tensor_parallel_size": 1}
     return ConsumerParts(
         done=Fsdp2Config.model_validate({**strategy.model_dump(), **changes}),
-        besides=shared.not_on_cpu(source, "Lightning"),
+        besides=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "ModelParallelStrategy",
             "strategy": f"ModelParallelStrategy({keywords(options)})",

@@ -5,12 +5,12 @@ from typing import Any
 
 from shardtune.api_schemas.strategies import ZeroConfig
 from shardtune.tuner.export import context, environment
-from shardtune.tuner.export.backends import shared
+from shardtune.tuner.export.backends import common
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, ExportedBackend, SnippetParts
 from shardtune.tuner.export.quoting import literal
-from shardtune.tuner.export.rendered import pretty
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
+from shardtune.tuner.export.trial_rendering import pretty
 
 
 def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _snippet(source: ExportSource, strategy: ZeroConfig) -> SnippetParts:
 
 
 def _trainer(source: ExportSource, strategy: ZeroConfig) -> str:
-    prepare = shared.prepare_blocks(source)
+    prepare = common.prepare_blocks(source)
     if strategy.stage == 3 and source.model_summary.moe_class:
         # The router picks other experts on every rank; hooks inside would gather in different orders and hang.
         prepare.append(f"set_z3_leaf_modules(model, [{literal(source.model_summary.moe_class)}])")
@@ -82,7 +82,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
 
 
 def _training_arguments(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
-    return ConsumerParts(strategy, shared.ignored_on_cpu(source))
+    return ConsumerParts(strategy, common.ignored_on_cpu(source))
 
 
 def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
@@ -93,7 +93,7 @@ def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
     return ConsumerParts(
         # DeepCompile begins with a call of the engine's `compile`, which Lightning does not make.
         done=strategy.model_copy(update={"deepcompile": False}),
-        besides=shared.not_on_cpu(source, "Lightning"),
+        besides=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "DeepSpeedStrategy",
             "strategy": f"DeepSpeedStrategy(config={pretty(document)})",

@@ -4,7 +4,7 @@ import numpy as np
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config, Strategy
-from shardtune.tuner.prediction.backends import sharded
+from shardtune.tuner.prediction.backends import sharded_states
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -30,11 +30,11 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
     """gloo reduces on the thread that runs backward: a unit's reduction is over before the next block begins."""
-    return sharded.fully_sharded(shape, c, d, impl, gloo, at_once=gloo)
+    return sharded_states.fully_sharded(shape, c, d, impl, gloo, at_once=gloo)
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    return sharded.traffic(shape, c, d, impl, network, keeps_unsynced=True)
+    return sharded_states.traffic(shape, c, d, impl, network, keeps_unsynced=True)
 
 
 def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
@@ -55,7 +55,7 @@ BACKEND = PredictedBackend[Fsdp1Config](
     codes=(FSDP1,),
     row=_row,
     states=_states,
-    host=sharded.host_bytes,
+    host=sharded_states.host_bytes,
     traffic=_traffic,
     launches=_launches,
     step_launches=0.0,

@@ -5,7 +5,7 @@ import numpy as np
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, Strategy
 from shardtune.api_schemas.strategies.pipeline_schedules import SCHEDULES
-from shardtune.tuner.prediction.backends import sharded
+from shardtune.tuner.prediction.backends import sharded_states
 from shardtune.tuner.prediction.backends.lighter import on_host, over_all_ranks
 from shardtune.tuner.prediction.backends.record import Lighter, PredictedBackend, Row
 from shardtune.tuner.prediction.backends.states import States
@@ -60,11 +60,11 @@ def _padding(shape: ModelShape, c: Candidates) -> Array:
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
     """`set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit."""
-    return sharded.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
+    return sharded_states.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
 
 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    return sharded.traffic(shape, c, d, impl, network, _padding(shape, c))
+    return sharded_states.traffic(shape, c, d, impl, network, _padding(shape, c))
 
 
 def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
@@ -94,7 +94,7 @@ BACKEND = PredictedBackend[Fsdp2Config](
     codes=(FSDP2,),
     row=_row,
     states=_states,
-    host=sharded.host_bytes,
+    host=sharded_states.host_bytes,
     traffic=_traffic,
     launches=_launches,
     step_launches=6.0,  # passed through DTensor's dispatch

@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError, from_value_error
-from shardtune.service.pages.charts.stacked import KINDS, Stack, by_kind, stack
+from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
 from shardtune.service.pages.views.new_study.form_fields import FormErrors

@@ -17,8 +17,8 @@ from shardtune.service.pages.charts.parallel import parallel
 from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
 from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
 from shardtune.service.pages.charts.series import step_times
-from shardtune.service.pages.charts.stacked import by_kind, stack
-from shardtune.service.pages.views.expected import expected
+from shardtune.service.pages.charts.stacked_bars import by_kind, stack
+from shardtune.service.pages.views.expected_speed import expected
 from shardtune.service.wording import disambiguate
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.prediction.predict import predictions

@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.collectives import ring_seconds
 from shardtune.tuner.prediction.evaluation import machine
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import network_of
-from shardtune.tuner.prediction.throughput.measured import fallback_network, measured_network, measured_rates
+from shardtune.tuner.prediction.throughput.measured_rates import fallback_network, measured_network, measured_rates
 from tests.support.tuner_cases import WORKLOAD, cpu, gpus, shape
 
 MIB = 2**20

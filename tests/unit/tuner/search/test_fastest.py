@@ -12,7 +12,7 @@ from shardtune.tuner.prediction import prediction_request, traced_shape
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
-from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly
+from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, evenly
 
 LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 

@@ -12,17 +12,17 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
-from shardtune.tuner.search.guided.acquisition import (
+from shardtune.tuner.search.guided_sampler.acquisition import (
     TrialCost,
     expected_gain,
     faster_probability,
     infeasible_probability,
     worth,
 )
-from shardtune.tuner.search.guided.axes import axes_of
-from shardtune.tuner.search.guided.pool import Pool, PredictionBasis, evenly, neighbours
-from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined
-from shardtune.tuner.search.guided.sampler import GuidedSampler, Knowledge
+from shardtune.tuner.search.guided_sampler.axes import axes_of
+from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, evenly, neighbours
+from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, joined
+from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
 from tests.support.tuner_cases import TINY, WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of

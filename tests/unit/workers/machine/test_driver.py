@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation
 from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.workers.machine import rank_devices, unsupported
+from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
 from tests.support.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
@@ -124,12 +124,12 @@ def test_a_setting_that_names_no_gpu_is_rejected_and_none_is_meant_by_none(
 def test_an_accelerator_without_nvml_is_named_and_not_replaced_by_cpu_ranks(
     tmp_path: Path, there: str, words: str
 ) -> None:
-    assert unsupported.machine(None, "NVML says: Not Found", tmp_path) is None
+    assert unsupported_hardware.machine(None, "NVML says: Not Found", tmp_path) is None
     (tmp_path / there).parent.mkdir()
     (tmp_path / there).touch()
-    rejection = unsupported.machine(None, "NVML says: Insufficient Permissions", tmp_path)
+    rejection = unsupported_hardware.machine(None, "NVML says: Insufficient Permissions", tmp_path)
     assert rejection is not None and words in rejection and "CUDA_VISIBLE_DEVICES=''" in rejection
-    assert unsupported.machine("", "NVML says: Not Found", tmp_path) is None
+    assert unsupported_hardware.machine("", "NVML says: Not Found", tmp_path) is None
 
 
 def test_a_driver_that_fails_is_told_and_not_taken_for_a_machine_without_gpus(driver: FakeDriver) -> None:

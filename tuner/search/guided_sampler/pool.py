@@ -19,8 +19,8 @@ from shardtune.tuner.prediction.calibration import PARTS
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.search.guided.axes import Axes, axes_of
-from shardtune.tuner.search.guided.encoding import Array, KnobEncoder, Rows
+from shardtune.tuner.search.guided_sampler.axes import Axes, axes_of
+from shardtune.tuner.search.guided_sampler.encoding import Array, KnobEncoder, Rows
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.legal_values import Flat
 

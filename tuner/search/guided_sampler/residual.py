@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from shardtune.tuner.search.guided.encoding import Array, Rows
+from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 
 _TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
 """Scale of the prediction, and the logarithm of how likely it is before anything was measured."""

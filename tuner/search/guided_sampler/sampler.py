@@ -20,17 +20,17 @@ from shardtune.tuner.prediction.calibration import (
     SpeedCalibration,
 )
 from shardtune.tuner.prediction.learning import ComparedRun
-from shardtune.tuner.search.guided.acquisition import (
+from shardtune.tuner.search.guided_sampler.acquisition import (
     TrialCost,
     expected_gain,
     faster_probability,
     infeasible_probability,
     worth,
 )
-from shardtune.tuner.search.guided.axes import axes_of, due, first_with
-from shardtune.tuner.search.guided.encoding import Array, Rows
-from shardtune.tuner.search.guided.pool import Pool
-from shardtune.tuner.search.guided.residual import Inputs, Posterior, Residual, joined, unseen
+from shardtune.tuner.search.guided_sampler.axes import axes_of, due, first_with
+from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, joined, unseen
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400

@@ -13,9 +13,9 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.learning import peak_gib
-from shardtune.tuner.search.guided.encoding import Array, Rows
-from shardtune.tuner.search.guided.pool import Pool
-from shardtune.tuner.search.guided.residual import Posterior, matern
+from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
+from shardtune.tuner.search.guided_sampler.pool import Pool
+from shardtune.tuner.search.guided_sampler.residual import Posterior, matern
 
 FAILURE_COST = 0.5
 """What a failure costs, as a share of the most that any candidate is expected to gain: late in a search, too, where gains are

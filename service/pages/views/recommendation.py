@@ -11,7 +11,7 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState, Renewed
 from shardtune.api_schemas.retuning.retunes import RetuneState
 from shardtune.api_schemas.studies.study import StudyResult
-from shardtune.db.queries import best, recommended, retunes
+from shardtune.db.queries import best, retunes, study_recommendations
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
@@ -105,7 +105,7 @@ class Recommended:
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
     """By study: its recommendation that is served, else its newest, without history."""
-    rows = recommended.of_studies(session, study_ids)
+    rows = study_recommendations.of_studies(session, study_ids)
     cases = {_case(row) for row in rows.values()}
     served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
@@ -117,7 +117,7 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
     """With its history; None while the study has recommended nothing."""
-    row = recommended.newest_of_study(session, study_id)
+    row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
     proposal = best.newest_proposal(session, *_case(row))
@@ -178,7 +178,7 @@ def _again(retune: RetuneRow) -> Again:
 
 def _first_times(session: Session, rows: Sequence[RecommendationRow]) -> dict[str, datetime]:
     ids = [row.answer.renewed.recommendation_id for row in rows if row.answer.renewed is not None]
-    return recommended.times(session, ids)
+    return study_recommendations.times(session, ids)
 
 
 def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal | None:

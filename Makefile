@@ -8,14 +8,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel durations screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
 
 setup: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	# The pip that comes with Python 3.11 knows no --group (25.1 does).
+	$(PIP) pip
 	$(PIP) torch setuptools wheel
-	$(PIP) --no-build-isolation -e '.[service,worker,ray,dev]'
+	$(PIP) --no-build-isolation -e '.[service,worker,ray]' --group dev
 	# Its configuration parser is a test's; what else it needs (datasets, tensorboard) is not.
 	$(PIP) --no-deps torchtitan
 	touch $@
@@ -54,6 +56,15 @@ durations:
 	mkdir -p build
 	$(MAKE) test PYTEST_ARGS=--junitxml=build/tests.xml
 	$(BIN)/python -m tests.support.durations build/tests.xml
+
+# Lines of the product that tests execute, subprocesses included: a measurement, no gate. `make coverage COVERED=tests` runs all tests.
+COVERED ?= tests/unit tests/flow
+coverage: setup
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 3 --ignore=tests/deploy $(COVERED) $(PYTEST_ARGS)
+	$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 screenshots: setup
 	./tests/setup-machine.sh
@@ -100,7 +111,7 @@ check-deploy: .venv/.ready-deploy
 	$(BIN)/python -m pytest tests/deploy
 
 .venv/.ready-deploy: .venv/.ready
-	$(PIP) --no-build-isolation -e '.[deploy]'
+	$(PIP) --group deploy
 	touch $@
 
 format: setup

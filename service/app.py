@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from fastapi import FastAPI
 from opentelemetry.trace import TracerProvider
 from starlette.concurrency import run_in_threadpool
 
+from shardtune import __version__
 from shardtune.db.preparation import prepare_database
 from shardtune.service import pages, retention
 from shardtune.service.access import actions, auth
@@ -94,7 +94,7 @@ def create_app(
     context = context or Context.opened(settings)
     app = FastAPI(
         title="Shardtune",
-        version=_version(),
+        version=__version__,
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
@@ -136,10 +136,3 @@ def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[
             context.db.close()
 
     return lifespan
-
-
-def _version() -> str:
-    try:
-        return version("shardtune")
-    except PackageNotFoundError:
-        return "0"

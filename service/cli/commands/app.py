@@ -4,13 +4,13 @@ A command's module is imported when the command is called: most need the databas
 or for the version should not wait for them.
 """
 
-from importlib.metadata import version
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from shardtune import __version__
 from shardtune.service.cli.lazy_module import load
 
 
@@ -108,7 +108,7 @@ app = typer.Typer(
 
 def _print_version(is_asked: bool) -> None:
     if is_asked:
-        typer.echo(f"shardtune {version('shardtune')}")
+        typer.echo(f"shardtune {__version__}")
         raise typer.Exit
 
 

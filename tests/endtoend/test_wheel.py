@@ -8,12 +8,14 @@ import site
 import subprocess
 import sys
 import venv
+from email import message_from_string
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+import shardtune
 from shardtune.service.cli.parent_death import dies_with_parent
 from tests.support.real_parts import free_port, until
 from tests.support.tiny_trials import tiny_task
@@ -45,6 +47,16 @@ while True:
     trial.report(loss.detach(), norm)
 """
 
+USER_CODE = """
+import shardtune
+from shardtune.client import ServiceClient
+
+reveal_type(shardtune.__version__)
+with ServiceClient("http://127.0.0.1:8470") as client:
+    reveal_type(client.study("mine"))
+    client.study(7)
+"""
+
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -54,7 +66,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in (*SOURCES, "shardtune"):
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)], check=True)
@@ -131,3 +143,22 @@ def test_it_runs_a_trial_and_a_script_of_the_repository(programs: Path, reposito
     done = run([*command, "--allow-script", f"train={repository / 'train.py'}"], repository)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["tokens_per_s_per_gpu"] > 0
+
+
+def test_type_checker_of_a_user_reads_the_types(programs: Path, tmp_path: Path) -> None:
+    (tmp_path / "user.py").write_text(USER_CODE)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
+    checked = run([*command, f"--python-executable={programs / 'python'}", "user.py"], tmp_path)
+    errors = [line for line in checked.stdout.splitlines() if ": error: " in line]
+    revealed = [line.partition('"')[2].rstrip('"') for line in checked.stdout.splitlines() if "Revealed type" in line]
+    assert [(line.split(":")[1], line.rpartition("[")[2]) for line in errors] == [("8", "arg-type]")], checked.stdout
+    assert [name.replace("builtins.", "") for name in revealed] == ["str", "shardtune.api_schemas.studies.Study"]
+
+
+def test_metadata_states_the_license_and_offers_no_tools(programs: Path) -> None:
+    (folder,) = programs.parent.glob("lib/python*/site-packages/shardtune-*.dist-info")
+    metadata = message_from_string((folder / "METADATA").read_text())
+    assert metadata["Version"] == shardtune.__version__
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert [(folder / "licenses" / name).is_file() for name in metadata.get_all("License-File", [])] == [True]
+    assert set(metadata.get_all("Provides-Extra", [])) == {"service", "worker", "gp", "ray", "telemetry"}

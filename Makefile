@@ -59,7 +59,10 @@ durations:
 
 # Lines of the product that tests execute, subprocesses included: a measurement, no gate. `make coverage COVERED=tests` runs all tests.
 COVERED ?= tests/unit tests/flow
+coverage: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 coverage: setup
+	./tests/setup-machine.sh
+	$(BIN)/python -m shardtune.workers.rank.process.cpu_adam
 	rm -rf build/coverage
 	mkdir -p build/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m coverage run -m pytest -n 3 --ignore=tests/deploy $(COVERED) $(PYTEST_ARGS)

@@ -37,7 +37,7 @@ def test_only_a_trial_can_be_traced(tmp_path, capsys, task):
     path = tmp_path / "model_summary.json"
     path.write_text(ModelSummaryTask(model=task.model, workload=task.workload).model_dump_json())
     assert main(["run-trial", str(path), "--trace"]) == 2
-    assert "--trace: kind (profile) must be trial" in capsys.readouterr().err
+    assert "--trace: kind (model_summary) must be trial" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_exit_code_2(tmp_path, capsys):

@@ -263,7 +263,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
     ],
 )
 def test_the_activity_is_in_words(phase: StudyPhase, progress: Progress | None, words: str) -> None:
-    purpose = "final_comparison" if phase is StudyPhase.FINAL_COMPARISON else "search"
+    purpose = "validation" if phase is StudyPhase.FINAL_COMPARISON else "search"
     run = Run(run_id="r", purpose=purpose, state=TrialState.RUNNING, progress=progress)
     assert words in study_words.activity(study(phase=phase), [trial(1, TrialState.RUNNING, runs=(run,))])
 

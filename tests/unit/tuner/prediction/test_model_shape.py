@@ -59,7 +59,7 @@ def test_heads_that_do_not_divide_are_rejected() -> None:
 
 
 def test_unknown_family_points_to_the_trace() -> None:
-    with pytest.raises(ValueError, match="model_summary"):
+    with pytest.raises(ValueError, match="--trace"):
         from_config({"model_type": "mamba"})
 
 

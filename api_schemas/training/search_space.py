@@ -30,6 +30,6 @@ class SpaceLimits(Schema):
 
     backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
     knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}
-    """By knob name (see docs/search-space.md): one value pins it, a list restricts it, `{min, max}` bounds it."""
+    """By knob name (see docs/reference/search-space.md): one value pins it, a list restricts it, `{min, max}` bounds it."""
     allow_compile: bool | None = None
     """Also search `torch.compile`, which costs a minute or more per trial. Left out: on GPUs."""

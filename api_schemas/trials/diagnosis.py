@@ -206,7 +206,7 @@ class Finding(Schema):
     """A known mistake that a rule sees, and what would change it."""
 
     kind: FindingKind
-    """The rule; docs/diagnosis.md says what each looks at."""
+    """The rule; docs/explanation/diagnosis.md says what each looks at."""
     evidence: str = Field(examples=["exposed all-gathers take 38% of the step"])
     """What was seen, with its figures."""
     measured: float

@@ -1,4 +1,4 @@
-"""How a command ends when it does not succeed, and the exit code of each end (documented in docs/cli.md)."""
+"""How a command ends when it does not succeed, and the exit code of each end (documented in docs/reference/cli.md)."""
 
 from collections.abc import Sequence
 

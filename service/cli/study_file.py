@@ -97,7 +97,7 @@ def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple
     }
     words = (
         f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
-        "write a study file to choose (docs/cli.md)"
+        "write a study file to choose (docs/reference/cli.md)"
     )
     return study_spec({"model": config, "workload": workload}, Path()), words
 
@@ -132,9 +132,11 @@ def error_lines(error: ValidationError) -> list[str]:
         field = ".".join(map(str, place(entry))) or "study"
         if entry["type"] == "extra_forbidden":
             remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
-            lines.append(f"{field}: unknown field; {remedy} (see docs/cli.md)")
+            lines.append(f"{field}: unknown field; {remedy} (see docs/reference/cli.md)")
         elif entry["type"] in NO_OBJECT:
-            lines.append(f"{field} ({_short(entry['input'])}): {field_error(entry).message} (see docs/cli.md)")
+            lines.append(
+                f"{field} ({_short(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)"
+            )
         else:
             lines.append(_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
     return lines
@@ -142,10 +144,10 @@ def error_lines(error: ValidationError) -> list[str]:
 
 def _line(field: str, kind: str, message: str, value: object) -> str:
     if kind == "missing":
-        return f"{field}: missing; add it (see docs/cli.md)"
+        return f"{field}: missing; add it (see docs/reference/cli.md)"
     if kind == "value_error" and len(message) > 40:
         return f"{field}: {message}"
-    return f"{field} ({_short(value)}): {message}; correct it (see docs/cli.md)"
+    return f"{field} ({_short(value)}): {message}; correct it (see docs/reference/cli.md)"
 
 
 def _short(value: object) -> str:

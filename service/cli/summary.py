@@ -15,7 +15,7 @@ _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
 def as_json(
     study: Study, result: StudyResult, trials: Sequence[Trial] = (), exports: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The object of `--json`; docs/cli.md describes it."""
+    """The object of `--json`; docs/reference/cli.md describes it."""
     reasons = _reasons(study, result, trials)
     answer: dict[str, Any] = {
         "study_id": study.study_id,

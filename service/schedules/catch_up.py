@@ -1,4 +1,4 @@
-"""Which of the ticks that are due run, and which were missed: pure rules, documented in docs/retuning.md."""
+"""Which of the ticks that are due run, and which were missed: pure rules, documented in docs/explanation/retuning.md."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

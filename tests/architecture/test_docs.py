@@ -14,13 +14,16 @@ TESTS = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("kind", EVENT_TYPES)
 def test_every_event_is_documented(kind):
-    assert f"`{kind}`" in (DOCS / "events.md").read_text()
+    assert f"`{kind}`" in (DOCS / "reference/events.md").read_text()
 
 
 def test_the_pauses_between_tries_are_those_documented():
     hours = [str(seconds // 3600) for seconds in RETRY_S if seconds >= 3600]
     assert (RETRY_S[0], RETRY_S[1] // 60, RETRY_S[2] // 60) == (5, 5, 30)
-    assert f"5 s, 5 min, 30 min, {', '.join(hours[:-1])} and {hours[-1]} hours" in (DOCS / "webhooks.md").read_text()
+    assert (
+        f"5 s, 5 min, 30 min, {', '.join(hours[:-1])} and {hours[-1]} hours"
+        in (DOCS / "how-to/webhooks.md").read_text()
+    )
 
 
 def test_whatever_is_left_out_of_the_daily_run_is_in_the_long_one():
@@ -34,14 +37,15 @@ def test_whatever_is_left_out_of_the_daily_run_is_in_the_long_one():
 
 def test_the_files_that_extending_names_are_there():
     named = re.findall(
-        r"`((?:api_schemas|docs|service|tests|tuner|workers)/[\w./*]+)`", (DOCS / "extending.md").read_text()
+        r"`((?:api_schemas|docs|service|tests|tuner|workers)/[\w./*]+)`",
+        (DOCS / "contributing/extending.md").read_text(),
     )
     files = {name.replace("KIND", "zero") for name in named if not re.search(r"NOUN|ROOM|NAME", name)}
     assert len(files) > 20
     assert [name for name in sorted(files) if not list(DOCS.parent.glob(name))] == []
 
 
-@pytest.mark.parametrize(("page", "least"), [("guarantees.md", 40), ("gpus.md", 10)])
+@pytest.mark.parametrize(("page", "least"), [("contributing/guarantees.md", 40), ("how-to/gpus.md", 10)])
 def test_every_test_that_proves_something_is_there(page, least):
     named = set(re.findall(r"`((?:[a-z_]+/)*test_[a-z0-9_]+(?:\.py)?)`", (DOCS / page).read_text()))
     modules = {str(path.relative_to(TESTS)): path.read_text() for path in TESTS.rglob("test_*.py")}

@@ -16,7 +16,7 @@ TEXTS = (
 )
 HISTORY = (
     "db/migrations/versions/",
-    "docs/glossary.md",
+    "docs/reference/glossary.md",
     "docs/measurements/",
     "tests/architecture/retired_words.py",
     "tests/unit/db/test_populated.py",

@@ -1,4 +1,4 @@
-"""What was found by reading, mended without a GPU, and only a GPU can show (docs/gpus.md)."""
+"""What was found by reading, mended without a GPU, and only a GPU can show (docs/how-to/gpus.md)."""
 
 import json
 import os

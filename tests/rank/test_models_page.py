@@ -1,4 +1,4 @@
-"""docs/models.md says of each architecture what happens to it: this walks its table."""
+"""docs/reference/models.md says of each architecture what happens to it: this walks its table."""
 
 import json
 import os

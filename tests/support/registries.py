@@ -38,7 +38,7 @@ SPACE = "tuner/search/space/backends/{}.py"
 PREDICTION = "tuner/prediction/backends/{}.py"
 EXPORT = "tuner/export/backends/{}.py"
 KNOB_WORDS = "service/wording/knob_words.py"
-PAGE = "docs/search-space.md"
+PAGE = "docs/reference/search-space.md"
 _COMMON = set(TrialConfig.model_fields) - {"strategy"}
 _COMMON_PLACES = {
     RANK: "workers/blocks/prepare.py",

@@ -53,7 +53,7 @@ def read(
         notes += [f"{name} is not applied" for name in section.unread(_SILENT)]
         return TrialConfig(strategy=strategy, activation_checkpointing="full" if full else "none")
     except ValidationError as error:
-        raise in_words(error, section.name("")[:-1], "docs/search-space.md") from error
+        raise in_words(error, section.name("")[:-1], "docs/reference/search-space.md") from error
 
 
 def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:

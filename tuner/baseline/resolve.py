@@ -99,7 +99,7 @@ def _ours(values: dict[str, JsonValue]) -> TrialConfig:
     try:
         return TrialConfig.model_validate(values if "strategy" in values else {"strategy": values})
     except ValidationError as error:
-        raise in_words(error, "baseline", "docs/search-space.md") from error
+        raise in_words(error, "baseline", "docs/reference/search-space.md") from error
 
 
 def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:

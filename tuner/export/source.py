@@ -56,7 +56,7 @@ class ExportSource:
     @property
     def shown_in(self) -> str:
         """Where its reader finds what a file has no words for: beside it, or for code of their own, in the manual."""
-        return "docs/own-code.md" if self.study.spec.model.is_own else "train_snippet.py"
+        return "docs/how-to/own-code.md" if self.study.spec.model.is_own else "train_snippet.py"
 
     @property
     def on_cpu(self) -> bool:

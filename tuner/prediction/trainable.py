@@ -49,7 +49,7 @@ def check(model: ModelSpec) -> None:
             "quantization_config",
             "given",
             "trains quantised weights, which no trial does; take it out to tune the training of the whole weights, or bring "
-            "your own code (docs/own-code.md)",
+            "your own code (docs/how-to/own-code.md)",
         )
     _check_heads(model.trained_config)
 
@@ -66,14 +66,14 @@ def _check_kind(model: ModelSpec) -> None:
         raise _wrong(
             "model_type",
             kind,
-            "is a vision model: trials train causal language models, or your own code (docs/own-code.md)",
+            "is a vision model: trials train causal language models, or your own code (docs/how-to/own-code.md)",
         )
     if kind in _ENCODERS and config.get("is_decoder") is not True:
         raise _wrong(
             "model_type",
             kind,
             "looks in both directions, so it is no causal language model; set is_decoder to true to train it as one, or bring "
-            "your own code (docs/own-code.md)",
+            "your own code (docs/how-to/own-code.md)",
         )
 
 

@@ -39,7 +39,7 @@ SOURCES = {
     "logits": "logits and three fp32 values each: log-softmax, its gradient, the loss's gradient",
     "step": "temporaries of torch's AdamW; DeepSpeed's fp32 gradient partition",
     "offloaded": "CPU ranks only: there the host is the device",
-    "fragmentation": "pools of other streams and of blocks too small for the logits (docs/prediction.md)",
+    "fragmentation": "pools of other streams and of blocks too small for the logits (docs/explanation/prediction.md)",
     "device context": "0.5-1.8 GiB by torch version; published constants",
     "communication library": "NCCL, 1-2 GiB; published constants",
 }

@@ -1,6 +1,6 @@
 """What a knob of the search is: what values it takes, and whether a user may name values the search would not try.
 
-The knobs of one backend, their conditions and candidate values are in its module; docs/search-space.md explains them.
+The knobs of one backend, their conditions and candidate values are in its module; docs/reference/search-space.md explains them.
 """
 
 import math

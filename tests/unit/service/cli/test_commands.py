@@ -28,7 +28,7 @@ def test_the_table_says_of_a_command_what_it_says_itself(name, capsys):
 
 @pytest.mark.parametrize("name", PLACES)
 def test_the_documented_table_has_every_command_with_every_one_beneath_it(name):
-    table = (Path(__file__).parents[4] / "docs/cli.md").read_text().partition("## Exit codes")[0]
+    table = (Path(__file__).parents[4] / "docs/reference/cli.md").read_text().partition("## Exit codes")[0]
     rows = " ".join(row.split(" | ")[0].replace("\\|", "|") for row in table.splitlines() if row.startswith("| `"))
     assert f"`{name}" in rows
     listed = re.findall(rf"`{name} ([a-z|]+)[` ]", rows)

@@ -55,4 +55,4 @@ def test_only_files_that_are_there_start_it() -> None:
 def test_a_script_of_ones_own_is_not_sent_to_a_snippet_that_it_does_not_have(config) -> None:
     assert "see train_snippet.py" in (ours := written(config)["accelerate.yaml"]) or "from train_snippet.py" in ours
     own = written(config, of_a_script=True)
-    assert "train_snippet.py" not in "".join(own.values()) and "see docs/own-code.md" in own["accelerate.yaml"]
+    assert "train_snippet.py" not in "".join(own.values()) and "see docs/how-to/own-code.md" in own["accelerate.yaml"]

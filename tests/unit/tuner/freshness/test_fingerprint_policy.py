@@ -205,6 +205,6 @@ def test_a_patch_of_the_kernel_lowers_the_confidence_only():
 
 
 def test_the_page_about_fingerprints_has_every_field_of_the_policy():
-    page = (Path(__file__).parents[4] / "docs/fingerprints.md").read_text()
+    page = (Path(__file__).parents[4] / "docs/reference/fingerprints.md").read_text()
     named = {word for line in page.splitlines() if line.startswith("| `") for word in re.findall(r"`(\w+)`", line)}
     assert set(POLICY) <= named

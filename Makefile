@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots soak test-long check check-style check-types check-imports check-safety check-deploy format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
 
 setup: .venv/.ready
 
@@ -17,7 +17,7 @@ setup: .venv/.ready
 	# The pip that comes with Python 3.11 knows no --group (25.1 does).
 	$(PIP) pip
 	$(PIP) torch setuptools wheel
-	$(PIP) --no-build-isolation -e '.[service,worker,ray]' --group dev
+	$(PIP) --no-build-isolation -e '.[service,worker,ray]' --group dev --group docs
 	# Its configuration parser is a test's; what else it needs (datasets, tensorboard) is not.
 	$(PIP) --no-deps torchtitan
 	touch $@
@@ -69,6 +69,10 @@ coverage: setup
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
+# The documentation site, in build/site, which the service then serves under /docs/. Warnings are errors.
+docs: setup
+	$(BIN)/python -m docs.generate
+
 screenshots: setup
 	./tests/setup-machine.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots screenshots
@@ -90,7 +94,7 @@ test-long: soak
 		tests/rank/test_models_page.py tests/unit/service/cli/test_predict.py $(PYTEST_ARGS)
 
 check: setup
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style check-safety
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target check-types check-imports check-style check-docs check-safety
 
 check-types:
 	$(BIN)/mypy
@@ -98,6 +102,10 @@ check-types:
 check-imports:
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m pytest tests/architecture/test_house.py tests/architecture/test_retired_words.py tests/architecture/test_test_imports.py
+
+# Links, anchors, files and settings that pages name, and that each setting has a description.
+check-docs:
+	$(BIN)/python -m docs.generate.check
 
 check-style:
 	$(BIN)/ruff format --check .

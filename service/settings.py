@@ -33,6 +33,7 @@ class Settings(BaseSettings):
     database_idle_s: float | None = Field(default=None, gt=0)
     """After this the server ends a transaction that asks nothing: how long a lost host holds rows. None: half the lease."""
     log_level: str = "INFO"
+    """Least level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     require_keys: bool = False
     """Without any API key everything is rejected, also to this machine. For a service behind a proxy, which makes everybody
     look local; the first key is made with `shardtune keys create`, on the database itself."""
@@ -67,8 +68,9 @@ class Settings(BaseSettings):
     stream_heartbeat_s: float = Field(default=15, gt=0)
     """A silent event stream gets a comment this often, so that proxies keep it open."""
     max_streams_per_client: int = Field(default=16, ge=1)
+    """Event streams that one client may hold open at one process."""
     max_streams: int = Field(default=1000, ge=1)
-    """Event streams one client, and all together, may hold open at one process."""
+    """Event streams that all clients together may hold open at one process."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
     """Secrets of webhooks are derived from it; the same for every replica. Beside SQLite a file is made without it."""
     webhook_allow_private: bool = False

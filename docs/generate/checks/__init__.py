@@ -1,0 +1,1 @@
+"""Checks of pages: each module returns lines that name file, line and remedy."""

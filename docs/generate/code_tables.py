@@ -1,0 +1,38 @@
+"""Tables of error codes, exit codes and types of events."""
+
+from docs.generate import sources
+from docs.generate.context import PageContext
+from docs.generate.markdown import anchored_code, paragraphs, sentence, slug, table
+
+
+def error_anchor(code: str) -> str:
+    """Anchor of an error code's row."""
+    return f"error-{slug(code)}"
+
+
+def error_codes(_context: PageContext) -> str:
+    """Codes of problem documents by status."""
+    rows = [
+        (anchored_code(entry.code, error_anchor(entry.code)), str(entry.status), sentence(entry.meaning))
+        for entry in sources.error_codes()
+    ]
+    return table(("code", "status", "meaning"), rows)
+
+
+def exit_codes(_context: PageContext) -> str:
+    """Exit codes of commands."""
+    rows = [(anchored_code(str(entry.code), f"exit-{entry.code}"), entry.meaning) for entry in sources.exit_codes()]
+    return table(("exit code", "meaning"), rows)
+
+
+def event_types(_context: PageContext) -> str:
+    """Types of events, and which of them webhooks receive by default."""
+    rows = [
+        (
+            anchored_code(kind.name, f"event-{slug(kind.name)}"),
+            kind.meaning,
+            "yes" if kind.is_default_of_webhooks else "",
+        )
+        for kind in sources.event_kinds()
+    ]
+    return paragraphs(table(("type", "meaning", "sent to webhooks by default"), rows))

@@ -106,6 +106,7 @@ check-imports:
 # Links, anchors, files and settings that pages name, and that each setting has a description.
 check-docs:
 	$(BIN)/python -m docs.generate.check
+	$(BIN)/python -m pytest tests/docs/test_snippets.py
 
 check-style:
 	$(BIN)/ruff format --check .

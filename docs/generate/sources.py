@@ -16,6 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shardtune.api_schemas import events
 from shardtune.api_schemas.field_docs import field_docs
+from shardtune.api_schemas.studies import StudyRequest as StudyFile
 from shardtune.service.app import create_app
 from shardtune.service.cli import errors as cli_errors
 from shardtune.service.cli.commands import app as commands
@@ -23,6 +24,8 @@ from shardtune.service.http.error_codes import CODES
 from shardtune.service.settings import Settings
 from shardtune.workers import __main__ as worker_main
 from shardtune.workers.config.settings import WorkerSettings
+
+__all__ = ["ROOT", "SETTINGS", "StudyFile"]
 
 ROOT = Path(__file__).parents[2]
 SETTINGS: Mapping[str, type[BaseSettings]] = {"service": Settings, "worker": WorkerSettings}

@@ -1,21 +1,18 @@
-"""What is done to a database before it is used: SQLite is migrated, any other must be."""
+"""Preparation of a database before a process uses it: SQLite is migrated, Postgres must have been."""
 
-from shardtune.db.session import Database, is_current, upgrade
-
-
-class DatabaseNotMigrated(RuntimeError):
-    """The database is at another revision than the code, and not ours to migrate unasked."""
+from shardtune.db.revisions import DatabaseNotMigrated, revision_problem
+from shardtune.db.session import Database, upgrade, without_secrets
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate SQLite; reject a Postgres that is not migrated.
+    """Migrate SQLite; reject a Postgres that is not migrated, since that may take long and stop other replicas.
 
     Raises:
-        DatabaseNotMigrated: names the command.
+        DatabaseNotMigrated: names the command, or what to do with a database that cannot be upgraded.
     """
     if migrate and database.is_sqlite:
         upgrade(url)
-    if not is_current(database.engine):
-        raise DatabaseNotMigrated(
-            "the database is not at the revision of this version; run `shardtune db upgrade` once, then start again"
-        )
+    with database.look() as connection:
+        problem = revision_problem(connection, f"database_url ({without_secrets(database.engine.url)})")
+    if problem is not None:
+        raise DatabaseNotMigrated(problem)

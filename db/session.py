@@ -11,14 +11,12 @@ leave any of them out.
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from psycopg.errors import LockNotAvailable
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidatePoolError, OperationalError
@@ -28,9 +26,9 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from shardtune.db import outbox
 from shardtune.db.clock import DatabaseClock
 from shardtune.db.limits import DatabaseLimits
+from shardtune.db.revisions import reject_unknown_revision, script_config
 from shardtune.db.tables.types import as_text
 
-_MIGRATIONS = Path(__file__).parent / "migrations"
 _BUSY_TIMEOUT_MS = 30_000
 _USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
@@ -223,27 +221,18 @@ def migration_config(url: str) -> Iterator[Config]:
     with engine.execution_options(begin_immediate=True).begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
-        config = Config()
-        config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
+        config = script_config()
         config.attributes["connection"] = connection
         yield config
 
 
 def upgrade(url: str) -> None:
-    """Bring the database to the newest revision; does nothing when it is there."""
+    """Bring the database to the newest revision; does nothing when it is there.
+
+    Raises:
+        DatabaseNotMigrated: no upgrade leads from its revision to this code's.
+    """
     with migration_config(url) as config:
+        connection: Connection = config.attributes["connection"]
+        reject_unknown_revision(connection, f"database_url ({without_secrets(connection.engine.url)})")
         command.upgrade(config, "head")
-
-
-def is_current(engine: Engine) -> bool:
-    """True when the database is at the newest revision of this code."""
-    with engine.connect() as connection:
-        return set(MigrationContext.configure(connection).get_current_heads()) == _heads()
-
-
-@cache
-def _heads() -> frozenset[str]:
-    """Newest revisions of this code: Alembic runs every script to tell, and whoever asks for readiness needs no key."""
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    return frozenset(ScriptDirectory.from_config(config).get_heads())

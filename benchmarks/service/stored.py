@@ -94,9 +94,9 @@ def _statements() -> list[str]:
         _copy(
             TuningTargetRow.__table__,
             # The same model on the same cluster, for another workload.
-            {"target_key": _KEY, "target_key_without_fingerprint": _KEY, "serving_id": recommendation},
+            {"target_key": _KEY, "target_key_without_fingerprint": _KEY, "recommended_id": recommendation},
             "recommendations c CROSS JOIN n",
-            "c.study_id = :template AND s.serving_id = c.id",
+            "c.study_id = :template AND s.recommended_id = c.id",
         ),
     ]
 

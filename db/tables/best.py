@@ -35,7 +35,7 @@ class RecommendationRow(Row):
 class TuningTargetRow(Row):
     """What is served for one case in one project. `version` grows with every change."""
 
-    __tablename__ = "best_configs"
+    __tablename__ = "tuning_targets"
 
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
     target_key: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -43,7 +43,7 @@ class TuningTargetRow(Row):
     model_key: Mapped[str] = mapped_column(String(32))
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
-    serving_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
+    serving_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
     """None: nothing was approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
@@ -54,7 +54,9 @@ class TuningTargetRow(Row):
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
     """When it was announced, and a retune asked for; None: not yet, or it is fresh."""
-    stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
+    stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(
+        Stored(tuple[str, ...]), default=(), server_default="[]"
+    )
     """`field=value` of the changes it was announced for."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
     """Times it was given out, about: each service process counts, and adds its count every few seconds."""
@@ -68,10 +70,10 @@ class TuningTargetRow(Row):
     serving: Mapped[RecommendationRow | None] = relationship()
 
     __table_args__ = (
-        Index("ix_best_fingerprint", "fingerprint_key"),
-        Index("ix_best_without_fingerprint", "project_id", "target_key_without_fingerprint", "updated_at"),
-        Index("ix_best_model", "project_id", "model_key", "updated_at"),
-        Index("ix_best_type", "project_id", "model_type", "device", "updated_at"),
+        Index("ix_tuning_targets_fingerprint", "fingerprint_key"),
+        Index("ix_tuning_targets_without_fingerprint", "project_id", "target_key_without_fingerprint", "updated_at"),
+        Index("ix_tuning_targets_model", "project_id", "model_key", "updated_at"),
+        Index("ix_tuning_targets_type", "project_id", "model_type", "device", "updated_at"),
     )
 
 
@@ -91,4 +93,4 @@ class DecisionRow(Row):
 
     recommendation: Mapped[RecommendationRow] = relationship()
 
-    __table_args__ = (Index("ix_decisions_case", "project_id", "target_key", "id"),)
+    __table_args__ = (Index("ix_decisions_target", "project_id", "target_key", "id"),)

@@ -44,5 +44,5 @@ class CanaryRow(Row):
         # Of several replicas one begins the canary of a period.
         UniqueConstraint("project_id", "target_key", "tick", "role"),
         Index("ix_canaries_verdict", "verdict", "created_at"),
-        Index("ix_canaries_case", "project_id", "target_key", "created_at"),
+        Index("ix_canaries_target", "project_id", "target_key", "created_at"),
     )

@@ -48,9 +48,9 @@ class ScheduleTickRow(Row):
     """When it was due; for a run that a person asked for, when they did."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
-    stands_for: Mapped[int] = mapped_column(default=1)
+    stands_for: Mapped[int] = mapped_column("merged_ticks", default=1)
     """Ticks this row accounts for: itself, and the missed ones before it that were not made up for."""
-    cases: Mapped[int] = mapped_column(default=0)
+    cases: Mapped[int] = mapped_column("targets", default=0)
     """Recommendations it asked to be measured."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
@@ -69,7 +69,7 @@ class RetuneRow(Row):
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     target_key: Mapped[str] = mapped_column(String(32))
-    """The case: key of `best_configs`."""
+    """Key of the tuning target in `tuning_targets`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
     changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
     """Of hardware and software, against what was measured on."""

@@ -89,7 +89,7 @@ class WorkerRow(Row):
     """It is gone and listed nowhere, until it registers again; what it ran stays its own."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
     """Of the host that it shares with other workers of its project; None: it has its machine alone."""
-    waits: Mapped[HostWait | None] = mapped_column(Stored(HostWait))
+    waits: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
     """There is a run for it for which too much of its host is taken, or it is to keep the host for the next one of its pair."""
 
     __table_args__ = (
@@ -111,7 +111,9 @@ class StudyRow(Row):
     __tablename__ = "studies"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
-    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), default=DEFAULT_PROJECT)
+    project_id: Mapped[str] = mapped_column(
+        ForeignKey("projects.id"), default=DEFAULT_PROJECT, server_default=DEFAULT_PROJECT
+    )
     version: Mapped[int] = mapped_column(default=0)
     state: Mapped[StudyState]
     phase: Mapped[StudyPhase]
@@ -218,7 +220,7 @@ class RunRow(Row):
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
     """For `confirm`: the study's round it was made for."""
-    block: Mapped[int | None]
+    block: Mapped[int | None] = mapped_column("comparison_block")
     """For `confirm`: the block of the final comparison."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Step times between which it must be timed precisely; None: all."""

@@ -11,7 +11,8 @@ from alembic.util import CommandError
 from filelock import FileLock, Timeout
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from shardtune.db.preparation import DatabaseNotMigrated, prepare_database
+from shardtune.db.preparation import prepare_database
+from shardtune.db.revisions import DatabaseNotMigrated
 from shardtune.db.session import Database
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE, Child, listening_socket, wait_until

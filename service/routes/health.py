@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from sqlalchemy.exc import SQLAlchemyError
 
 from shardtune.db.queries import gauges
-from shardtune.db.session import is_current
+from shardtune.db.revisions import revision_problem
 from shardtune.service.access import costs
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
@@ -37,12 +37,13 @@ async def alive() -> dict[str, str]:
 def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     """The database is reachable and migrated. `clock`: this machine's differs from the database's, by which all go."""
     try:
-        current = is_current(context.db.engine)
+        with context.db.look() as connection:
+            unusable = revision_problem(connection)
     except SQLAlchemyError:
         log.exception("database unreachable")
         return problem(503, "database_unreachable", "the database cannot be reached; see the service's log")
-    if not current:
-        return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
+    if unusable is not None:
+        return problem(503, "database_not_migrated", unusable)
     off = clock.why_off(context)
     return {"status": "ready"} | ({"clock": off} if off is not None else {})
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome, RetuneState
 from shardtune.api_schemas.retuning.schedules import ScheduleSpec
@@ -115,7 +115,8 @@ def replicas(database_url):
     with Replicas(database_url, clock) as four:
         with four.contexts[0].db.write() as session:
             known = session.get(TuningTargetRow, ("default", served["target_key"]))
-            copied = {c.key: getattr(known, c.key) for c in TuningTargetRow.__table__.columns if c.key != "project_id"}
+            keys_of_columns = [attribute.key for attribute in inspect(TuningTargetRow).column_attrs]
+            copied = {key: getattr(known, key) for key in keys_of_columns if key != "project_id"}
             for season in SEASONS:
                 for name in SPECS:
                     project_id = f"{season}-{name}"

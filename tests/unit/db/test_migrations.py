@@ -7,7 +7,15 @@ from alembic import command
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import inspect
 
-from shardtune.db.session import Database, is_current, make_engine, migration_config, upgrade
+from shardtune.db.preparation import prepare_database
+from shardtune.db.revisions import DatabaseNotMigrated, revision_problem
+from shardtune.db.session import Database, make_engine, migration_config, upgrade
+from tests.support.foreign_revisions import at_revision
+
+
+def is_current(engine):
+    with engine.connect() as connection:
+        return revision_problem(connection) is None
 
 
 def test_upgrade_check_downgrade_upgrade(empty_database_url):
@@ -34,6 +42,32 @@ def test_failed_migration_leaves_nothing(empty_database_url):
     engine = make_engine(empty_database_url)
     assert inspect(engine).get_table_names() == []
     engine.dispose()
+
+
+@pytest.mark.parametrize("migrate", [True, False])
+def test_a_database_of_an_unreleased_revision_is_rejected_with_the_remedy(empty_database_url, migrate):
+    at_revision(empty_database_url, "0025")
+    database = Database(empty_database_url)
+    remedy = "move empty.sqlite3 away together with" if database.is_sqlite else "drop the database empty_"
+    sentence = rf"database_url \(.*\) is at revision 0025 of an unreleased version.*; {remedy}.*`shardtune db upgrade`"
+    with pytest.raises(DatabaseNotMigrated, match=sentence):
+        prepare_database(database, empty_database_url, migrate)
+    with pytest.raises(DatabaseNotMigrated, match=sentence):
+        upgrade(empty_database_url)
+    assert inspect(database.engine).get_table_names() == ["alembic_version"]
+    database.close()
+
+
+def test_a_database_of_a_later_version_is_left_to_that_version(empty_database_url):
+    at_revision(empty_database_url, "0099_later")
+    with pytest.raises(DatabaseNotMigrated, match=r"0099_later, which this version .* install the version that"):
+        upgrade(empty_database_url)
+
+
+def test_the_first_unreleased_revision_is_not_taken_for_the_initial_one(sqlite_url):
+    at_revision(sqlite_url, "0001")
+    with pytest.raises(DatabaseNotMigrated, match="revision 0001 of an unreleased version"):
+        upgrade(sqlite_url)
 
 
 def test_sqlite_connections_are_configured(sqlite_url):

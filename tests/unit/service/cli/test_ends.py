@@ -18,6 +18,7 @@ from shardtune.service.cli.local_stack import prepare, state_directory
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
+from tests.support.foreign_revisions import at_revision
 
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
 
@@ -81,6 +82,27 @@ def test_the_database_is_migrated_and_named_without_its_password(
     monkeypatch.setenv("SHARDTUNE_DATABASE_URL", "postgresql://u:secret@127.0.0.1:9/x")
     assert run("db", "upgrade") == 4
     assert "secret" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["serve", "--port", "0"], ["tune", "study.json"], ["db", "upgrade"]])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def test_a_database_of_an_unreleased_revision_exits_with_4_and_the_remedy(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    kind: str,
+    command: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("study.json").write_text(json.dumps(STUDY))
+    url = f"sqlite:///{tmp_path}/old.sqlite3" if kind == "sqlite" else request.getfixturevalue("empty_postgres_url")
+    at_revision(url, "0025")
+    monkeypatch.setenv("SHARDTUNE_DATABASE_URL", url)
+    assert run(*command) == 4
+    message = capsys.readouterr().err
+    assert "is at revision 0025 of an unreleased version" in message and "shardtune db upgrade" in message
+    assert ("move old.sqlite3 away" if kind == "sqlite" else "drop the database") in message
 
 
 def test_a_state_directory_has_one_user_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

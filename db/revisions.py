@@ -1,0 +1,86 @@
+"""Revisions of the schema: which one this code needs, and what to do about a database at another."""
+
+from functools import cache
+from pathlib import Path
+
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import URL, Connection
+
+_SCRIPTS = Path(__file__).parent / "migrations"
+_UNRELEASED = frozenset(f"{number:04}" for number in range(1, 26))
+"""Revisions from before the first release, which `0001_initial` replaced."""
+
+
+class DatabaseNotMigrated(RuntimeError):
+    """The database is at another revision than this code needs."""
+
+
+def script_config() -> Config:
+    """Alembic's configuration with the folder of our revisions."""
+    config = Config()
+    # Alembic interpolates its options: a lone % in the path of an installation would be an error.
+    config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
+    return config
+
+
+def _current_revisions(connection: Connection) -> frozenset[str]:
+    """Revisions that the database records of itself; empty for a new one."""
+    return frozenset(MigrationContext.configure(connection).get_current_heads())
+
+
+def revision_problem(connection: Connection, subject: str = "the database") -> str | None:
+    """Sentence that says why this code cannot use the database, and the remedy; None when it can."""
+    if _current_revisions(connection) == _head_revisions():
+        return None
+    return unknown_revision_problem(connection, subject) or (
+        f"{subject} is not at the revision of this version; run `shardtune db upgrade` once, then start again"
+    )
+
+
+def unknown_revision_problem(connection: Connection, subject: str = "the database") -> str | None:
+    """Sentence that says why no upgrade leads from the database's revision to this code's; None when one does."""
+    unknown = _current_revisions(connection) - _known_revisions()
+    if not unknown:
+        return None
+    names = ", ".join(sorted(unknown))
+    if not unknown <= _UNRELEASED:
+        return (
+            f"{subject} is at revision {names}, which this version of Shardtune does not know; "
+            "install the version that upgraded it, or a later one"
+        )
+    return (
+        f"{subject} is at revision {names} of an unreleased version, and cannot be upgraded; "
+        f"{_removal(connection.engine.url)}, and run `shardtune db upgrade`"
+    )
+
+
+def reject_unknown_revision(connection: Connection, subject: str) -> None:
+    """Keep a database that no upgrade can bring to this code's revision from being touched.
+
+    Raises:
+        DatabaseNotMigrated: says what to do with it.
+    """
+    if (problem := unknown_revision_problem(connection, subject)) is not None:
+        raise DatabaseNotMigrated(problem)
+
+
+def _removal(url: URL) -> str:
+    """How a person gets rid of a database, without its path: readiness shows the sentence to anybody."""
+    if url.get_backend_name() == "sqlite":
+        name = Path(url.database or "").name
+        # A -wal file that is left behind would be replayed into the new file of the same name.
+        return f"move {name} away together with its {name}-wal and {name}-shm"
+    return f"drop the database {url.database}, create it again empty"
+
+
+@cache
+def _head_revisions() -> frozenset[str]:
+    """Newest revisions of this code. Cached: Alembic runs every script to tell, and a readiness check needs no key."""
+    return frozenset(ScriptDirectory.from_config(script_config()).get_heads())
+
+
+@cache
+def _known_revisions() -> frozenset[str]:
+    return frozenset(script.revision for script in ScriptDirectory.from_config(script_config()).walk_revisions())

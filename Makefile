@@ -26,7 +26,7 @@ tune: setup
 	$(BIN)/shardtune tune examples/llama-tiny.json
 
 # DeepSpeed's operator is built for this checkout's libraries, before the tests, which have limits: minutes of C++.
-# Three modules at a time, the slowest and the quickest first (tests/support/module_order.py); torch in the tests' own
+# Three modules at a time, the slowest and the quickest first (tests/tools/module_order.py); torch in the tests' own
 # processes leaves the cores to the ranks.
 test: export TORCH_EXTENSIONS_DIR = $(CURDIR)/.venv/torch-extensions
 test: setup
@@ -55,7 +55,7 @@ test-cuda-wheel: .venv-cuda/.ready
 durations:
 	mkdir -p build
 	$(MAKE) test PYTEST_ARGS=--junitxml=build/tests.xml
-	$(BIN)/python -m tests.support.durations build/tests.xml
+	$(BIN)/python -m tests.tools.durations build/tests.xml
 
 # Lines of the product that tests execute, subprocesses included: a measurement, no gate. `make coverage COVERED=tests` runs all tests.
 COVERED ?= tests/unit tests/flow
@@ -115,7 +115,7 @@ check-style:
 # What bandit leaves out is explained in pyproject.toml, and beside the line.
 check-safety:
 	$(BIN)/python -m bandit --quiet --recursive --configfile pyproject.toml api_schemas db service traces tuner workers
-	$(BIN)/python -m tests.support.audit
+	$(BIN)/python -m tests.tools.audit
 
 # deploy/ by its consumers' own checkers, whose packages nothing else needs.
 check-deploy: .venv/.ready-deploy

@@ -1,1 +1,11 @@
-"""Measurements: how fast, how accurate, how well under load. Each is run by hand; results are kept in docs/measurements."""
+"""Measurements: speed, accuracy, load and failures. Each command is run by hand; results are kept in docs/measurements.
+
+Every module and every folder here is one command: `python -m benchmarks.NAME`. A folder holds its command in `__main__`
+and the parts of it beside that.
+
+- Accuracy of the predictor: predictor, own_trials, parallel, tracker, host_costs.
+- Search and final comparison: search, verdicts, baseline, challenges, repeats, planted_environment.
+- Diagnosis: diagnosis.
+- Service and pages: service, pages.
+- Trials and hosts: warm_cold, dispatch, hosts, host_faults, long_run, gpu_report.
+"""

@@ -17,9 +17,10 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from benchmarks import noise, repeats
-from benchmarks.noise import Machine, Record, resampled
-from benchmarks.verdicts import GAIN
+from benchmarks import repeats
+from benchmarks.verdicts import noise
+from benchmarks.verdicts.noise import Machine, Record, resampled
+from benchmarks.verdicts.replay import GAIN
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.tuner.verdict import final_comparison, ranking

@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks import repeats
-from benchmarks.noise import Draw, Noise, of_records, resampled
+from benchmarks.verdicts.noise import Draw, Noise, of_records, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.tuner.verdict import challenge, final_comparison, paired_test
 from shardtune.tuner.verdict.final_comparison import NEAR, ValidationRun

@@ -16,7 +16,7 @@ from typing import Any
 from shardtune.api_schemas.trials.leases import TrialTask
 from tests.lab.laboratory import for_this_process
 from tests.lab.session import GangSession
-from tests.support.tiny_trials import tiny_task
+from tests.support.ranks.tiny_tasks import tiny_task
 
 MOST_MORE_S = 1.0
 

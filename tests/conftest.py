@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from shardtune.db.session import Database, upgrade
-from tests.support import shared_statements
-from tests.support.needs import missing
-from tests.support.postgres_server import PostgresServer, administer, copy_of
+from tests.support.requirements import missing
+from tests.support.service.postgres_server import PostgresServer, administer, copy_of
+from tests.tools import statement_cache
 
-pytest_plugins = ["tests.support.module_order"]
+pytest_plugins = ["tests.tools.module_order"]
 # Each worker here has a folder of its own, and would measure the machine for half a minute.
 os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
 _NUMBERS = itertools.count()
-shared_statements.install()
+statement_cache.install()
 
 
 @pytest.fixture(autouse=True)

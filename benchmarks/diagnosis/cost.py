@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.diagnosis import cases
-from benchmarks.own_trials import attempted, execute, workplace
+from benchmarks.own_trials.runs import attempted, execute, workplace
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
 from shardtune.api_schemas.trials.leases import TraceTask, TrialTask

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.diagnosis import cases, own_job
 from benchmarks.diagnosis.cases import Case
-from benchmarks.own_trials import PLAN, attempted, execute, workplace
+from benchmarks.own_trials.runs import PLAN, attempted, execute, workplace
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.diagnosis import Traced

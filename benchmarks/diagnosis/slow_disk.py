@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.diagnosis import saving_job
 from benchmarks.diagnosis.cases import RANKS
 from benchmarks.diagnosis.throttled_disk import ThrottledDisk, throttled_disk
-from benchmarks.own_trials import attempted, workplace
+from benchmarks.own_trials.runs import attempted, workplace
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec

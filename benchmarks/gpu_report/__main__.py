@@ -14,7 +14,7 @@ from benchmarks.gpu_report import steps
 from benchmarks.gpu_report.verdict import markdown, verdict
 from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine.inventory import DetectionFailed, find_gpus
-from tests.support.gpu_sizes import study_for
+from tests.support.ranks.gpu_models import study_for
 
 TOTAL_S = 600.0
 NO_DEVICE = 2

@@ -19,7 +19,7 @@ from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.processes import is_dead
 from tests.lab.service import LabService
 from tests.lab.worker import LabWorker
-from tests.support.real_parts import TINY
+from tests.support.processes.stack import TINY
 
 MOST_S = 10.0
 _STUDY_S = 420.0

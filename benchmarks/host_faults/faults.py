@@ -81,7 +81,7 @@ def _fork_server(scene: Scene) -> set[int]:
     return _fork_servers(scene.last)
 
 
-def _node_process(scene: Scene) -> set[int]:
+def _node_agent(scene: Scene) -> set[int]:
     found = scene.last.find("shardtune.workers.node")
     return {pid for pid in found if "python" in psutil.Process(pid).name() and "parent_death" not in _words(pid)}
 
@@ -127,8 +127,8 @@ COMMON: dict[str, HostFault] = {
     "rank_stopped": HostFault(_signalled(signal.SIGSTOP, _rank)),
     "fork_server_killed": HostFault(_signalled(signal.SIGKILL, _fork_server)),
     "fork_server_stopped": HostFault(_signalled(signal.SIGSTOP, _fork_server)),
-    "node_process_killed": HostFault(_signalled(signal.SIGKILL, _node_process)),
-    "node_process_stopped": HostFault(_signalled(signal.SIGSTOP, _node_process)),
+    "node_agent_killed": HostFault(_signalled(signal.SIGKILL, _node_agent)),
+    "node_agent_stopped": HostFault(_signalled(signal.SIGSTOP, _node_agent)),
     "agent_killed": HostFault(_signalled(signal.SIGKILL, _agent)),
     "agent_stopped": HostFault(_signalled(signal.SIGSTOP, _agent), _signalled(signal.SIGKILL, _agent), lasts_s=20),
     "link_cut": _CUT,

@@ -13,10 +13,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.correlation import spearman
 from benchmarks.parallel.memory import peak_bytes
 from benchmarks.parallel.tables import Measured, Misread, read
 from benchmarks.parallel.time import step_seconds
+from benchmarks.predictor.correlation import spearman
 
 DATA = Path(__file__).parents[1] / "data"
 FILES = (DATA / "nanotron_sweep.csv", DATA / "aleph_alpha_layouts.csv")

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.own_trials import append, execute, text_of, workplace
+from benchmarks.own_trials.runs import append, execute, text_of, workplace
 from benchmarks.search.record import PLAN, Recording, record
 from benchmarks.search.replay import GOAL
 from benchmarks.search.table import Table, config_of, read

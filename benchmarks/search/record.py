@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.own_trials import append, execute, outcome, text_of, workplace
+from benchmarks.own_trials.runs import append, execute, outcome, text_of, workplace
 from benchmarks.search.table import COLUMNS
 from shardtune.api_schemas.machines.hardware import Cluster, HardwareReport, Inventory
 from shardtune.api_schemas.strategies import TrialConfig

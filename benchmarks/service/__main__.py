@@ -19,9 +19,9 @@ import httpx
 
 from benchmarks.service import figures, load, stored
 from shardtune.db.session import Database, upgrade
-from tests.support import history, statements
-from tests.support.postgres_server import PostgresServer
-from tests.support.replica import Replica
+from tests.support.service import run_history, statement_counts
+from tests.support.service.postgres_server import PostgresServer
+from tests.support.service.replica import Replica
 
 _SETTINGS: dict[str, Any] = {"lease_s": 60, "heartbeat_s": 2, "sweep_s": 2}
 _TEMPLATE = "template"
@@ -48,7 +48,7 @@ def main() -> int:
         load.cancel_left(replicas[0].url)
         _make_template([replica.url for replica in replicas])
         # Of one process that knows what it did last, and of two that take turns and have to read what the other did.
-        counted = {f"{many} processes": statements.count(url, many) for many in (1, 2)}
+        counted = {f"{many} processes": statement_counts.count(url, many) for many in (1, 2)}
         rounds = [_round(options, database, server, replicas, count) for count in options.stored]
     answer = {"machine": figures.machine(), "options": vars(options), "statements": counted, "rounds": rounds}
     print(json.dumps(answer, default=str) if options.json else json.dumps(answer, indent=1, default=str))
@@ -117,7 +117,7 @@ def _round(
         "statuses": dict(sorted(done.seen.statuses.items())),
         "not_answered": done.seen.not_answered,
         "replica_memory_mib": [round(replica.memory_mib()) for replica in replicas],
-        "faults": history.faults(database, done.seen.applied, done.studies),
+        "faults": run_history.faults(database, done.seen.applied, done.studies),
     }
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from benchmarks.service.workers import INVENTORY, client
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
-from tests.support.simulated_worker import CLUSTER, SPEC
+from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _BODY_BYTES = 1 << 20
 _NAMES = 1000

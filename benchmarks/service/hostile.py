@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.service import attackers, figures, load
+from benchmarks.service.silent_receiver import silent_receiver
 from shardtune.api_schemas.access.keys import KeySpec, Scope
 from shardtune.db.session import Database, upgrade
 from shardtune.service.access import manage_keys
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support import history
-from tests.support.postgres_server import PostgresServer
-from tests.support.replica import Replica
-from tests.support.silent_receiver import silent_receiver
+from tests.support.service import run_history
+from tests.support.service.postgres_server import PostgresServer
+from tests.support.service.replica import Replica
 
 _CANARY = "kestrel"
 _SETTINGS: dict[str, Any] = {
@@ -61,7 +61,7 @@ class Phase:
         self.elapsed_s += done.elapsed_s
         self.not_answered += done.seen.not_answered
         self.doubled += sum(count - 1 for count in done.seen.applied.values())
-        self.faults += history.faults(database, done.seen.applied, done.studies)
+        self.faults += run_history.faults(database, done.seen.applied, done.studies)
 
     def answer(self) -> dict[str, Any]:
         """For the output."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from benchmarks.service.workers import Seen, SimulatedWorker, client
-from tests.support.simulated_worker import CLUSTER, SPEC
+from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _READ_PAUSE_S = 0.1
 _GIVE_UP_S = 420.0

@@ -22,10 +22,10 @@ import httpx
 
 from shardtune.db.session import Database, upgrade
 from shardtune.service.cli.parent_death import dies_with_parent
-from tests.support import history
-from tests.support.postgres_server import PostgresServer
-from tests.support.replica import Replica
-from tests.support.simulated_worker import CLUSTER, SPEC
+from tests.support.service import run_history
+from tests.support.service.postgres_server import PostgresServer
+from tests.support.service.replica import Replica
+from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _LEASE_S = 4.0
 _SETTINGS: dict[str, Any] = {"lease_s": _LEASE_S, "heartbeat_s": 0.5, "sweep_s": 0.5, "poll_s": 0.2}
@@ -108,7 +108,7 @@ def run(
         unfinished = _finish(soak, addresses)
         database = Database(url)
         try:
-            faults = [f"{study} is still {state}" for study, state in unfinished.items()] + history.faults(database)
+            faults = [f"{study} is still {state}" for study, state in unfinished.items()] + run_history.faults(database)
         finally:
             database.close()
         return soak, faults + _tracebacks(folder)

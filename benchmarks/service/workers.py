@@ -13,7 +13,7 @@ import httpx
 from shardtune.api_schemas.machines.hardware import Inventory
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, measurement, restarted, speed_of
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, measurement, restarted, speed_of
 
 _RETRY_S = 0.1
 INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")

@@ -19,7 +19,7 @@ HISTORY = (
     "docs/reference/glossary.md",
     "docs/measurements/",
     "tests/architecture/retired_words.py",
-    "tests/unit/db/test_populated.py",
+    "tests/unit/db/test_data_migrations.py",
 )
 """Where old words stand for what they were: revisions, records, and the list itself."""
 

@@ -7,7 +7,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
 from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.tuner.search.space import Space, build
-from tests.support.tuner_cases import TINY
+from tests.support.values.tuner_inputs import TINY
 
 MODEL_SUMMARY = TINY.model_copy(update={"tensor_divisor": 4, "pipeline_blocks": 6})
 

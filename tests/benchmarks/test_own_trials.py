@@ -1,7 +1,7 @@
 """The record of this project's own trials: resumed where it ended, and scored by configuration."""
 
-from benchmarks.own_cases import remaining
-from benchmarks.own_scores import by_config
+from benchmarks.own_trials.cases import remaining
+from benchmarks.own_trials.scores import by_config
 
 PLANNED = [{"job": "a", "strategy": "ddp", "config": str(number)} for number in range(6)]
 

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import own_scores, predictor
-from benchmarks.own_cases import JOBS
-from benchmarks.predictor_figures import Scored
-from benchmarks.rows import hardware_aliases, read
+from benchmarks.own_trials import scores as own_scores
+from benchmarks.own_trials.cases import JOBS
+from benchmarks.predictor import __main__ as command
+from benchmarks.predictor import scores as predictor
+from benchmarks.predictor.figures import Scored
+from benchmarks.predictor.rows import hardware_aliases, read
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.prediction.candidates import MIB
 
@@ -75,7 +77,7 @@ def test_a_word_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "rows.csv"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0] + ",loss_kernel", lines[1] + ",quick"]) + "\n")
-    assert predictor.main(["--data", str(path), "--json"]) == 2
+    assert command.main(["--data", str(path), "--json"]) == 2
     told = capsys.readouterr().err
     assert "titan-pr165-003" in told and "loss_kernel ('quick')" in told and "standard, chunked, fused" in told
 
@@ -99,19 +101,19 @@ def test_every_row_is_scored_or_skipped_with_a_reason(scored: dict) -> None:
 
 
 def test_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
-    assert predictor.main(["--data", str(PUBLISHED), "--json"]) == 0
+    assert command.main(["--data", str(PUBLISHED), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["overall"]["rows"] > 400
 
 
 def test_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert predictor.main(["--data", "/nowhere.csv", "--json"]) == 2
+    assert command.main(["--data", "/nowhere.csv", "--json"]) == 2
     assert "/nowhere.csv" in capsys.readouterr().err
 
 
 def test_file_of_another_format_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = tmp_path / "other.csv"
     other.write_text("a,b\n1,2\n")
-    assert predictor.main(["--data", str(other), "--json"]) == 2
+    assert command.main(["--data", str(other), "--json"]) == 2
     assert "header" in capsys.readouterr().err
 
 

@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from benchmarks import baseline, noise, repeats, verdicts
-from benchmarks.noise import Draw, Machine
+from benchmarks import baseline, repeats
+from benchmarks.verdicts import noise, replay
+from benchmarks.verdicts.noise import Draw, Machine
 from shardtune.tuner.verdict import final_comparison
 
 
@@ -25,11 +26,11 @@ def recorded():
 
 
 def test_arms_that_are_alike_have_no_winner_on_recorded_noise(recorded):
-    assert rate(verdicts.replay(recorded, 150, 0.0, 20, seed=0), lambda _, verdict: verdict.winner is not None) <= 0.065
+    assert rate(replay.replay(recorded, 150, 0.0, 20, seed=0), lambda _, verdict: verdict.winner is not None) <= 0.065
 
 
 def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
-    planted = verdicts.replay(gaussian(0.015, disturbed=0.02), 100, 0.05, 20, seed=1)
+    planted = replay.replay(gaussian(0.015, disturbed=0.02), 100, 0.05, 20, seed=1)
     assert rate(planted, lambda faster, verdict: verdict.winner == faster) >= 0.85
     assert max(verdict.runs for _, verdict in planted) <= final_comparison.most_runs(
         final_comparison.MOST_CANDIDATES, 20
@@ -37,7 +38,7 @@ def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
 
 
 def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_name_one():
-    alike = verdicts.replay(gaussian(0.03), 100, 0.0, 20, seed=2)
+    alike = replay.replay(gaussian(0.03), 100, 0.0, 20, seed=2)
     assert rate(alike, lambda _, verdict: verdict.winner is not None) <= 0.08
 
 
@@ -51,7 +52,7 @@ def test_deviations_are_from_the_configurations_own_median_in_the_order_of_the_r
 
 @pytest.mark.parametrize(("successes", "trials", "bound"), [(0, 20, 0.1391), (30, 1000, 0.0405), (5, 5, 1.0)])
 def test_the_upper_bound_is_clopper_and_pearsons(successes, trials, bound):
-    assert verdicts.upper95(successes, trials) == pytest.approx(bound, abs=2e-4)
+    assert replay.upper95(successes, trials) == pytest.approx(bound, abs=2e-4)
 
 
 def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
@@ -64,7 +65,7 @@ def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
 
 def test_gains_are_found_on_the_disturbed_record_where_disturbed_runs_are_repeated():
     busy = noise.as_if_seen([row for row in repeats.read() if row.record == "busy"])
-    found = verdicts.disturbed(noise.of_records(busy), 60, 24)
+    found = replay.disturbed(noise.of_records(busy), 60, 24)
     assert found["planted"]["power"] > found["power_if_each_counted"] + 0.2 and found["runs_ratio"] < 1.55
 
 

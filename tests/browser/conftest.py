@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.support.browser_steps import Site
-from tests.support.needs import missing
-from tests.support.real_parts import Stack
+from tests.browser.browser_steps import Site
+from tests.support.processes.stack import Stack
+from tests.support.requirements import missing
 
 CHROMIUM = "/usr/bin/chromium"
 QUICK = {"max_warmup_steps": 3, "window_steps": 2, "min_windows": 3, "max_windows": 3, "min_measure_s": 0}

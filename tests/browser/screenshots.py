@@ -14,9 +14,9 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.support.real_parts import Stack
-from tests.support.receiver import receiver
-from tests.support.scenes import Story
+from tests.browser.scenes import Story
+from tests.support.processes.stack import Stack
+from tests.support.service.webhook_receivers import receiver
 
 CHROMIUM = "/usr/bin/chromium"
 FORMS = {

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.support.browser_steps import press
-from tests.support.real_parts import TINY, study
+from tests.browser.browser_steps import press
+from tests.support.processes.stack import TINY, study
 
 pytestmark = pytest.mark.ranks
 

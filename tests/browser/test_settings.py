@@ -3,9 +3,9 @@
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.browser_steps import Site, press
-from tests.support.real_parts import Stack
-from tests.support.receiver import receiver
+from tests.browser.browser_steps import Site, press
+from tests.support.processes.stack import Stack
+from tests.support.service.webhook_receivers import receiver
 
 pytestmark = pytest.mark.ranks
 

@@ -11,8 +11,8 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.tuner.export import export
 from shardtune.workers.rank import check_export
-from tests.support import warm_forks
-from tests.support.made_up_studies import CPU, contender_of, study_of
+from tests.support.processes import preloaded_forks
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 DDP = TrialConfig(strategy=DdpConfig(bucket_cap_mb=7, gradient_as_bucket_view=True, grad_sync="every"), micro_batch=2)
@@ -33,7 +33,9 @@ def exported(
 
 def apart(form: str, folder: Path) -> dict[str, Any]:
     """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
-    printed = warm_forks.output_of("shardtune.workers.rank.check_export", form, str(folder), log=folder / "check.txt")
+    printed = preloaded_forks.output_of(
+        "shardtune.workers.rank.check_export", form, str(folder), log=folder / "check.txt"
+    )
     found: dict[str, Any] = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
     return found
 

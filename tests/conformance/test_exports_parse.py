@@ -23,7 +23,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.tuner.export import files, snippet
 from shardtune.workers.blocks import checkpointing
-from tests.support.made_up_studies import contender_of, study_of
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 EIGHT_GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 TWO_NODES = EIGHT_GPUS.model_copy(update={"nodes": 2})

@@ -15,8 +15,8 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, Offload, TrialConfig, ZeroConfig
 from shardtune.tuner.export import files
-from tests.support import warm_forks
-from tests.support.made_up_studies import CPU, contender_of, study_of
+from tests.support.processes import preloaded_forks
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 pytestmark = pytest.mark.ranks
 
@@ -71,7 +71,7 @@ def train(folder: Path, ranks: int = 2) -> list[tuple[float, float]]:
     """Loss and gradient norm of two steps."""
     program = folder / "train_snippet.py", "--steps", "2"
     environment = {"GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
-    printed = warm_forks.ranks(warm_forks.script, *program, logs=folder, count=ranks, environment=environment)
+    printed = preloaded_forks.ranks(preloaded_forks.script, *program, logs=folder, count=ranks, environment=environment)
     return losses_and_norms(printed[0])
 
 

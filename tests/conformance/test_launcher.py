@@ -16,7 +16,7 @@ from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import kill_marked, marked
-from tests.support.worker_fakes import FAKE_HOST
+from tests.support.workers.worker_fakes import FAKE_HOST
 
 LAUNCHERS = ("warm", "cold", "local", "local, where forking is unsafe")
 
@@ -35,7 +35,7 @@ def mark() -> Iterator[str]:
 
 @pytest.fixture(params=LAUNCHERS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[Make]:
-    """Makes the launcher, with ranks that act as told (tests/support/fake_host.py)."""
+    """Makes the launcher, with ranks that act as told (tests/support/workers/fake_fork_server.py)."""
     made: list[Launcher] = []
 
     def one(*acts: str) -> Launcher:

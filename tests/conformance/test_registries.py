@@ -9,7 +9,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config
 from shardtune.tuner.export.backends.record import AccelerateParts, ConsumerParts, SnippetParts
 from shardtune.tuner.search.space.legal_values import Knob
-from tests.support.registries import (
+from tests.conformance.registries import (
     EXPORT,
     KNOB_WORDS,
     PAGE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_driver import H100, FakeDriver
+from tests.support.nvml.fake_driver import H100, FakeDriver
 
 _TORCH = importlib.util.find_spec("torch")
 assert _TORCH is not None and _TORCH.origin is not None

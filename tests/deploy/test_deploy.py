@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs the checkers")
 
-from tests.support.deploy_checks.programs import NoChecker
-from tests.support.deploy_checks.registry import CHECKS
-from tests.support.needs import missing
+from tests.deploy.checks.programs import NoChecker
+from tests.deploy.checks.registry import CHECKS
+from tests.support.requirements import missing
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 GANG = "kubernetes/overlays/{}/gang.yaml"

@@ -19,8 +19,8 @@ from typing import IO, Any
 import pytest
 import yaml
 
-from tests.support.needs import missing
-from tests.support.tiny_trials import tiny_task
+from tests.support.ranks.tiny_tasks import tiny_task
+from tests.support.requirements import missing
 
 REPOSITORY = Path(__file__).parents[2]
 BASE = REPOSITORY / "deploy/kubernetes/base"

@@ -9,8 +9,8 @@ pytest.importorskip("kubernetes_validate", reason="`make check-deploy` installs 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.tuner.export.bundle import files
-from tests.support.deploy_checks.programs import complaints
-from tests.support.made_up_studies import contender_of, study_of
+from tests.deploy.checks.programs import complaints
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 
 def test_shellcheck_finds_nothing_in_the_exported_launchers(tmp_path: Path) -> None:

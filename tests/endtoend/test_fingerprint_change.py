@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shardtune.service.cli.parent_death import dies_with_parent
-from tests.support.real_parts import study, until
-from tests.support.replicas import Replicas, replicas_of
-from tests.support.scenarios import fields_of
+from tests.support.processes.stack import study, until
+from tests.support.service.replica_set import Replicas, replicas_of
+from tests.support.service.scenarios import fields_of
 
 pytestmark = [
     pytest.mark.ranks,

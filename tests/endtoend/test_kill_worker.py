@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.support.real_parts import Crew, Stack, study, until
+from tests.support.processes.stack import Crew, Stack, study, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(600)]
 

@@ -20,7 +20,7 @@ from shardtune.service.canaries import judge, send
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
-from tests.support.real_parts import Stack, study, until
+from tests.support.processes.stack import Stack, study, until
 
 pytestmark = [
     pytest.mark.ranks,

@@ -20,7 +20,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.leases import TrialTask
-from tests.support.real_parts import Stack, until
+from tests.support.processes.stack import Stack, until
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(400)]
 

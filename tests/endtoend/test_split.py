@@ -12,7 +12,7 @@ from sqlalchemy import select
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.leasing.host_exclusivity import is_alone
-from tests.support.real_parts import Stack, study, until
+from tests.support.processes.stack import Stack, study, until
 
 pytestmark = [
     pytest.mark.ranks,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
-from tests.support.real_parts import study
+from tests.support.processes.stack import study
 
 pytestmark = pytest.mark.ranks
 

@@ -17,8 +17,8 @@ import pytest
 
 import shardtune
 from shardtune.service.cli.parent_death import dies_with_parent
-from tests.support.real_parts import free_port, until
-from tests.support.tiny_trials import tiny_task
+from tests.support.processes.stack import free_port, until
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(300)]
 

@@ -20,10 +20,10 @@ from shardtune.service.cli import main
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
-from tests.support.postgres_server import administer, copy_of
-from tests.support.scenarios import tune
-from tests.support.still_clock import Clock
+from tests.flow.helpers.manual_clock import Clock
+from tests.support.service.local_client import local_client
+from tests.support.service.postgres_server import administer, copy_of
+from tests.support.service.scenarios import tune
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.inventory import find_gpus, inventory
-from tests.support.gpu_machine import GpuMachine
+from tests.gpu.gpu_machine import GpuMachine
 
 TRY_ON_CPU = "SHARDTUNE_TRY_GPU_TESTS_ON_CPU"
 """Set: the trials of these tests run on CPU ranks, to see that the tests themselves are whole. It proves nothing of a GPU."""

@@ -18,7 +18,7 @@ from shardtune.tuner.prediction import memory_gate
 from shardtune.tuner.prediction.calibration import MemoryCalibration
 from shardtune.tuner.prediction.traced_shape import of_study
 from shardtune.tuner.verdict import parity
-from tests.support.gpu_machine import GpuMachine
+from tests.gpu.gpu_machine import GpuMachine
 
 pytestmark = pytest.mark.gpu
 

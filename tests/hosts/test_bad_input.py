@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.trials.leases import TrialTask
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.hosts import Host
 from tests.lab.laboratory import HEAD, Laboratory, for_this_process
 from tests.lab.session import GangSession
-from tests.support.tiny_trials import tiny_task
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = [
     pytest.mark.ranks,
@@ -30,7 +30,7 @@ SCRIPT = "/tmp/plain.py"
 
 @pytest.fixture(scope="module", params=["slurm", "ray"])
 def laboratory(request: pytest.FixtureRequest) -> Iterator[Laboratory]:
-    needs.require(request.param)
+    requirements.require(request.param)
     with for_this_process(hosts=2, ranks=1, engine=request.param) as made:
         yield made
 
@@ -116,7 +116,7 @@ def test_a_script_that_one_host_has_lost_is_the_run_s_failure_and_names_the_host
 
 
 def test_an_open_ray_cluster_is_not_joined() -> None:
-    needs.require("ray")
+    requirements.require("ray")
     with for_this_process(hosts=1, ranks=1) as laboratory:
         (host,) = laboratory.nodes
         ray = [

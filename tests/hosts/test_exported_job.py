@@ -13,9 +13,9 @@ import pytest
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.tuner.export import files
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.laboratory import HEAD, Laboratory, for_this_process
-from tests.support.made_up_studies import contender_of, study_of
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 pytestmark = [
     pytest.mark.ranks,
@@ -30,7 +30,7 @@ STEP = re.compile(r"step \d+: loss ([\d.]+), gradient norm ([\d.]+)")
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
-    needs.require("slurm")
+    requirements.require("slurm")
     with for_this_process(hosts=2, ranks=2, engine="slurm") as made:
         yield made
 

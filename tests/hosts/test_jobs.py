@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.laboratory import HEAD, Laboratory, for_this_process
 from tests.lab.service import LabService
 from tests.lab.worker import LabWorker
-from tests.support.real_parts import TINY
+from tests.support.processes.stack import TINY
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
 long = pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="minutes of waiting for Slurm")
@@ -94,7 +94,7 @@ def _is_measuring(run: dict[str, Any]) -> bool:
 
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
-    needs.require("slurm")
+    requirements.require("slurm")
     with for_this_process(hosts=2, ranks=1, engine="slurm") as made:
         yield made
 

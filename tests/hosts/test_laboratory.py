@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.claim import NoLaboratory, folder_of
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.links import bridge_name, present
@@ -29,7 +29,7 @@ KINDS = ("net", "pid", "mnt", "uts")
 
 @pytest.fixture(autouse=True)
 def cleared() -> Iterator[None]:
-    needs.require("slurm")
+    requirements.require("slurm")
     yield
     if folder_of(251).exists():
         Laboratory.at(251).down()
@@ -37,7 +37,7 @@ def cleared() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def two_hosts() -> Iterator[Laboratory]:
-    needs.require("none")
+    requirements.require("none")
     with for_this_process(hosts=2, ranks=1) as made:
         yield made
 
@@ -181,7 +181,7 @@ def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
 
 
 def test_a_cluster_of_ray_has_its_hosts_and_asks_for_a_token():
-    needs.require("ray")
+    requirements.require("ray")
     with for_this_process(hosts=1, ranks=2, engine="ray") as made:
         assert made.run("head", RAY_NODES).split() == ["0", "2"]
         open_call = ["env", "--unset=RAY_AUTH_MODE", sys.executable, "-m", "ray.scripts.scripts", "health-check"]

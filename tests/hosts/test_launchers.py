@@ -19,11 +19,11 @@ from pydantic import TypeAdapter
 from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.api_schemas.trials.resume_check import ResumePlan
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.session import GangSession
-from tests.support.plain_training import deviation, train
-from tests.support.tiny_trials import LLAMA, tiny_task
+from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
 
 pytestmark = [pytest.mark.ranks, pytest.mark.timeout(900)]
 
@@ -73,7 +73,7 @@ def until(condition: Any, what: str) -> None:
 @contextmanager
 def opened(engine: str, folder: Path, hosts: int = 2) -> Iterator[Place]:
     """A session in a laboratory of its own, or here."""
-    needs.require("none" if engine == "local" else engine)
+    requirements.require("none" if engine == "local" else engine)
     with ExitStack() as stack:
         laboratory = None if engine == "local" else stack.enter_context(for_this_process(hosts, 2, engine=engine))
         place = Place(laboratory, GangSession(laboratory, folder, ranks=4 if laboratory is None else 2), set())

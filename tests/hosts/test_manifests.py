@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.hosts import REPOSITORY, Host
 from tests.lab.laboratory import Laboratory, for_this_process
 from tests.lab.service import LabService
-from tests.support.real_parts import TINY
+from tests.support.processes.stack import TINY
 
 pytestmark = [
     pytest.mark.ranks,
@@ -84,7 +84,7 @@ class Pods:
 
 @pytest.fixture
 def pods(tmp_path: Path) -> Iterator[Pods]:
-    needs.require("ray")
+    requirements.require("ray")
     with for_this_process(hosts=3, ranks=1) as laboratory, LabService(laboratory, tmp_path) as service:
         yield Pods(laboratory, service)
 

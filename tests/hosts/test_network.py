@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.laboratory import for_this_process
 from tests.lab.service import LabService
 from tests.lab.worker import LabWorker
-from tests.support.real_parts import study
+from tests.support.processes.stack import study
 
 pytestmark = [
     pytest.mark.ranks,
@@ -26,7 +26,7 @@ _SETTINGS = {
 
 
 def test_a_link_that_was_made_slower_makes_stale_by_its_bandwidth_and_a_retune_follows(tmp_path: Path) -> None:
-    needs.require("slurm")
+    requirements.require("slurm")
     with (
         for_this_process(hosts=2, ranks=1, inter_mbit=200, engine="slurm") as laboratory,
         LabService(laboratory, tmp_path, WORKER_LIVE_S="10", **_SETTINGS) as service,

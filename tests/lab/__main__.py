@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tests.lab import needs
+from tests.lab import requirements
 from tests.lab.claim import MARK, NoLaboratory, Plan
 from tests.lab.laboratory import Laboratory, described
 
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _up(options: argparse.Namespace) -> int:
-    if lacking := needs.lacking(options.engine):
+    if lacking := requirements.lacking(options.engine):
         raise NoLaboratory(f"a laboratory with --engine {options.engine} needs {lacking}")
     began_s = time.monotonic()
     made = Laboratory.up(Plan(options.hosts, options.ranks, options.inter_mbit, options.engine), options.lab)

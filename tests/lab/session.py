@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.leases import Task
 from tests.lab.laboratory import Laboratory
 
 SESSION = [sys.executable, "-m", "tests.lab.gang_session"]
-ACTS = Path(__file__).with_name("acts.py")
+ACTS = Path(__file__).with_name("failing_script.py")
 _SCRIPTS = {act: f"{ACTS} {act}" for act in ("oom", "crash", "hang")}
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support.host_process import HostProcess
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.ranks.tiny_tasks import tiny_task
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,8 @@ from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support.host_process import HostProcess
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support import warm_forks
-from tests.support.communicators import STRATEGIES
+from tests.rank.helpers.communicators import STRATEGIES
+from tests.support.processes import preloaded_forks
 
 pytestmark = pytest.mark.ranks
 
@@ -15,7 +15,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """By strategy, with few and with more blocks, on four ranks."""
     log = tmp_path_factory.mktemp("communicators") / "ranks.log"
     found: dict[str, list[int]] = json.loads(
-        warm_forks.output_of("tests.support.communicators", log=log).splitlines()[-1]
+        preloaded_forks.output_of("tests.rank.helpers.communicators", log=log).splitlines()[-1]
     )
     return found
 

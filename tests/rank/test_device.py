@@ -16,9 +16,9 @@ from shardtune.workers.rank import classify
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.training.data_wait import DataWait
 from shardtune.workers.trial_dir import TrialDir
-from tests.support import faulty_ranks
-from tests.support.played_gpu import STEP_S, PlayedGpu, run_rank
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers import faulty_ranks
+from tests.rank.helpers.fake_gpu import STEP_S, PlayedGpu, run_rank
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 

@@ -19,11 +19,11 @@ from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import build, experts
 from shardtune.workers.rank.training import model_summary
-from tests.support import small_models
-from tests.support.host_process import HostProcess
-from tests.support.plain_training import deviation, train
-from tests.support.sharing_ranks import BF16, FAULT, FP32, assert_same, trajectories
-from tests.support.tiny_trials import LLAMA, MIXTRAL, tiny_task
+from tests.rank.helpers import small_models
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.rank.helpers.parallel_ranks import BF16, FAULT, FP32, assert_same, trajectories
+from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.tiny_tasks import LLAMA, MIXTRAL, tiny_task
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 DIVIDED: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 2, "expert_parallel": 2}

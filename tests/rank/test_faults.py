@@ -3,9 +3,9 @@
 import pytest
 
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support import faulty_ranks
-from tests.support.plain_training import deviation, train
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers import faulty_ranks
+from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 

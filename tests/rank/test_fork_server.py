@@ -17,9 +17,9 @@ from torch.utils.cpp_extension import _get_build_directory
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine.inventory import Libraries
 from shardtune.workers.rank.fork_server import forking
-from tests.support import warm_forks
-from tests.support.host_process import HostProcess, launch_order
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers.fork_server_process import HostProcess, launch_order
+from tests.support.processes import preloaded_forks
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -69,12 +69,12 @@ def test_the_host_is_ready_and_may_fork(host: HostProcess) -> None:
 @pytest.mark.parametrize("act", ["cannot", "hangs"])
 def test_a_look_that_cannot_be_forked_ends_in_time_with_the_reason(tmp_path: Path, act: str) -> None:
     output = tmp_path / "printed"
-    warm_forks.fork(probe, act, output=output).join()
+    preloaded_forks.fork(probe, act, output=output).join()
     assert {"cannot": "(exit code 1)", "hangs": "hung for 1 s"}[act] in output.read_text().splitlines()[-1]
 
 
 def test_a_look_does_not_outlive_a_killed_host(tmp_path: Path) -> None:
-    owner = warm_forks.fork(probe, "waits", output=tmp_path / "printed")
+    owner = preloaded_forks.fork(probe, "waits", output=tmp_path / "printed")
     wait_for(lambda: psutil.Process(owner.pid).children(), 60)
     (look,) = psutil.Process(owner.pid).children()
     owner.kill()

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.workers.rank.measure import hardware
-from tests.support import warm_forks
+from tests.support.processes import preloaded_forks
 
 pytestmark = pytest.mark.ranks
 
@@ -27,7 +27,7 @@ def _as_on_hosts_of(ranks: int, folder: Path) -> None:
     ("per_host", "groups"), [(2, [(2, 1), (2, 2), (4, 2)]), (4, [(4, 1)]), (1, [(4, 4)])], ids=["2x2", "1x4", "4x1"]
 )
 def test_groups_follow_the_hosts(tmp_path: Path, per_host: int, groups: list[tuple[int, int]]) -> None:
-    warm_forks.ranks(_as_on_hosts_of, per_host, tmp_path, logs=tmp_path, count=4)
+    preloaded_forks.ranks(_as_on_hosts_of, per_host, tmp_path, logs=tmp_path, count=4)
     found = MeasuredHardware.model_validate_json((tmp_path / "hardware.json").read_bytes()).collectives
     assert list(dict.fromkeys((one.ranks, one.nodes) for one in found)) == groups
     assert len(found) == 3 * 2 * len(groups)

@@ -8,7 +8,7 @@ import torch
 from shardtune.api_schemas.base import GIB
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.measure import memory
-from tests.support import warm_forks
+from tests.support.processes import preloaded_forks
 
 pytestmark = pytest.mark.ranks
 
@@ -27,7 +27,7 @@ def train(folder: Path) -> None:
 
 
 def test_the_peak_is_what_was_in_use_at_once_operators_and_their_gradients_included(tmp_path: Path) -> None:
-    warm_forks.fork(train, tmp_path, output=tmp_path / "log").join()
+    preloaded_forks.fork(train, tmp_path, output=tmp_path / "log").join()
     weights = gradients = 256 * 256 * 4
     assert (tmp_path / "peak").exists(), (tmp_path / "log").read_text()
     in_use = float((tmp_path / "peak").read_text()) - weights - gradients - (1 << 20)

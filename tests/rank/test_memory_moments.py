@@ -6,9 +6,9 @@ import pytest
 
 from shardtune.api_schemas.trials.leases import TraceTask
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support import memory_hogs
-from tests.support.memory_hogs import HOG_BYTES, Place
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers import memory_hogs
+from tests.rank.helpers.memory_hogs import HOG_BYTES, Place
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = [pytest.mark.ranks]
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import warm_forks
+from tests.support.processes import preloaded_forks
 
 pytestmark = pytest.mark.ranks
 
 
 def looked(log: Path, **environment: str) -> dict[str, dict[str, float] | str]:
     """oneDNN asks the environment at its first use, which no process has had that a fork comes from."""
-    printed = warm_forks.output_of("shardtune.workers.rank.inventory", "2", log=log, environment=environment)
+    printed = preloaded_forks.output_of("shardtune.workers.rank.inventory", "2", log=log, environment=environment)
     found: dict[str, dict[str, float] | str] = json.loads(printed.splitlines()[-1])
     return found
 

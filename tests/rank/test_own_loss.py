@@ -5,7 +5,8 @@ import json
 import pytest
 
 from shardtune.api_schemas.training.search_space import BACKENDS
-from tests.support import own_loss, warm_forks
+from tests.rank.helpers import custom_loss
+from tests.support.processes import preloaded_forks
 
 pytestmark = pytest.mark.ranks
 
@@ -20,7 +21,7 @@ STRATEGIES = {
 @pytest.fixture(scope="module")
 def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     folder = tmp_path_factory.mktemp("losses")
-    printed = warm_forks.ranks(own_loss.print_losses, STRATEGIES, folder, logs=folder)
+    printed = preloaded_forks.ranks(custom_loss.print_losses, STRATEGIES, folder, logs=folder)
     found: dict[str, list[float]] = json.loads(printed[0].splitlines()[-1])
     return found
 
@@ -28,4 +29,4 @@ def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_it_is_the_one_that_is_trained_with(losses: dict[str, list[float]], backend: str) -> None:
     theirs, own = losses[backend]
-    assert own == pytest.approx(own_loss.FACTOR * theirs, rel=1e-6)
+    assert own == pytest.approx(custom_loss.FACTOR * theirs, rel=1e-6)

@@ -13,8 +13,8 @@ from shardtune.api_schemas.trials.leases import ModelSummaryTask, ResumeTask
 from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.trial_dir import TrialDir
-from tests.support import own_ranks
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers import custom_model_rank
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 
@@ -55,7 +55,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         task = ResumeTask(trial=tasks[name], plan=ResumePlan(most_steps=8, steps_after=3))
         (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
     for folder in (*made.values(), *(made[f"restart {name}"] for name in RESTARTED)):
-        own_ranks.run_ranks(folder, site)
+        custom_model_rank.run_ranks(folder, site)
     return made
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support.host_process import HostProcess
-from tests.support.plain_training import deviation, train
-from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 

@@ -22,8 +22,8 @@ from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.training import checkpoint_folder
 from shardtune.workers.trial_dir import TrialDir
-from tests.support import faulty_ranks
-from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.rank.helpers import faulty_ranks
+from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 pytestmark = pytest.mark.ranks
 

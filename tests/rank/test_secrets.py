@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.tiny_trials import tiny_task
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 

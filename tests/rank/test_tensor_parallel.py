@@ -18,11 +18,11 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import StepRecord
 from shardtune.tuner.verdict import parity
 from shardtune.workers.rank.model import build, tensor_plan
-from tests.support import small_models
-from tests.support.host_process import HostProcess
-from tests.support.plain_training import deviation, train
-from tests.support.sharing_ranks import BF16, FAULT, FP32, assert_same, trajectories
-from tests.support.tiny_trials import GPT2, LLAMA, MIXTRAL, tiny_task
+from tests.rank.helpers import small_models
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.rank.helpers.parallel_ranks import BF16, FAULT, FP32, assert_same, trajectories
+from tests.support.ranks.reference_training import deviation, train
+from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SPLIT: dict[str, Any] = {"kind": "fsdp2", "dp_shard": 1, "tensor_parallel": 2}

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.leases import TraceTask
 from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
-from tests.support.tiny_trials import tiny_task
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = [
     pytest.mark.ranks,

@@ -12,8 +12,8 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask
 from shardtune.api_schemas.trials.measurements import RankReport
-from tests.support.host_process import HostProcess
-from tests.support.tiny_trials import tiny_task
+from tests.rank.helpers.fork_server_process import HostProcess
+from tests.support.ranks.tiny_tasks import tiny_task
 
 pytestmark = pytest.mark.ranks
 

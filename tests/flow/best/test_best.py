@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tests.support.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.scenarios import ASK, WORKLOAD, best, decide, in_threads, tune
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
 def test_exact_answer_by_case_and_by_key(client):

@@ -3,8 +3,8 @@
 import pytest
 
 from shardtune.service.best import watch_staleness
-from tests.support.scenarios import best, in_threads, tune
-from tests.support.simulated_worker import FINGERPRINT, SimulatedWorker
+from tests.support.service.scenarios import best, in_threads, tune
+from tests.support.service.simulated_worker import FINGERPRINT, SimulatedWorker
 
 NEWER = FINGERPRINT.model_copy(update={"torch": "2.14.0", "driver": "560", "overridden": ("torch",)})
 

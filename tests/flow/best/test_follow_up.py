@@ -4,8 +4,8 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.tuner.search.space.flat import flatten
-from tests.support.scenarios import best
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.service.scenarios import best
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
 
 @pytest.mark.answered

@@ -4,8 +4,8 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import FIRST_FIELDS
 from shardtune.service.best import watch_staleness
-from tests.support.scenarios import best, fields_of, in_threads, tune
-from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.scenarios import best, fields_of, in_threads, tune
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
 NEW = FINGERPRINT.model_copy(update={"driver": "560.1", "torch": "2.14.0"})
 DEBOUNCE_S, GONE_S, LIVE_S = 300, 3600, 90

@@ -6,9 +6,9 @@ from sqlalchemy import select
 from shardtune.db.queries import canaries
 from shardtune.db.tables.canaries import CanaryRow
 from shardtune.service.canaries import judge
-from tests.support.fleet import DAY_S, Fleet
-from tests.support.retuning_lab import CHANGED
-from tests.support.scenarios import best, in_threads
+from tests.flow.helpers.fleet import DAY_S, Fleet
+from tests.flow.helpers.retuning_lab import CHANGED
+from tests.support.service.scenarios import best, in_threads
 
 
 @pytest.mark.answered(worker="sim-0")

@@ -7,8 +7,8 @@ import pytest
 
 from shardtune.service.http import error_answers, errors
 from shardtune.service.http.error_codes import CODES
-from tests.support.scenarios import in_threads
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.scenarios import in_threads
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 CREATE = SPEC | {"cluster": CLUSTER.model_dump()}
 SERVICE = Path(__file__).parents[3] / "service"

@@ -16,10 +16,10 @@ import pytest
 
 from shardtune.api_schemas.training.models import preset
 from shardtune.db.session import upgrade
-from tests.support.replica import Replica
-from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
-from tests.support.two_projects import WORD
+from tests.flow.http.two_projects import WORD
+from tests.support.service.replica import Replica
+from tests.support.service.scenarios import bearer, make_key
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 PHASES = [] if LONG else ["--phases", "examples,fuzzing,stateful"]
@@ -67,7 +67,7 @@ def fuzz(replica, folder, *options, secret="", **environment):
     command += ["--request-timeout", "60", "--seed", "1", *(["--no-shrink"] if not LONG else []), *options]
     command += ["--header", f"Authorization: Bearer {secret}"] if secret else []
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment |= {"PYTHONPATH": path, "SCHEMATHESIS_HOOKS": "tests.support.fuzz_hooks"}
+    environment |= {"PYTHONPATH": path, "SCHEMATHESIS_HOOKS": "tests.flow.http.fuzz_hooks"}
     ran = subprocess.run(
         command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=3000, check=False
     )

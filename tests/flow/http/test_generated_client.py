@@ -14,7 +14,7 @@ import pytest
 
 from shardtune.service.app import create_app
 from shardtune.service.settings import Settings
-from tests.support.simulated_worker import SimulatedWorker
+from tests.support.service.simulated_worker import SimulatedWorker
 
 GENERATOR = "openapi-python-client==0.29.1"
 SCRIPT = """

@@ -6,9 +6,9 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
-from tests.support.history import faults
-from tests.support.replica import Replica
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.replica import Replica
+from tests.support.service.run_history import faults
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 MEGABYTE = "x" * (1 << 20)
 LLAMA = {

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from tests.support.route_table import addresses
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.flow.helpers.route_table import addresses
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 WORKLOAD = SPEC["workload"]
 

@@ -6,9 +6,9 @@ from sqlalchemy import text
 
 from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.process.context import Context
-from tests.support.local_client import local_client
-from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.local_client import local_client
+from tests.support.service.scenarios import bearer, make_key
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 OPEN_ROUTES = {"/healthz", "/readyz"}
 

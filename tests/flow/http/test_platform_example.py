@@ -13,7 +13,7 @@ import uvicorn
 from shardtune.service.app import create_app
 from shardtune.service.cli.processes import listening_socket
 from shardtune.service.settings import Settings
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 ROOT = Path(__file__).parents[3]
 

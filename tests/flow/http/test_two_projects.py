@@ -13,10 +13,10 @@ from sqlalchemy import MetaData, Table, inspect, select
 
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
 from shardtune.db.session import Database
-from tests.support.page_reader import HTML
-from tests.support.route_table import Address, addresses
-from tests.support.simulated_worker import SPEC, SimulatedWorker
-from tests.support.two_projects import OWN, WORD, Ids, TwoProjects, two_projects
+from tests.flow.helpers.route_table import Address, addresses
+from tests.flow.http.two_projects import OWN, WORD, Ids, TwoProjects, two_projects
+from tests.support.service.page_reader import HTML
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 OPEN = {"/login", "/logout"}
 """Of whoever has no session."""

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 
 from shardtune.service.process.context import Context
-from tests.support.local_client import local_client
-from tests.support.page_reader import HTML
-from tests.support.scenarios import bearer, make_key
-from tests.support.served import served
+from tests.flow.helpers.uvicorn_thread import served
+from tests.support.service.local_client import local_client
+from tests.support.service.page_reader import HTML
+from tests.support.service.scenarios import bearer, make_key
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 FOREIGN = [

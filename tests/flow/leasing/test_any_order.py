@@ -16,8 +16,8 @@ from shardtune.api_schemas.trials.leases import TASK_KINDS, ModelSummaryTask, Re
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.tables.studies import RunRow
 from shardtune.service.lifecycle import expiry
-from tests.support import history
-from tests.support.simulated_worker import (
+from tests.support.service import run_history
+from tests.support.service.simulated_worker import (
     MODEL_SUMMARY,
     SPEC,
     SimulatedWorker,
@@ -122,7 +122,7 @@ def machine(client, clock):
             for index in range(3):
                 self.restart(index)
             self.workers[0].work(at_most=400)
-            assert history.faults(context.db, only=[self.study_id]) == []
+            assert run_history.faults(context.db, only=[self.study_id]) == []
 
     return Leases
 

@@ -12,9 +12,9 @@ from shardtune.db.session import Database
 from shardtune.service.planning.planner_cache import PlannerCache
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.scenarios import THREE_BACKENDS, create, in_threads
-from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
-from tests.support.waitless_lease import grant
+from tests.flow.helpers.immediate_claim import grant
+from tests.support.service.scenarios import THREE_BACKENDS, create, in_threads
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 SPEC_24 = SPEC | {"budget": {"max_trials": 24}, "cluster": CLUSTER.model_dump()}
 

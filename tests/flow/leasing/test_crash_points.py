@@ -20,10 +20,10 @@ from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease
 from shardtune.db.session import Database
 from shardtune.db.tables.retunes import RetuneRow, ScheduleTickRow
 from shardtune.db.tables.studies import DeliveryRow, EventRow, RunRow, StudyRow, TrialRow
-from tests.support import history
-from tests.support.mortal_service import Death, Died, MortalService
-from tests.support.receiver import receiver
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, measurement, speed_of
+from tests.flow.leasing.crashing_service import Death, Died, MortalService
+from tests.support.service import run_history
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_SUMMARY, SPEC, measurement, speed_of
+from tests.support.service.webhook_receivers import receiver
 
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3, "max_pairs": 7}}
@@ -137,7 +137,7 @@ def story(url, applied):
             retunes = [(row.state, row.cause, row.outcome) for row in session.scalars(select(RetuneRow))]
             ticks = [(row.state, row.cases) for row in session.scalars(select(ScheduleTickRow))]
             sent = Counter((row.type, row.state) for row in session.scalars(select(DeliveryRow)))
-            return (told, retunes, ticks, sent), history.faults(database, applied)
+            return (told, retunes, ticks, sent), run_history.faults(database, applied)
     finally:
         database.close()
 

@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.service.lifecycle import expiry
-from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
 
 
 @pytest.fixture

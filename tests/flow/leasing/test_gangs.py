@@ -11,8 +11,8 @@ from shardtune.api_schemas.trials.leases import Worker
 from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
 from shardtune.service.cli.commands.workers import _line
-from tests.support.scenarios import WORKLOAD, best, fields_of
-from tests.support.simulated_worker import (
+from tests.support.service.scenarios import WORKLOAD, best, fields_of
+from tests.support.service.simulated_worker import (
     CLUSTER,
     FINGERPRINT,
     MODEL_SUMMARY,

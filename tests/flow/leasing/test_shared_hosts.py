@@ -14,9 +14,9 @@ from shardtune.service.pages.views.conditions import surroundings
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from shardtune.service.wording import host_words
-from tests.support.scenarios import create, in_threads
-from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
-from tests.support.waitless_lease import grant
+from tests.flow.helpers.immediate_claim import grant
+from tests.support.service.scenarios import create, in_threads
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 HOST = "0c5b1a7e94d2f386"
 ONE = CLUSTER.model_copy(update={"gpus_per_node": 1})

@@ -1,6 +1,6 @@
 """What a worker's requests cost the database, counted: half of the claims, and the reports on average, send at most a dozen."""
 
-from tests.support.statements import count
+from tests.support.service.statement_counts import count
 
 MOST = 12
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.support.retuning_lab import CHANGED
-from tests.support.scenarios import best, tune
-from tests.support.simulated_worker import FINGERPRINT
+from tests.flow.helpers.retuning_lab import CHANGED
+from tests.support.service.scenarios import best, tune
+from tests.support.service.simulated_worker import FINGERPRINT
 
 NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Berlin")
 

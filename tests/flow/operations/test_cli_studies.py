@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 ROOT = Path(__file__).parents[3]
 FILE = SPEC | {"cluster": CLUSTER.model_dump(mode="json")}

@@ -3,11 +3,11 @@
 import pytest
 
 from shardtune.service.access.costs import months_ago
-from tests.support.local_client import local_client
-from tests.support.page_reader import page
-from tests.support.retuning_lab import Lab
-from tests.support.scenarios import bearer, make_key, tune
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.flow.helpers.retuning_lab import Lab
+from tests.support.service.local_client import local_client
+from tests.support.service.page_reader import page
+from tests.support.service.scenarios import bearer, make_key, tune
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 
 def costs(client, **params):

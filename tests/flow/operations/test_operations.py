@@ -15,9 +15,9 @@ from shardtune.service.app import create_app
 from shardtune.service.lifecycle import expiry
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.receiver import receiver
-from tests.support.replica import Replica
-from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
+from tests.support.service.replica import Replica
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, failure, measurement
+from tests.support.service.webhook_receivers import receiver
 
 
 def metrics(client):

@@ -22,9 +22,9 @@ from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import addresses, deliveries
 from shardtune.service.webhooks.send import Message, Reach, public_tls, send
-from tests.support.receiver import Receiver, dead_receiver
-from tests.support.scenarios import bearer, create, make_key
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.scenarios import bearer, create, make_key
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.webhook_receivers import Receiver, dead_receiver
 
 NOT_PUBLIC = [
     "127.0.0.1",

@@ -9,7 +9,7 @@ from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
+from tests.support.service.local_client import local_client
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

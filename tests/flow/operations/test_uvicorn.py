@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
-from tests.support.replica import Replica
-from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
+from tests.support.service.replica import Replica
+from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 PATIENCE_S = 5.0
 """Of a worker's heartbeat: what is answered later was not answered."""

@@ -22,8 +22,8 @@ from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import deliveries
-from tests.support.receiver import Receiver
-from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.webhook_receivers import Receiver
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "receive_webhooks.py"
 

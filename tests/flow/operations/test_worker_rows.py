@@ -13,9 +13,9 @@ from shardtune.db.tables.studies import FingerprintRow, WorkerRow
 from shardtune.service import retention
 from shardtune.service.process.context import Context
 from shardtune.service.wording import host_words
-from tests.support.page_reader import page
-from tests.support.scenarios import bearer, create, make_key
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.page_reader import page
+from tests.support.service.scenarios import bearer, create, make_key
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
 def limited(client, **settings):

@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.support.needs import missing
-from tests.support.replica import Replica
-from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker
+from tests.support.requirements import missing
+from tests.support.service.replica import Replica
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("database_url", ["postgres"], indirect=True)]
 

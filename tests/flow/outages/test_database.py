@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from shardtune.db.session import Database, upgrade
-from tests.support import history
-from tests.support.postgres_server import PostgresServer
-from tests.support.replicas import Replicas, replicas_of
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service import run_history
+from tests.support.service.postgres_server import PostgresServer
+from tests.support.service.replica_set import Replicas, replicas_of
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -91,7 +91,7 @@ def until(done: Callable[[], object], what: str) -> None:
 
 def check(url: str) -> None:
     database = Database(url)
-    assert history.faults(database) == []
+    assert run_history.faults(database) == []
     database.close()
 
 

@@ -17,12 +17,12 @@ import pytest
 from sqlalchemy import make_url
 
 from shardtune.db.session import Database, upgrade
-from tests.support import history
-from tests.support.cut_network import HERE, CutNetwork
-from tests.support.needs import missing
-from tests.support.postgres_server import PostgresServer
-from tests.support.replica import Replica
-from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
+from tests.flow.outages.severable_network import HERE, CutNetwork
+from tests.support.requirements import missing
+from tests.support.service import run_history
+from tests.support.service.postgres_server import PostgresServer
+from tests.support.service.replica import Replica
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 
@@ -91,7 +91,7 @@ class Scene:
             worker.register()
         until(lambda: self._work() == "complete", "the study ends")
         database = Database(self.url)
-        assert history.faults(database) == []
+        assert run_history.faults(database) == []
         database.close()
 
     def _work(self) -> str:

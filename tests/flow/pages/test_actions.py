@@ -6,10 +6,10 @@ import pytest
 
 from shardtune.api_schemas.access.keys import Scope
 from shardtune.service.access.actions import SCOPES, Action
-from tests.support.local_client import local_client
-from tests.support.page_reader import HTML, log_in
-from tests.support.route_table import Address, addresses
-from tests.support.scenarios import bearer, make_key
+from tests.flow.helpers.route_table import Address, addresses
+from tests.support.service.local_client import local_client
+from tests.support.service.page_reader import HTML, log_in
+from tests.support.service.scenarios import bearer, make_key
 
 BY_THEMSELVES = {"/login", "/logout"}
 """Forms of whoever has no session yet, or ends it."""

@@ -5,9 +5,9 @@ import re
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from tests.support.page_reader import HTML, token
-from tests.support.scenarios import create
-from tests.support.simulated_worker import SimulatedWorker
+from tests.support.service.page_reader import HTML, token
+from tests.support.service.scenarios import create
+from tests.support.service.simulated_worker import SimulatedWorker
 
 LONG = "9" * 5000
 PARAMETER = re.compile(r"\{[^}]*\}")

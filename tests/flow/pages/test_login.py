@@ -5,9 +5,9 @@ import re
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.local_client import local_client
-from tests.support.served import served
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.flow.helpers.uvicorn_thread import served
+from tests.support.service.local_client import local_client
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 HTML = {"accept": "text/html"}
 

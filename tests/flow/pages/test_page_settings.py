@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.service.pages.figures import relative
-from tests.support.page_reader import HTML, page, token
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement
+from tests.support.service.page_reader import HTML, page, token
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
 
 
 def make_webhook(client, csrf: str, **changes) -> str:

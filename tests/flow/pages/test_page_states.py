@@ -5,10 +5,10 @@ from collections import Counter
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.wording import disambiguate
-from tests.support.page_reader import page
-from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import THREE_BACKENDS, best, run_study
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
+from tests.flow.helpers.retuning_lab import CHANGED, Lab
+from tests.support.service.page_reader import page
+from tests.support.service.scenarios import THREE_BACKENDS, best, run_study
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker, measurement, speed_of
 
 
 def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(quick_client):

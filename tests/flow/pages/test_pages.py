@@ -8,10 +8,10 @@ import pytest
 from fastapi.testclient import TestClient
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from tests.support.page_reader import HTML, page, token
-from tests.support.scenarios import tune
-from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
-from tests.support.statements import statements_sent
+from tests.support.service.page_reader import HTML, page, token
+from tests.support.service.scenarios import tune
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker, failure, measurement, speed_of
+from tests.support.service.statement_counts import statements_sent
 
 
 def behave(lease, task):

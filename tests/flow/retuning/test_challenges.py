@@ -4,9 +4,9 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.service.retuning import challenge_steps
-from tests.support.retuning_lab import CHANGED, Lab
-from tests.support.scenarios import best, decide, in_threads
-from tests.support.simulated_worker import SimulatedWorker, speed_of
+from tests.flow.helpers.retuning_lab import CHANGED, Lab
+from tests.support.service.scenarios import best, decide, in_threads
+from tests.support.service.simulated_worker import SimulatedWorker, speed_of
 
 TWO_BACKENDS = {"space": {"backends": ["ddp", "fsdp2"]}}
 

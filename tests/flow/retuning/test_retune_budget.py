@@ -20,11 +20,11 @@ from shardtune.service.best import watch_staleness
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import challenge_steps, driver, queue
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
-from tests.support.retuning_lab import CHANGED, ask
-from tests.support.scenarios import best, fields_of, in_threads
-from tests.support.simulated_worker import SPEC, SimulatedWorker
-from tests.support.waitless_lease import grant
+from tests.flow.helpers.immediate_claim import grant
+from tests.flow.helpers.retuning_lab import CHANGED, ask
+from tests.support.service.local_client import local_client
+from tests.support.service.scenarios import best, fields_of, in_threads
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 pytestmark = pytest.mark.answered
 A_DAY = 200.0

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.replicas import Replicas, replicas_of
-from tests.support.scenarios import fields_of
-from tests.support.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.replica_set import Replicas, replicas_of
+from tests.support.service.scenarios import fields_of
+from tests.support.service.simulated_worker import FINGERPRINT, SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.timeout(240)]
 

@@ -8,10 +8,10 @@ from shardtune.api_schemas.retuning.retunes import Gain, RetuneOutcome, RetuneSt
 from shardtune.db.queries import retunes as rows
 from shardtune.service.http.errors import Invalid
 from shardtune.service.retuning import challenge_steps, driver, queue, records
-from tests.support.page_reader import token
-from tests.support.retuning_lab import ask
-from tests.support.scenarios import best, change, in_threads, tune
-from tests.support.simulated_worker import SimulatedWorker
+from tests.flow.helpers.retuning_lab import ask
+from tests.support.service.page_reader import token
+from tests.support.service.scenarios import best, change, in_threads, tune
+from tests.support.service.simulated_worker import SimulatedWorker
 
 
 @pytest.fixture

@@ -5,10 +5,10 @@ import pytest
 from shardtune.service.canaries import judge, send
 from shardtune.service.process.context import Context
 from shardtune.service.schedules import ticks
-from tests.support.fleet import DAY_S, Fleet
-from tests.support.retuning_lab import CHANGED
-from tests.support.scenarios import best
-from tests.support.schedule_calls import act, make, read, retunes
+from tests.flow.helpers.fleet import DAY_S, Fleet
+from tests.flow.helpers.retuning_lab import CHANGED
+from tests.flow.schedules.schedule_calls import act, make, read, retunes
+from tests.support.service.scenarios import best
 
 
 def canary_tick(fleet, schedule):

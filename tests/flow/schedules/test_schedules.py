@@ -7,8 +7,8 @@ from shardtune.db.queries import retunes as rows
 from shardtune.service.retuning import queue
 from shardtune.service.retuning.records import finish
 from shardtune.service.schedules import ticks
-from tests.support.scenarios import bearer, best, make_key, tune
-from tests.support.schedule_calls import NIGHTLY, act, make, read, retunes
+from tests.flow.schedules.schedule_calls import NIGHTLY, act, make, read, retunes
+from tests.support.service.scenarios import bearer, best, make_key, tune
 
 
 def test_a_schedule_is_made_changed_and_deleted(client):

@@ -18,9 +18,9 @@ from shardtune.service.process.context import Context
 from shardtune.service.retuning import records
 from shardtune.service.schedules import manage, ticks
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
-from tests.support.scenarios import best, tune
-from tests.support.still_clock import Clock
+from tests.flow.helpers.manual_clock import Clock
+from tests.support.service.local_client import local_client
+from tests.support.service.scenarios import best, tune
 
 BERLIN = ZoneInfo("Europe/Berlin")
 STEP = timedelta(minutes=15)

@@ -3,8 +3,8 @@
 import pytest
 
 from shardtune.service.retuning import queue
-from tests.support.retuning_lab import ask
-from tests.support.scenarios import best, tune
+from tests.flow.helpers.retuning_lab import ask
+from tests.support.service.scenarios import best, tune
 
 OTHER = {"workload": {"sequence_length": 64, "global_batch": 16}}
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support import history
-from tests.support.page_reader import page
-from tests.support.scenarios import ASK, THREE_BACKENDS, create, decide, tune
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement
+from tests.support.service import run_history
+from tests.support.service.page_reader import page
+from tests.support.service.scenarios import ASK, THREE_BACKENDS, create, decide, tune
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement
 
 
 def delete(client, study_id, **params):
@@ -43,7 +43,7 @@ def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     assert worker.lease().study_id == other
     found = client.get(f"/v1/studies/{study_id}").json()
     assert found["trials"] == {"cancelled": 1} and found["result"] is None
-    assert history.faults(client.app.state.context.db, only=[study_id]) == []
+    assert run_history.faults(client.app.state.context.db, only=[study_id]) == []
 
 
 def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client):

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from shardtune.db.session import Database
-from tests.support import history
-from tests.support.replicas import replicas_of
-from tests.support.scenarios import in_threads
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service import run_history
+from tests.support.service.replica_set import replicas_of
+from tests.support.service.scenarios import in_threads
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 pytestmark = [pytest.mark.postgres, pytest.mark.parametrize("database_url", ["postgres"], indirect=True)]
 
@@ -54,5 +54,5 @@ def test_concurrent_writers_leave_no_gap_that_a_reader_could_see(database_url, t
         assert replicas.get(f"/v1/studies/{study_id}")["state"] == "complete"
     assert len(told) == 2 and all(numbers == list(range(1, len(numbers) + 1)) for numbers in told.values()), told
     database = Database(database_url)
-    assert history.faults(database) == []
+    assert run_history.faults(database) == []
     database.close()

@@ -7,7 +7,7 @@ import pytest
 
 from shardtune.api_schemas.notifications.events import EVENT_TYPES
 from shardtune.service.lifecycle import expiry
-from tests.support.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 SSE = {"accept": "text/event-stream"}
 

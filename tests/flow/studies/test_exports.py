@@ -3,7 +3,7 @@
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.simulated_worker import SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 
 @pytest.fixture

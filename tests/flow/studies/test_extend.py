@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.support import history
-from tests.support.page_reader import page, token
-from tests.support.scenarios import THREE_BACKENDS, bearer, create, make_key
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.service import run_history
+from tests.support.service.page_reader import page, token
+from tests.support.service.scenarios import THREE_BACKENDS, bearer, create, make_key
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker, measurement, speed_of
 
 
 def extend(client, study_id, **more):
@@ -48,7 +48,7 @@ def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     words = [event["type"] for event in told if event["type"].startswith("study.") and "best" not in event["type"]]
     assert words.count("study.complete") == 2
     assert words.index("study.extended") == words.index("study.complete") + 1 == words.index("study.resumed") - 2
-    assert history.faults(client.app.state.context.db) == []
+    assert run_history.faults(client.app.state.context.db) == []
 
 
 def test_running_study_gets_more_in_any_phase(quick_client):

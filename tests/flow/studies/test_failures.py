@@ -5,8 +5,8 @@ import pytest
 from shardtune.api_schemas.studies.study import FEWEST_PAIRS
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.tuner.verdict import final_comparison
-from tests.support.scenarios import run_study
-from tests.support.simulated_worker import (
+from tests.support.service.scenarios import run_study
+from tests.support.service.simulated_worker import (
     CLUSTER,
     MODEL_SUMMARY,
     SPEC,

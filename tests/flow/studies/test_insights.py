@@ -1,8 +1,8 @@
 """Pareto front and importance of knobs: over REST and on the study's page."""
 
-from tests.support.page_reader import page
-from tests.support.scenarios import create
-from tests.support.simulated_worker import SimulatedWorker, measurement
+from tests.support.service.page_reader import page
+from tests.support.service.scenarios import create
+from tests.support.service.simulated_worker import SimulatedWorker, measurement
 
 SPACE = {"backends": ["ddp", "zero", "fsdp2"]}
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from tests.support.simulated_worker import MODEL_SUMMARY, SimulatedWorker
+from tests.support.service.simulated_worker import MODEL_SUMMARY, SimulatedWorker
 
 SPEC: dict[str, Any] = {
     "workload": {"sequence_length": 64, "global_batch": 8},

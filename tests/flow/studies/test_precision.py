@@ -5,7 +5,7 @@ import json
 import pytest
 
 from shardtune.api_schemas.training.workload import PRECISIONS
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 WORKLOAD = SPEC["workload"]
 STATED = SPEC | {"workload": WORKLOAD | {"precision": "bf16-mixed"}}

@@ -9,9 +9,17 @@ from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.traced_shape import of_study
-from tests.support.local_client import local_client
-from tests.support.scenarios import bearer, make_key
-from tests.support.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker, measurement, speed_of, well
+from tests.support.service.local_client import local_client
+from tests.support.service.scenarios import bearer, make_key
+from tests.support.service.simulated_worker import (
+    CLUSTER,
+    MODEL_SUMMARY,
+    SPEC,
+    SimulatedWorker,
+    measurement,
+    speed_of,
+    well,
+)
 
 
 def run_study(client, behave, **changes):

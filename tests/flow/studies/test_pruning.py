@@ -2,8 +2,8 @@
 
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
-from tests.support.scenarios import THREE_BACKENDS, run_study
-from tests.support.simulated_worker import measurement, speed_of
+from tests.support.service.scenarios import THREE_BACKENDS, run_study
+from tests.support.service.simulated_worker import measurement, speed_of
 
 SLOW = 5
 """A trial after the four defaults."""

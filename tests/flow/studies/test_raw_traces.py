@@ -10,8 +10,8 @@ from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.service import retention
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.send_traces import send_traces
-from tests.support.page_reader import page
-from tests.support.simulated_worker import SPEC, SimulatedWorker, diagnosis
+from tests.support.service.page_reader import page
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagnosis
 
 TRACE = gzip.compress(b'{"traceEvents": []}')
 BUDGET = {"max_trials": 2, "max_pairs": 7, "resume_check": False}

@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS, ResumeTask
 from shardtune.service.lifecycle import expiry
-from tests.support.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
 
 NEW = {"task_kinds": TASK_KINDS}
 

@@ -1,8 +1,8 @@
 """Who proposes a study's trials: the sampler it names, the guided one where it names none."""
 
 from shardtune.tuner.search.samplers import gp_needs
-from tests.support.scenarios import run_study
-from tests.support.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
+from tests.support.service.scenarios import run_study
+from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measurement, speed_of
 
 
 def behave(_lease, task):

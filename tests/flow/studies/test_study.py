@@ -1,8 +1,8 @@
 """A whole study, driven over HTTP by a simulated worker."""
 
 from shardtune.api_schemas.machines.conditions import Conditions
-from tests.support.scenarios import THREE_BACKENDS, create
-from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
+from tests.support.service.scenarios import THREE_BACKENDS, create
+from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 
 # What these tests count rests on two near candidates, which eight trials of this space have.
 

@@ -11,8 +11,8 @@ from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, Trial
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.pages.views import best
 from shardtune.service.wording import time_left
-from tests.support.scenarios import create
-from tests.support.simulated_worker import SimulatedWorker, measurement, speed_of
+from tests.support.service.scenarios import create
+from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 
 START_S, WORK_S = 4.0, 9.0
 """Of each run: what all take, and what one at 1000 tokens/s/GPU takes besides."""

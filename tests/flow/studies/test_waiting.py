@@ -5,12 +5,12 @@ import time
 import httpx
 
 from shardtune.service.studies import wait_for_worker
-from tests.support import history
-from tests.support.local_client import local_client
-from tests.support.page_reader import page
-from tests.support.replica import Replica
-from tests.support.scenarios import bearer, create, make_key
-from tests.support.simulated_worker import CLUSTER, SPEC, SimulatedWorker
+from tests.support.service import run_history
+from tests.support.service.local_client import local_client
+from tests.support.service.page_reader import page
+from tests.support.service.replica import Replica
+from tests.support.service.scenarios import bearer, create, make_key
+from tests.support.service.simulated_worker import CLUSTER, SPEC, SimulatedWorker
 
 LATER = {"cluster": CLUSTER.model_dump(mode="json"), "wait_for_worker_s": 3600.0}
 
@@ -49,7 +49,7 @@ def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clo
     assert read(client, study_id)["state"] == "complete" and needs(client) == []
     told = [event["type"] for event in client.get(f"/v1/studies/{study_id}/events").json()["events"]]
     assert told[:2] == ["study.created", "study.started"]
-    assert history.faults(context.db) == []
+    assert run_history.faults(context.db) == []
 
 
 def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_client, context, clock):

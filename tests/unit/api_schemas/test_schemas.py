@@ -18,7 +18,7 @@ from shardtune.api_schemas.training.workload import (
     gradient_accumulation,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from tests.support.tuner_cases import cpu, gpus
+from tests.support.values.tuner_inputs import cpu, gpus
 
 PUBLIC_PRESETS = {"gpt2", "gpt2-large", "llama-3.2-1b", "llama-2-7b", "llama-3.1-8b", "llama-2-70b", "qwen3-8b"}
 

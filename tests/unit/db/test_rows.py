@@ -14,7 +14,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import events, leases, studies, trials, workers
 from shardtune.db.tables.studies import StudyRow
 from shardtune.db.tables.types import Stored
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, SPEC
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC
 
 NOON = datetime(2026, 1, 1, 13, tzinfo=timezone(timedelta(hours=1)))
 CONFIG = TrialConfig(strategy=DdpConfig())

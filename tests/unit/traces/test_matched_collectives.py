@@ -8,7 +8,7 @@ import pytest
 
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
-from tests.support import made_traces
+from tests.support.values import synthetic_traces
 
 
 def read(trace: dict, name: str = "rank.json"):
@@ -24,7 +24,7 @@ def planted(delay_us: float, steps: int = 40, world_size: int = 4, skew_us: floa
         late.append(random.randrange(world_size))
         for rank in range(world_size):
             at = skew_us * rank
-            events[rank].append(made_traces.step(number, begin + at, begin + 1990 + at))
+            events[rank].append(synthetic_traces.step(number, begin + at, begin + 1990 + at))
         ready = begin
         for k in range(5):
             starts = [
@@ -32,8 +32,8 @@ def planted(delay_us: float, steps: int = 40, world_size: int = 4, skew_us: floa
             ]
             ready = max(starts) + 100
             for rank, start in enumerate(starts):
-                events[rank].append(made_traces.gloo(start + skew_us * rank, ready + skew_us * rank))
-    return [made_traces.trace(rank, world_size, own) for rank, own in enumerate(events)], late
+                events[rank].append(synthetic_traces.gloo(start + skew_us * rank, ready + skew_us * rank))
+    return [synthetic_traces.trace(rank, world_size, own) for rank, own in enumerate(events)], late
 
 
 def test_a_planted_wait_is_found_within_a_tenth_and_on_its_rank():
@@ -49,9 +49,9 @@ def test_a_planted_wait_is_found_within_a_tenth_and_on_its_rank():
 
 
 def test_the_rank_that_is_always_late_is_named():
-    steps = [made_traces.step(n, 1000 * n, 1000 * n + 900) for n in range(3)]
-    own = [[made_traces.gloo(1000 * n + delay, 1000 * n + 500) for n in range(3)] for delay in (100, 300, 100)]
-    found = diagnosis([read(made_traces.trace(rank, 3, steps + own[rank])) for rank in range(3)])
+    steps = [synthetic_traces.step(n, 1000 * n, 1000 * n + 900) for n in range(3)]
+    own = [[synthetic_traces.gloo(1000 * n + delay, 1000 * n + 500) for n in range(3)] for delay in (100, 300, 100)]
+    found = diagnosis([read(synthetic_traces.trace(rank, 3, steps + own[rank])) for rank in range(3)])
     late = found.late_rank
     assert late is not None and (late.rank, late.steps, late.share_of_waiting) == (1, 3, 1.0)
     assert late.others_wait_s == pytest.approx(200e-6)
@@ -69,27 +69,30 @@ def test_ranks_meet_within_their_own_group_only():
     starts = {0: 100, 1: 150, 2: 400, 3: 400}
     traces = []
     for rank, group in groups.items():
-        kernel = made_traces.nccl(starts[rank], 500, 1, group)
-        events = [made_traces.step(0, 0, 600), *made_traces.launched(kernel, 50)]
-        traces.append(read(made_traces.trace(rank, 4, events, "nccl")))
+        kernel = synthetic_traces.nccl(starts[rank], 500, 1, group)
+        events = [synthetic_traces.step(0, 0, 600), *synthetic_traces.launched(kernel, 50)]
+        traces.append(read(synthetic_traces.trace(rank, 4, events, "nccl")))
     waits = {one.rank: one.parts.waiting_s for one in diagnosis(traces).steps}
     assert waits == {0: pytest.approx(50e-6), 1: 0, 2: 0, 3: 0}
 
 
-def test_sends_between_two_ranks_of_a_group_are_no_meeting_of_it():
+def test_sends_between_two_ranks_of_a_group_are_no_collective_of_it():
     """Rank 0 sends to 1, later rank 2 to 3: nobody waits for all four."""
     traces = []
     for rank, (start, name) in enumerate([(0, "send"), (0, "recv"), (100, "send"), (100, "recv")]):
-        kernel = made_traces.nccl(start, start + 100, 1, [0, 1, 2, 3], name)
-        events = [made_traces.step(0, 0, 300), *made_traces.launched(kernel, 0)]
-        traces.append(read(made_traces.trace(rank, 4, events, "nccl")))
+        kernel = synthetic_traces.nccl(start, start + 100, 1, [0, 1, 2, 3], name)
+        events = [synthetic_traces.step(0, 0, 300), *synthetic_traces.launched(kernel, 0)]
+        traces.append(read(synthetic_traces.trace(rank, 4, events, "nccl")))
     found = diagnosis(traces)
     assert found.parts.waiting_s == 0 and {one.purpose for one in found.collectives} == {"activations"}
 
 
 def test_groups_that_gloo_does_not_name_are_said_and_no_wait_is_made_up():
     groups = [{"pg_name": "0", "ranks": [0, 1, 2, 3]}, {"pg_name": "1", "ranks": [0, 1]}]
-    traces = [made_traces.trace(r, 4, [made_traces.step(0, 0, 600), made_traces.gloo(100 * r, 500)]) for r in range(4)]
+    traces = [
+        synthetic_traces.trace(r, 4, [synthetic_traces.step(0, 0, 600), synthetic_traces.gloo(100 * r, 500)])
+        for r in range(4)
+    ]
     for trace in traces:
         trace["distributedInfo"]["pg_config"] = groups
     found = diagnosis([read(trace) for trace in traces])

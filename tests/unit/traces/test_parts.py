@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.diagnosis import PART_NAMES
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.traces.rank_trace import RankTrace
-from tests.support import made_traces
+from tests.support.values import synthetic_traces
 
 MOMENTS = 200_000
 
@@ -84,7 +84,7 @@ def _looked_at(traces, own, told):
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("drawn", [made_traces.drawn_on_cpu, made_traces.drawn_on_cuda])
+@pytest.mark.parametrize("drawn", [synthetic_traces.drawn_on_cpu, synthetic_traces.drawn_on_cuda])
 def test_parts_are_what_a_look_at_each_moment_finds(drawn, seed):
     traces = [table(one) for one in drawn(seed)]
     for told in diagnosis(traces).steps:
@@ -96,12 +96,12 @@ def test_parts_are_what_a_look_at_each_moment_finds(drawn, seed):
 
 def test_communication_beside_operators_is_hidden_and_the_rest_exposed():
     events = [
-        made_traces.step(3, 0, 1000),
-        made_traces.event("cpu_op", "aten::mm", 0, 400),
-        made_traces.event("cpu_op", "aten::relu", 350, 500, 2),
-        made_traces.gloo(300, 700),
+        synthetic_traces.step(3, 0, 1000),
+        synthetic_traces.event("cpu_op", "aten::mm", 0, 400),
+        synthetic_traces.event("cpu_op", "aten::relu", 350, 500, 2),
+        synthetic_traces.gloo(300, 700),
     ]
-    found = diagnosis([table(made_traces.trace(0, 1, events))])
+    found = diagnosis([table(synthetic_traces.trace(0, 1, events))])
     assert found.overlap == 0.5 and found.steps[0].step == 3
     assert found.parts.compute_s == pytest.approx(500e-6) and found.parts.transferring_s == pytest.approx(200e-6)
     assert found.parts.host_s == pytest.approx(300e-6)
@@ -109,36 +109,39 @@ def test_communication_beside_operators_is_hidden_and_the_rest_exposed():
 
 def test_operators_that_contain_others_do_not_hide_the_communication_they_wait_for():
     events = [
-        made_traces.step(0, 0, 100),
-        made_traces.event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 0, 100),
+        synthetic_traces.step(0, 0, 100),
+        synthetic_traces.event("cpu_op", "autograd::engine::evaluate_function: MmBackward0", 0, 100),
         # DeepSpeed reduces in a hook of this one.
-        made_traces.event("cpu_op", "torch::autograd::AccumulateGrad", 5, 95),
-        made_traces.event("cpu_op", "c10d::allreduce_", 10, 90),
-        made_traces.gloo(10, 90),
+        synthetic_traces.event("cpu_op", "torch::autograd::AccumulateGrad", 5, 95),
+        synthetic_traces.event("cpu_op", "c10d::allreduce_", 10, 90),
+        synthetic_traces.gloo(10, 90),
     ]
-    found = diagnosis([table(made_traces.trace(0, 1, events))])
+    found = diagnosis([table(synthetic_traces.trace(0, 1, events))])
     assert found.overlap == 0 and found.parts.transferring_s == pytest.approx(80e-6)
 
 
 def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_waits_for_a_launch():
-    kernels = [made_traces.event("kernel", "gemm", at, at + 10, 7, correlation=at) for at in (100, 200)]
+    kernels = [synthetic_traces.event("kernel", "gemm", at, at + 10, 7, correlation=at) for at in (100, 200)]
     events = [
-        made_traces.step(0, 0, 300),
-        *made_traces.launched(kernels[0], 90),
-        *made_traces.launched(kernels[1], 165, took_us=5),
+        synthetic_traces.step(0, 0, 300),
+        *synthetic_traces.launched(kernels[0], 90),
+        *synthetic_traces.launched(kernels[1], 165, took_us=5),
     ]
-    found = diagnosis([table(made_traces.trace(0, 1, events, "nccl"))])
+    found = diagnosis([table(synthetic_traces.trace(0, 1, events, "nccl"))])
     assert found.parts.step_s == pytest.approx(110e-6)
     assert found.parts.host_s == pytest.approx(60e-6) and found.parts.idle_s == pytest.approx(30e-6)
 
 
 def test_bytes_and_bandwidth_are_those_of_nccl_tests():
     kernels = [
-        made_traces.nccl(100, 200, 1, [0, 1], "all_gather_into_tensor", 1_000_000),
-        made_traces.nccl(300, 400, 2, [0, 1], "_reduce_scatter_base", 500_000),
+        synthetic_traces.nccl(100, 200, 1, [0, 1], "all_gather_into_tensor", 1_000_000),
+        synthetic_traces.nccl(300, 400, 2, [0, 1], "_reduce_scatter_base", 500_000),
     ]
-    events = [made_traces.step(0, 0, 500), *(e for kernel in kernels for e in made_traces.launched(kernel, 50))]
-    found = diagnosis([table(made_traces.trace(rank, 2, events, "nccl")) for rank in (0, 1)])
+    events = [
+        synthetic_traces.step(0, 0, 500),
+        *(e for kernel in kernels for e in synthetic_traces.launched(kernel, 50)),
+    ]
+    found = diagnosis([table(synthetic_traces.trace(rank, 2, events, "nccl")) for rank in (0, 1)])
     gathered = next(one for one in found.collectives if one.kind == "all_gather")
     assert (gathered.purpose, gathered.message_bytes, gathered.moved_bytes) == ("parameters", 4_000_000, 2_000_000)
     assert gathered.bytes_per_s == pytest.approx(2e6 / 100e-6)
@@ -151,18 +154,18 @@ def test_what_was_asked_of_gloo_is_told_not_what_it_ran():
     types = ["float", "float", "", "", "Scalar"]
     shapes = {"Input Dims": [[500], [2000], [], [], []], "Input type": types}
     events = [
-        made_traces.step(0, 0, 100),
-        made_traces.event("cpu_op", "c10d::_reduce_scatter_base_", 5, 30, **shapes),
-        made_traces.event(
+        synthetic_traces.step(0, 0, 100),
+        synthetic_traces.event("cpu_op", "c10d::_reduce_scatter_base_", 5, 30, **shapes),
+        synthetic_traces.event(
             "cpu_op",
             "c10d::_allgather_base_",
             35,
             60,
             **{"Input Dims": [[2000], [500], [], [], []], "Input type": types},
         ),
-        made_traces.gloo(10, 30, 2000),
-        made_traces.gloo(40, 60, 500, "all_gather"),
+        synthetic_traces.gloo(10, 30, 2000),
+        synthetic_traces.gloo(40, 60, 500, "all_gather"),
     ]
-    found = diagnosis([table(made_traces.trace(0, 8, events))])
+    found = diagnosis([table(synthetic_traces.trace(0, 8, events))])
     told = {one.kind: (one.purpose, one.group_size, one.message_bytes) for one in found.collectives}
     assert told == {"reduce_scatter": ("gradients", 4, 8000), "all_gather": ("parameters", 4, 8000)}

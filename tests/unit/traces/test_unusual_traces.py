@@ -9,12 +9,16 @@ import pytest
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.traces.json_pieces import UnreadableTrace
-from tests.support import made_traces
+from tests.support.values import synthetic_traces
 
 
 def one_step(rank: int = 0, world_size: int = 2, **more):
-    events = [made_traces.step(0, 0, 100), made_traces.event("cpu_op", "aten::mm", 0, 60), made_traces.gloo(50, 90)]
-    return made_traces.trace(rank, world_size, events, **more)
+    events = [
+        synthetic_traces.step(0, 0, 100),
+        synthetic_traces.event("cpu_op", "aten::mm", 0, 60),
+        synthetic_traces.gloo(50, 90),
+    ]
+    return synthetic_traces.trace(rank, world_size, events, **more)
 
 
 def read(text: str | bytes, **limits):
@@ -45,7 +49,7 @@ def test_what_is_no_trace_is_named(text, says):
 
 
 def test_a_trace_that_is_too_large_ends_before_it_is_read():
-    events = json.dumps(made_traces.event("cpu_op", "aten::mm", 0, 1))
+    events = json.dumps(synthetic_traces.event("cpu_op", "aten::mm", 0, 1))
     with pytest.raises(UnreadableTrace, match="more than 1 MiB of JSON, the most that is read; record fewer steps"):
         read('{"traceEvents": [' + ",".join([events] * 20_000), most_bytes=1 << 20)
     with pytest.raises(UnreadableTrace, match="more than 100 events"):
@@ -56,7 +60,7 @@ class _Long(io.RawIOBase):
     """An endless trace, of which nothing is kept."""
 
     def __init__(self) -> None:
-        self._event = (json.dumps(made_traces.event("python_function", "f" * 2000, 0, 1)) + ",").encode()
+        self._event = (json.dumps(synthetic_traces.event("python_function", "f" * 2000, 0, 1)) + ",").encode()
         self._begun = False
 
     def read(self, size: int = -1) -> bytes:
@@ -89,8 +93,11 @@ def test_one_rank_of_eight_is_told_as_far_as_it_goes():
 
 
 def test_a_trace_without_collectives_or_steps_says_so():
-    events = [made_traces.event("cpu_op", "aten::mm", 0, 60), made_traces.event("cpu_op", "aten::mm", 80, 100)]
-    found = diagnosis([read(json.dumps(made_traces.trace(0, 1, events)))])
+    events = [
+        synthetic_traces.event("cpu_op", "aten::mm", 0, 60),
+        synthetic_traces.event("cpu_op", "aten::mm", 80, 100),
+    ]
+    found = diagnosis([read(json.dumps(synthetic_traces.trace(0, 1, events)))])
     assert found.overlap is None and found.parts.compute_s == pytest.approx(80e-6)
     assert any("no collectives" in note for note in found.notes) and any("no steps" in note for note in found.notes)
 

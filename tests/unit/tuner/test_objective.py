@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.tuner import objective
-from tests.support.tuner_cases import gpus, measured
+from tests.support.values.tuner_inputs import gpus, measured
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.processes import kill_marked, marked
 from shardtune.workers.trial_dir import TrialDir
-from tests.support.worker_fakes import FAKE_HOST, make_task
+from tests.support.workers.worker_fakes import FAKE_HOST, make_task
 
 
 @pytest.fixture

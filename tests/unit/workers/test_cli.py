@@ -12,7 +12,7 @@ from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine.device_lock import hold
 from shardtune.workers.machine.inventory import Gpus
 from shardtune.workers.partitions.divide import Cores, divide
-from tests.support.simulated_worker import CLUSTER, FINGERPRINT, measurement
+from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, measurement
 
 
 @pytest.mark.parametrize(

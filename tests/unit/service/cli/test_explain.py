@@ -8,7 +8,7 @@ import pytest
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Tried
 from shardtune.service.cli import main
 from shardtune.service.wording.diagnosis_words import tried_in_words
-from tests.support import made_traces
+from tests.support.values import synthetic_traces
 
 
 def ends(arguments: list[str]) -> int:
@@ -21,7 +21,7 @@ def ends(arguments: list[str]) -> int:
 
 @pytest.fixture
 def folder(tmp_path):
-    return made_traces.write(tmp_path / "traces", made_traces.drawn_on_cpu(1, world_size=4))
+    return synthetic_traces.write(tmp_path / "traces", synthetic_traces.drawn_on_cpu(1, world_size=4))
 
 
 def test_a_table_and_three_sentences(folder, capsys):
@@ -35,9 +35,9 @@ def test_a_table_and_three_sentences(folder, capsys):
 
 
 def test_findings_stand_below_with_what_is_expected_of_them(tmp_path, capsys):
-    steps = [made_traces.step(n, 1000 * n, 1000 * n + 1000) for n in range(3)]
-    work = [made_traces.event("cpu_op", "aten::mm", 1000 * n, 1000 * n + 400) for n in range(3)]
-    folder = made_traces.write(tmp_path, [made_traces.trace(rank, 2, steps + work) for rank in range(2)])
+    steps = [synthetic_traces.step(n, 1000 * n, 1000 * n + 1000) for n in range(3)]
+    work = [synthetic_traces.event("cpu_op", "aten::mm", 1000 * n, 1000 * n + 400) for n in range(3)]
+    folder = synthetic_traces.write(tmp_path, [synthetic_traces.trace(rank, 2, steps + work) for rank in range(2)])
     assert ends(["explain", "--trace", str(folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "1. The host launches too little: for 60% of the step or more nothing is launched, on every rank." in printed
@@ -57,7 +57,7 @@ def test_a_remedy_that_was_tried_is_told_with_its_interval():
 
 
 def test_the_same_as_json_and_small(tmp_path, capsys):
-    folder = made_traces.write(tmp_path / "traces", made_traces.drawn_on_cuda(1, world_size=8), packed=False)
+    folder = synthetic_traces.write(tmp_path / "traces", synthetic_traces.drawn_on_cuda(1, world_size=8), packed=False)
     assert ends(["explain", "--trace", str(folder), "--json"]) == 0
     printed = capsys.readouterr().out
     found = Diagnosis.model_validate(json.loads(printed))
@@ -95,4 +95,4 @@ def test_what_is_to_be_explained_is_said_once_and_is_there(arguments, says, tmp_
     assert says in capsys.readouterr().err
 
 
-CUT = gzip.compress(json.dumps(made_traces.drawn_on_cpu(1)[0]).encode())[:-200]
+CUT = gzip.compress(json.dumps(synthetic_traces.drawn_on_cpu(1)[0]).encode())[:-200]

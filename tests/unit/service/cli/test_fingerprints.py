@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from shardtune.api_schemas.machines.fingerprints import Dependent, FieldChange, FingerprintDetail, FingerprintHolder
 from shardtune.service.cli.commands import fingerprints
-from tests.support.simulated_worker import FINGERPRINT
+from tests.support.service.simulated_worker import FINGERPRINT
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 HOLDER = FingerprintHolder(

@@ -11,9 +11,11 @@ from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import remedy_job
 from shardtune.service.cli.explain.trace_run import Recorded
 from shardtune.tuner.search import space
-from tests.support import made_up_studies, tuner_cases
+from tests.support.values import synthetic_studies, tuner_inputs
 
-STUDY = made_up_studies.study_of(global_batch=16).model_copy(update={"model_summary": tuner_cases.llama("llama-tiny")})
+STUDY = synthetic_studies.study_of(global_batch=16).model_copy(
+    update={"model_summary": tuner_inputs.llama("llama-tiny")}
+)
 EVERY = {"kind": "ddp", "grad_sync": "every"}
 
 
@@ -59,7 +61,7 @@ def test_a_finding_without_knobs_is_not_tried():
 )
 def test_the_verdict_of_the_follow_up_is_what_is_told(verdict, outcome):
     config = recorded(EVERY).task.config
-    stands, speedup = made_up_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
+    stands, speedup = synthetic_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
     result = StudyResult(best=stands, baseline=stands, speedup=speedup, verdict=verdict)
     told = remedy_job.outcome(STUDY.model_copy(update={"result": result}), [], [])
     assert (told.outcome, told.speedup, told.ci95, told.pairs) == (outcome, 1.1, (1.02, 1.2), 8)

@@ -13,8 +13,8 @@ from shardtune.service.app import create_app
 from shardtune.service.cli.commands.app import app as cli
 from shardtune.service.cli.errors import InputError
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
-from tests.support.simulated_worker import FINGERPRINT
+from tests.support.service.local_client import local_client
+from tests.support.service.simulated_worker import FINGERPRINT
 
 
 def predict(*arguments: str) -> None:

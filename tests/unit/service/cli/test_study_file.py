@@ -12,7 +12,7 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.tune import early_checks, job
 from shardtune.service.cli.tune.job import TuneOptions
 from shardtune.service.studies import validation
-from tests.support.simulated_worker import CLUSTER, SPEC
+from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 EXAMPLES = Path(__file__).parents[4] / "examples"
 STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.leasing import run_limits
 from shardtune.service.settings import Settings
-from tests.support.worker_fakes import make_task
+from tests.support.workers.worker_fakes import make_task
 
 SETTINGS = Settings(run_deadline_s=300, no_progress_s=60)
 TASK = make_task()

@@ -12,7 +12,7 @@ from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.lifecycle import transitions
 from shardtune.service.lifecycle.outcomes import JudgedEnd, next_state
 from shardtune.tuner.verdict import disturbance
-from tests.support.simulated_worker import failure
+from tests.support.service.simulated_worker import failure
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ENDS = {TrialState.INFEASIBLE, TrialState.PRUNED, TrialState.FAILED, TrialState.CANCELLED}

@@ -6,7 +6,7 @@ from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec, preset
 from shardtune.service.http.errors import Invalid
 from shardtune.service.studies import model_checks
-from tests.support.made_up_studies import study_of
+from tests.support.values.synthetic_studies import study_of
 
 LLAMA = preset("llama-tiny").config
 

@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import time_left
 from shardtune.service.wording.time_left import RunsMade
-from tests.support.made_up_studies import study_of
+from tests.support.values.synthetic_studies import study_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
 from shardtune.service.wording.trust import trust
-from tests.support.made_up_studies import contender_of, study_of
-from tests.support.simulated_worker import measurement
+from tests.support.service.simulated_worker import measurement
+from tests.support.values.synthetic_studies import contender_of, study_of
 
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2))
 OTHER = TrialConfig(strategy=DdpConfig(bucket_cap_mb=50))

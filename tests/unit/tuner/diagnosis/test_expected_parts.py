@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.trials.predictions import SpeedPrediction
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
-from tests.support.simulated_worker import diagnosis
+from tests.support.service.simulated_worker import diagnosis
 
 PREDICTED = {
     "matmul": 0.2,

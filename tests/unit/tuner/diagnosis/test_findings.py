@@ -14,7 +14,7 @@ from shardtune.traces.diagnose import diagnosis
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings.find import RULES, findings
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
-from tests.support import made_traces, tuner_cases
+from tests.support.values import synthetic_traces, tuner_inputs
 
 MODEL = "llama-2-7b"
 BLOCK = 200_000_000
@@ -32,33 +32,33 @@ def diagnosed(plan: list[tuple], *late_by_step: float) -> Diagnosis:
         events, now = [], 0.0
         for number, late_ms in enumerate(late_by_step or (0.0, 0.0, 0.0)):
             begin = now
-            events.append(made_traces.event("cpu_op", "aten::mm", now, now + 1e3 * late_ms * rank))
+            events.append(synthetic_traces.event("cpu_op", "aten::mm", now, now + 1e3 * late_ms * rank))
             now += 1e3 * late_ms
             for kind, took, *elements in plan:
                 end = now + 1e3 * took
                 start = now - (1e3 * late_ms if rank == 0 and (kind, took, *elements) == plan[0] else 0.0)
                 events += _events(kind, start, end, *elements)
                 now = end
-            events.append(made_traces.step(number, begin, now))
-        trace = made_traces.trace(rank, 2, events)
+            events.append(synthetic_traces.step(number, begin, now))
+        trace = synthetic_traces.trace(rank, 2, events)
         traces.append(kineto.read(io.BytesIO(json.dumps(trace).encode()), f"rank_{rank}"))
     return diagnosis(traces)
 
 
 def _events(kind: str, start: float, end: float, elements: int = 0) -> list[dict]:
     if kind == "compute":
-        return [made_traces.event("cpu_op", "aten::mm", start, end)]
+        return [synthetic_traces.event("cpu_op", "aten::mm", start, end)]
     if kind == "data":
-        return [made_traces.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", start, end)]
-    return [] if kind == "host" else [made_traces.gloo(start, end, elements, kind)]
+        return [synthetic_traces.event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", start, end)]
+    return [] if kind == "host" else [synthetic_traces.gloo(start, end, elements, kind)]
 
 
 def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False, **config) -> TracedTrial:
     """Of a Llama of 7 billion parameters on two ranks."""
     workload = Workload(sequence_length=128, global_batch=batch, precision=PRECISIONS["fp32"])
-    cluster = tuner_cases.gpus(per_node=2) if gpus else tuner_cases.cpu(2, memory_gib=400)
+    cluster = tuner_inputs.gpus(per_node=2) if gpus else tuner_inputs.cpu(2, memory_gib=400)
     made = TrialConfig.model_validate({"strategy": strategy, **config})
-    space = tuner_cases.space_of(cluster, None, workload, tuner_cases.llama(MODEL))
+    space = tuner_inputs.space_of(cluster, None, workload, tuner_inputs.llama(MODEL))
     return TracedTrial(made, workload, cluster, space, lambda changed: fits)
 
 
@@ -129,17 +129,17 @@ def on_gpu(plan: list[tuple]) -> Diagnosis:
     for rank in range(2):
         events, now = [], 100.0
         for number in range(3):
-            events.append(made_traces.step(number, now - 50, now - 10))
+            events.append(synthetic_traces.step(number, now - 50, now - 10))
             end = now
             for place, (kind, took, *elements) in enumerate(plan):
                 start, end, mark = end, end + took, 100 * number + place
                 if kind in ("gpu_memcpy", "kernel"):
-                    kernel = made_traces.event(kind, kind, start, end, 7, correlation=mark)
+                    kernel = synthetic_traces.event(kind, kind, start, end, 7, correlation=mark)
                 else:
-                    kernel = made_traces.nccl(start, end, mark, [0, 1], kind, *elements)
-                events += made_traces.launched(kernel, now - 40, took_us=1)
+                    kernel = synthetic_traces.nccl(start, end, mark, [0, 1], kind, *elements)
+                events += synthetic_traces.launched(kernel, now - 40, took_us=1)
             now = end + 60
-        trace = made_traces.trace(rank, 2, events, "nccl")
+        trace = synthetic_traces.trace(rank, 2, events, "nccl")
         traces.append(kineto.read(io.BytesIO(json.dumps(trace).encode()), f"rank_{rank}"))
     return diagnosis(traces)
 

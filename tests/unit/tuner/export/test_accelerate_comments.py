@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp1Config, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.tuner.export import files
-from tests.support.made_up_studies import CPU, contender_of, study_of
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 EIGHT = Cluster(gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=1000)
 

@@ -7,8 +7,8 @@ import pytest
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.tuner.export import export, files
-from tests.support.made_up_studies import CPU, contender_of, study_of
-from tests.support.simulated_worker import FINGERPRINT
+from tests.support.service.simulated_worker import FINGERPRINT
+from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 KEEP = TrialConfig(strategy=DdpConfig(), malloc="keep")
 SAID = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"

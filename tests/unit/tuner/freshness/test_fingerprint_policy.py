@@ -9,7 +9,7 @@ import pytest
 from shardtune.api_schemas.machines.hardware import FIRST_FIELDS, Fingerprint, banded
 from shardtune.tuner.freshness.fingerprints import POLICY, changes, stale_fields
 from shardtune.tuner.freshness.staleness import Machine, Marks, assess, marked
-from tests.support.simulated_worker import FINGERPRINT
+from tests.support.service.simulated_worker import FINGERPRINT
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 DEBOUNCE = timedelta(minutes=5)

@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
-from tests.support.tuner_cases import gpus
+from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)
 WORKLOAD = Workload(sequence_length=65_536, global_batch=16)

@@ -14,7 +14,7 @@ from shardtune.tuner.prediction.evaluation import evaluate
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above
-from tests.support.tuner_cases import cpu
+from tests.support.values.tuner_inputs import cpu
 
 TINY = from_config(preset("llama-tiny").config)
 NETWORK = Network(intra=1e9, inter=1e9, gpus_per_node=8, host_link=1e9)

@@ -11,7 +11,7 @@ from shardtune.tuner.prediction.evaluation import machine
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.prediction.rates import network_of
 from shardtune.tuner.prediction.throughput.measured_rates import fallback_network, measured_network, measured_rates
-from tests.support.tuner_cases import WORKLOAD, cpu, gpus, shape
+from tests.support.values.tuner_inputs import WORKLOAD, cpu, gpus, shape
 
 MIB = 2**20
 MEASURED = MeasuredHardware(

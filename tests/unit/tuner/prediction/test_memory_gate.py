@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, Me
 from shardtune.tuner.prediction.learning import memory_of, predict_trial
 from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
 from shardtune.tuner.prediction.traced_shape import of_study
-from tests.support.tuner_cases import gpus, llama, shape
+from tests.support.values.tuner_inputs import gpus, llama, shape
 
 SHORT = Workload(sequence_length=128, global_batch=64)
 ON_CPU = Offload()

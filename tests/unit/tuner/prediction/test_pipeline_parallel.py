@@ -14,7 +14,7 @@ from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.evaluation import Evaluation, evaluate
 from shardtune.tuner.prediction.model_shape import from_config
 from shardtune.tuner.prediction.predict import predict
-from tests.support.tuner_cases import gpus
+from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("llama-3.1-8b").config)
 CLUSTER = gpus(2, 8).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})

@@ -25,7 +25,7 @@ from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Re
 from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
-from tests.support.tuner_cases import TINY, WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
+from tests.support.values.tuner_inputs import TINY, WORKLOAD, complete, cpu, gpus, measured, open_gate, shape, space_of
 
 TWO_BACKENDS = SpaceLimits(backends=("ddp", "fsdp2"))
 

@@ -6,7 +6,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.seeds import aligned, due_seeds, seed_configs
-from tests.support.tuner_cases import complete, cpu, space_of
+from tests.support.values.tuner_inputs import complete, cpu, space_of
 
 SPEEDS = {"ddp": 100.0, "zero": 80.0, "fsdp2": 60.0, "fsdp1": 60.0}
 USERS = TrialConfig(strategy=DdpConfig(bucket_cap_mb=3), micro_batch=2)

@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.workload import Workload, gradient_accumulat
 from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.search.space.backends import zero
 from shardtune.tuner.search.space.domains import Domains
-from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
+from tests.support.values.tuner_inputs import TINY, WORKLOAD, cpu, gpus, llama, space_of, tiny_space
 
 CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
 

@@ -9,7 +9,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.search.seeds import seed_configs
 from shardtune.tuner.search.suggest import next_config
-from tests.support.tuner_cases import (
+from tests.support.values.tuner_inputs import (
     complete,
     cpu,
     gate_of,

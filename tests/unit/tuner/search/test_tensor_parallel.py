@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.search_space import KnobValue, Limit, SpaceL
 from shardtune.tuner import baseline
 from shardtune.tuner.search import seeds
 from shardtune.tuner.search.space import Space, build
-from tests.support.tuner_cases import TINY, WORKLOAD, cpu, gpus, space_of
+from tests.support.values.tuner_inputs import TINY, WORKLOAD, cpu, gpus, space_of
 
 Named = KnobValue | tuple[KnobValue, ...] | Limit
 FOUR = TINY.model_copy(update={"context_heads": 4, "tensor_divisor": 4})

@@ -7,7 +7,7 @@ from shardtune.api_schemas.training.search_space import SpaceLimits
 from shardtune.tuner.search import warm_start
 from shardtune.tuner.search.suggest import next_config
 from shardtune.tuner.search.warm_start import WarmStart
-from tests.support.tuner_cases import complete, cpu, open_gate, space_of
+from tests.support.values.tuner_inputs import complete, cpu, open_gate, space_of
 
 DDP = TrialConfig(strategy=DdpConfig())
 DDP_4 = TrialConfig(strategy=DdpConfig(), micro_batch=4)

@@ -11,7 +11,7 @@ from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import challenge, paired_test
-from tests.support.tuner_cases import complete
+from tests.support.values.tuner_inputs import complete
 
 UP, DOWN, LEVEL = math.log(1.1), math.log(0.95), math.log(1.001)
 DDP = TrialConfig(strategy=DdpConfig())

@@ -14,7 +14,7 @@ from shardtune.tuner.objective import over_limit
 from shardtune.tuner.search.stopping import end_of_search, extended, no_gain_expected
 from shardtune.tuner.verdict import parity, ranking
 from shardtune.tuner.verdict.final_comparison import RankingState
-from tests.support.tuner_cases import complete, cpu, infeasible, measured
+from tests.support.values.tuner_inputs import complete, cpu, infeasible, measured
 
 DDP, FSDP2 = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 ZERO, ZERO_3 = TrialConfig(strategy=ZeroConfig(stage=2)), TrialConfig(strategy=ZeroConfig(stage=3))

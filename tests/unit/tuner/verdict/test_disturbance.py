@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.tuner.verdict import disturbance
-from tests.support.tuner_cases import cpu, measured
+from tests.support.values.tuner_inputs import cpu, measured
 
 GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=512)
 

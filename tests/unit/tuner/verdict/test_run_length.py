@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import run_length
 from shardtune.tuner.verdict.final_comparison import NextRun, ValidationRun
-from tests.support.tuner_cases import complete, infeasible
+from tests.support.values.tuner_inputs import complete, infeasible
 
 DDP = TrialConfig(strategy=DdpConfig())
 PAIR = NextRun(0, 3, (0, 1))

@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.attempt import Workplace, attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
-from tests.support.worker_fakes import make_task
+from tests.support.workers.worker_fakes import make_task
 
 
 def task_over(nodes, ranks=2):

@@ -7,7 +7,7 @@ import pytest
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
 from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable, WorkerClient, backoff_s, patiently
-from tests.support.worker_fakes import FakeService, make_task
+from tests.support.workers.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"
 REPORT = Report(protocol_version=1, session=SESSION, attempt=1, gpu_seconds=1.0)

@@ -13,7 +13,7 @@ from shardtune.api_schemas.trials.measurements import Measurement, Memory, RankR
 from shardtune.workers.agent.collect import half_width, most, outcome
 from shardtune.workers.agent.supervise import Ended
 from shardtune.workers.launchers.base import RankExit
-from tests.support.worker_fakes import make_task
+from tests.support.workers.worker_fakes import make_task
 
 
 def write(directory, rank, at_s=1000, **values):

@@ -10,7 +10,7 @@ from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.machine.inventory import Gpus, Libraries, inventory
-from tests.support.worker_fakes import FakeService
+from tests.support.workers.worker_fakes import FakeService
 
 REGISTERED = {"worker_id": "w1", "session": "session-1", "lease_s": 20, "heartbeat_s": 0.1}
 CONTINUE = (200, {"action": "continue", "lease_s": 20})

@@ -6,8 +6,8 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Lease, TraceTask
 from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable
 from shardtune.workers.agent.send_traces import send_traces
-from tests.support.simulated_worker import diagnosis, failure
-from tests.support.worker_fakes import make_task
+from tests.support.service.simulated_worker import diagnosis, failure
+from tests.support.workers.worker_fakes import make_task
 
 LEASE = Lease(
     run_id="r1", attempt=3, study_id="s1", trial_number=0, task=TraceTask(trial=make_task()), lease_s=20,

@@ -19,7 +19,7 @@ from shardtune.workers.launchers.base import LaunchFailed, Lost, RankExit
 from shardtune.workers.launchers.fork_server import ForkUnsafe
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
 from shardtune.workers.launchers.processes import MARK, kill_marked, marked
-from tests.support.worker_fakes import FAKE_HOST
+from tests.support.workers.worker_fakes import FAKE_HOST
 
 LONG = RunLimits(deadline_s=60, no_progress_s=60)
 

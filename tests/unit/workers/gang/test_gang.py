@@ -22,8 +22,8 @@ from shardtune.workers.gang.messages import Begin
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.processes import kill_marked, marked
 from shardtune.workers.trial_dir import TrialDir
-from tests.support.local_hosts import ROOT, LocalHosts
-from tests.support.worker_fakes import make_task
+from tests.support.workers.worker_fakes import make_task
+from tests.unit.workers.gang.local_node_agents import ROOT, LocalHosts
 
 HOSTS = ("n0", "n1")
 LEASE_S = 2.0
@@ -140,7 +140,7 @@ from shardtune.workers.gang.hosts import GangPlan
 from shardtune.workers.gang.launcher import GangLauncher
 from shardtune.workers.gang.messages import Begin
 from shardtune.workers.launch import Launch
-from tests.support.local_hosts import ROOT, LocalHosts
+from tests.unit.workers.gang.local_node_agents import ROOT, LocalHosts
 folder, mark, lease_s, directory = sys.argv[1:]
 engine = LocalHosts(("n0", "n1"), Path(folder), mark, ("busy", "hang"))
 begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=float(lease_s))

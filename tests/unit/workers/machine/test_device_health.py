@@ -15,8 +15,8 @@ from shardtune.workers.machine.conditions import judged, straggler
 from shardtune.workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.host_load import HostLook, throttled_s
-from tests.support.fake_driver import GIB, GPU_IS_LOST, H100, FakeDriver
-from tests.support.worker_fakes import make_task
+from tests.support.nvml.fake_driver import GIB, GPU_IS_LOST, H100, FakeDriver
+from tests.support.workers.worker_fakes import make_task
 
 CAPPED, THERMAL, POWER_BRAKE = 0x04, 0x40, 0x80
 

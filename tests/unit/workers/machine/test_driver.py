@@ -10,7 +10,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
-from tests.support.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
+from tests.support.nvml.fake_driver import H100, NO_PERMISSION, T4, FakeDriver
 
 RANK_SIDE = """
 import json, os, sys

@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.conditions import Conditions, DeviceSeen, No
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine.conditions import HostObserver
-from tests.support.worker_fakes import FAKE_HOST
+from tests.support.workers.worker_fakes import FAKE_HOST
 
 
 def node(host: str, first_rank: int = 0, **values: int) -> NodeConditions:

@@ -1,0 +1,132 @@
+"""Replay studies whose true speeds are known, under recorded noise, through the search's selection and the final comparison."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any
+
+from benchmarks.verdicts.noise import Machine, Record, resampled
+from shardtune.api_schemas.studies.final_comparison import Finalists
+from shardtune.api_schemas.studies.study import Budget
+from shardtune.tuner.verdict import final_comparison, paired_test
+from shardtune.tuner.verdict.final_comparison import ValidationRun
+
+ARMS, GAIN = 20, 0.05
+BASELINE = 0
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One replayed study."""
+
+    winner: int | None
+    """None: no significant improvement."""
+    runs: int
+    """Of its final comparison, repeats included."""
+    searched: int
+    """Runs of its search, repeats included."""
+
+
+def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
+    """Search and final comparison over arms with these true log speeds."""
+    seen = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    searched = machine.counted + machine.repeats
+    others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
+    near = [
+        arm
+        for arm in others[: final_comparison.MOST_CANDIDATES]
+        if seen[arm] >= final_comparison.NEAR * seen[others[0]]
+    ]
+    field = Finalists(BASELINE, tuple(near))
+    made: list[ValidationRun] = []
+    while (ask := (now := final_comparison.ranking_state(field, seen, made, max_pairs, salt)).next) is not None:
+        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    speedup = paired_test.speedup(now.log_ratios)
+    winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
+    return Verdict(winner, machine.counted + machine.repeats - searched, searched)
+
+
+def replay(
+    records: Sequence[Record], studies: int, gain: float, max_pairs: int, seed: int, repeat_disturbed: float = 0.0
+) -> list[tuple[int, Verdict]]:
+    """Studies with the arm that is faster by `gain` (drawn for each), and their verdicts."""
+    draw = random.Random(seed)
+    found = []
+    for number in range(studies):
+        faster = draw.randrange(1, ARMS)
+        gains = [math.log(1 + gain) if arm == faster else 0.0 for arm in range(ARMS)]
+        machine = Machine(resampled(records, draw), repeat_disturbed)
+        found.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
+    return found
+
+
+def upper95(successes: int, trials: int) -> float:
+    """One-sided 95 % upper bound of a rate (Clopper & Pearson 1934), by bisection of the binomial distribution."""
+
+    def at_most(rate: float) -> float:
+        logs = (
+            math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+            + k * math.log(rate) + (trials - k) * math.log1p(-rate)
+            for k in range(successes + 1)
+        )  # fmt: skip
+        return sum(map(math.exp, logs))
+
+    if successes == trials:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if at_most(middle) > 0.05 else (low, middle)
+    return high
+
+
+def report(
+    records: Sequence[Record], studies: int, max_pairs: int, seed: int = 0, repeat_disturbed: float = 0.0
+) -> dict[str, Any]:
+    """What many studies on some records came to."""
+    alike = replay(records, studies, 0.0, max_pairs, seed, repeat_disturbed)
+    planted = replay(records, studies, GAIN, max_pairs, seed + 1, repeat_disturbed)
+    false = sum(verdict.winner is not None for _, verdict in alike)
+    right = sum(verdict.winner == faster for faster, verdict in planted)
+    wrong = sum(verdict.winner not in (None, faster) for faster, verdict in planted)
+    return {
+        "aa": {
+            "studies": studies,
+            "false_winner_rate": false / studies,
+            "upper95": round(upper95(false, studies), 4),
+            "runs_per_study": round(fmean(verdict.runs for _, verdict in alike), 1),
+        },
+        "planted": {
+            "studies": studies,
+            "gain": GAIN,
+            "power": right / studies,
+            "wrong_arm_rate": wrong / studies,
+            "runs_per_study": round(fmean(verdict.runs for _, verdict in planted), 1),
+            "most_runs": max(verdict.runs for _, verdict in planted),
+            "all_runs_per_study": round(fmean(verdict.runs + verdict.searched for _, verdict in planted), 1),
+        },
+        "max_pairs": max_pairs,
+        "noise": _spread(records),
+    }
+
+
+def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[str, Any]:
+    """The same on a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
+    repeated = report(records, studies, max_pairs, repeat_disturbed=Budget().repeat_disturbed)
+    counted = report(records, studies, max_pairs)["planted"]
+    ratio = repeated["planted"]["all_runs_per_study"] / counted["all_runs_per_study"]
+    return {**repeated, "runs_ratio": round(ratio, 2), "power_if_each_counted": counted["power"]}
+
+
+def _spread(records: Sequence[Record]) -> dict[str, float | int]:
+    """What the recorded runs are like: the middle, and the share far out of it."""
+    every = [run.deviation for record in records for run in record]
+    size = 1.4826 * median(abs(value) for value in every)
+    return {
+        "runs": len(every),
+        "typical_deviation": round(size, 4),
+        "disturbed_share": round(sum(abs(value) > 4 * size for value in every) / len(every), 3),
+        "repeated_share": round(sum(run.is_disturbed for record in records for run in record) / len(every), 3),
+    }

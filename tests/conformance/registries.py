@@ -1,0 +1,209 @@
+"""Every place that must know each backend and each knob, and what a place that does not know one is told.
+
+The checks take the registries as arguments: a test plants a backend or a knob by handing in registries with one more.
+"""
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from shardtune.api_schemas.strategies import Strategy, TrialConfig
+from shardtune.api_schemas.strategies.base import StrategySchema
+from shardtune.api_schemas.training.search_space import BACKENDS as LISTED
+from shardtune.service.wording import backend_words, knob_words
+from shardtune.tuner.export import accelerate, lightning, snippet, torchtitan, training_arguments
+from shardtune.tuner.export.backends.record import ExportedBackend
+from shardtune.tuner.export.backends.registry import BACKENDS as EXPORTED
+from shardtune.tuner.export.source import ExportSource
+from shardtune.tuner.prediction.backends.record import PredictedBackend
+from shardtune.tuner.prediction.backends.registry import BACKENDS as PREDICTED
+from shardtune.tuner.prediction.configs import WITHOUT_TERM, from_configs
+from shardtune.tuner.prediction.evaluation import evaluate
+from shardtune.tuner.search.space.backends.record import SearchedBackend
+from shardtune.tuner.search.space.backends.registry import BACKENDS as SEARCHED
+from shardtune.tuner.search.space.legal_values import COMMON
+from shardtune.workers.rank.strategies.registry import TRAINERS
+from tests.conformance.random_configs import Drawn, drawn
+from tests.support.values.synthetic_studies import contender_of, study_of
+from tests.support.values.tuner_inputs import llama, shape
+
+ROOT = Path(__file__).parents[2]
+RANK = "workers/rank/strategies/{}.py"
+SPACE = "tuner/search/space/backends/{}.py"
+PREDICTION = "tuner/prediction/backends/{}.py"
+EXPORT = "tuner/export/backends/{}.py"
+KNOB_WORDS = "service/wording/knob_words.py"
+PAGE = "docs/reference/search-space.md"
+_COMMON = set(TrialConfig.model_fields) - {"strategy"}
+_COMMON_PLACES = {
+    RANK: "workers/blocks/prepare.py",
+    SPACE: "tuner/search/space/knobs.py or define_by_run.py",
+    PREDICTION: "tuner/prediction/configs.py",
+    EXPORT: "tuner/export",
+}
+"""Where the rows are of knobs that every backend has."""
+_RANK = "".join(
+    (ROOT / name).read_text()
+    for name in (
+        "workers/blocks/prepare.py",
+        "workers/rank/model/context.py",
+        "workers/rank/training/loop.py",
+        "workers/rank/process/environment.py",
+        "api_schemas/strategies/rank_environment.py",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Registries:
+    """All of them, as the product has them; see `PRODUCT`."""
+
+    schemas: Mapping[str, type[StrategySchema]]
+    listed: tuple[str, ...]
+    searched: Mapping[str, SearchedBackend[Any]]
+    predicted: Mapping[str, PredictedBackend[Any]]
+    exported: Mapping[str, ExportedBackend[Any]]
+    trainers: Mapping[str, Any]
+    rank_sources: Mapping[str, str]
+    backend_words: Mapping[str, Any]
+    knob_words: Mapping[str, Any]
+    styles: str
+    page: str
+
+
+def _union() -> dict[str, type[StrategySchema]]:
+    return {get_args(one.model_fields["kind"].annotation)[0]: one for one in get_args(get_args(Strategy)[0])}
+
+
+PRODUCT = Registries(
+    schemas=_union(),
+    listed=LISTED,
+    searched=SEARCHED,
+    predicted=PREDICTED,
+    exported=EXPORTED,
+    trainers=TRAINERS,
+    rank_sources={kind: (ROOT / RANK.format(kind)).read_text() for kind in TRAINERS},
+    backend_words=backend_words.BACKENDS,
+    knob_words=knob_words.KNOBS,
+    styles=(ROOT / "service/pages/static/app.css").read_text(),
+    page=(ROOT / PAGE).read_text(),
+)
+
+
+def places_without_backend(r: Registries) -> list[str]:
+    """One sentence for each place that lacks a kind of the union `Strategy`, or has one that is not in it."""
+    places: dict[str, set[str]] = {
+        "api_schemas/training/search_space.py: BACKENDS": set(r.listed),
+        "tuner/search/space/backends/registry.py": set(r.searched),
+        "tuner/prediction/backends/registry.py": set(r.predicted),
+        "tuner/export/backends/registry.py": set(r.exported),
+        "workers/rank/strategies/registry.py": set(r.trainers),
+        "service/wording/backend_words.py": set(r.backend_words),
+        "service/pages/static/app.css: colours .s-KIND": set(re.findall(r"\.s-([a-z0-9_]+)", r.styles)),
+    }
+    union = set(r.schemas)
+    lacking = [f"{place} lacks {kind!r}" for place, known in places.items() for kind in sorted(union - known)]
+    foreign = [
+        f"{place} has {kind!r}, which no strategy is" for place, k in places.items() for kind in sorted(k - union)
+    ]
+    codes = [code for backend in r.predicted.values() for code in backend.codes]
+    shared = [f"tuner/prediction: {code} is the code of two backends" for code in set(codes) if codes.count(code) > 1]
+    return lacking + foreign + shared
+
+
+def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> list[str]:
+    """One sentence for each place that does not know a knob of this backend, or of all.
+
+    `varied`: vary only this one to see what predictions and exports make of it, which is quicker.
+    """
+    backend, schema = r.searched[kind], r.schemas[kind]
+    sample = list(drawn(kind, backend, varied))
+    fields = {name for name in schema.model_fields if name != "kind"}
+    knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
+    known, decided = {*COMMON, *backend.knobs}, {name for one in sample for name in one.table}
+    found = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known)]
+    found += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
+    found += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]
+    found += [f"{PAGE} has no row for {name!r}" for name in sorted(knobs) if f"| `{name}` |" not in r.page]
+    found += [f"{RANK.format(kind)} does not read {name!r}" for name in sorted(fields) if not _is_read(r, kind, name)]
+    found += [f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if f".{name}" not in _RANK]
+    return found + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
+
+
+def _place(place: str, kind: str, knob: str) -> str:
+    """Where the row of a knob is: with its backend, or with what every backend has."""
+    return _COMMON_PLACES[place] if knob in _COMMON else place.format(kind)
+
+
+def _is_read(r: Registries, kind: str, field: str) -> bool:
+    """By the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy all strategies share."""
+    schema = r.schemas[kind]
+    names = [name for name in dir(schema) if name.startswith(("to_", "_zero_section")) or name == "sync_policy"]
+    found = [inspect.getattr_static(schema, name) for name in names]
+    renderers = [inspect.getsource(value.fget if isinstance(value, property) else value) for value in found]
+    return re.search(rf"\.{field}\b", "".join([r.rank_sources[kind], *renderers])) is not None
+
+
+def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
+    """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
+    knobs = {knob for one in sample for knob in one.others}
+    moved = {knob for one in sample for knob, other in one.others.items() if _predicted(r, one, other)}
+    reasons = {knob for knob, reason in {**WITHOUT_TERM, **r.predicted[kind].without_term}.items() if reason}
+    silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
+    return [
+        *(
+            f"{_place(PREDICTION, kind, k)}: no prediction changes with {k!r}, nor does without_term say why"
+            for k in silent
+        ),
+        *(f"{PREDICTION.format(kind)}: without_term names {k!r}, which changes a prediction" for k in stale),
+    ]
+
+
+def _predicted(r: Registries, one: Drawn, other: TrialConfig) -> bool:
+    """Whether memory or time differ; a backend's records are handed in, so that planted ones are asked."""
+    world, batch = one.cluster.world_size, one.workload.global_batch
+    rows = from_configs([one.config, other], one.workload.sequence_length, world, batch, r.predicted)
+    whole = shape("llama-tiny")
+    # As many parameters, in experts.
+    mixture = replace(whole, experts=8, experts_per_token=2, ffn=whole.ffn // 8)
+    found = evaluate(mixture, rows, one.workload, one.cluster)
+    assert found.step is not None
+    sizes = (found.memory.reserved, found.memory.host, found.step.total / one.config.micro_batch)
+    return any(not np.isclose(size[0], size[-1], rtol=1e-9, atol=0) for size in map(np.atleast_1d, sizes))
+
+
+def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
+    """Knobs that an exported file neither says nor lists among what it cannot say."""
+    silent = set()
+    for one in sample:
+        for knob, other in one.others.items():
+            before, after = (_exported(r, one, config) for config in (one.config, other))
+            silent |= {(name, knob) for name in before if before[name] == after.get(name)}
+    return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
+
+
+def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
+    """What each consumer is told, by consumer: the file beside what it lists as lost."""
+    study = study_of("llama-tiny", one.workload.precision.name, one.cluster, one.workload.global_batch)
+    contender = contender_of(config).model_copy(update={"description": ""})
+    source = ExportSource(study, contender, llama("llama-tiny"))
+    backend = r.exported[config.backend]
+    own = "".join(backend.files(source, config.strategy).values())
+    said = {"train_snippet.py": snippet.source(source, r.exported) + own}
+    said["accelerate.yaml"] = accelerate.document(source, r.exported) + own
+    for name, module in (
+        ("training_arguments.json", training_arguments),
+        ("torchtitan.toml", torchtitan),
+        ("lightning_strategy.py", lightning),
+    ):
+        try:
+            rendered = module.render(source, r.exported)
+        except ValueError:
+            continue
+        said[name] = "".join([*rendered.files.values(), *rendered.lossy])
+    return said

@@ -1,0 +1,20 @@
+"""All checks by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.deploy.checks.compose import compose
+from tests.deploy.checks.kubernetes import kubernetes
+from tests.deploy.checks.monitoring import dashboard, metrics, prometheus
+from tests.deploy.checks.units_and_scripts import containers, scripts, systemd
+
+CHECKS: dict[str, Callable[[Path], list[str]]] = {
+    "systemd": systemd,
+    "containers": containers,
+    "scripts": scripts,
+    "prometheus": prometheus,
+    "dashboard": dashboard,
+    "metrics": metrics,
+    "compose": compose,
+    "kubernetes": kubernetes,
+}

@@ -1,0 +1,45 @@
+"""systemd units, container files and shell scripts: each by the field's own checker."""
+
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.deploy.checks.programs import complaints
+
+UNITS = Path("etc/systemd/system")
+_SYSTEM = Path("/usr/lib/systemd")
+
+
+def systemd(deploy: Path) -> list[str]:
+    """By `systemd-analyze verify`, in a root where what the units start is there."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        shutil.copytree(_SYSTEM / "system", root / "usr/lib/systemd/system", symlinks=True)
+        (root / "lib").symlink_to("usr/lib")
+        shutil.copytree(deploy / "systemd", root / UNITS)
+        for unit in (deploy / "systemd").glob("*.service"):
+            for program in re.findall(r"^ExecStart=(\S+)", unit.read_text(), re.MULTILINE):
+                _stand_in(root / program.lstrip("/"))
+        names = sorted(unit.name for unit in (deploy / "systemd").iterdir())
+        return complaints(["systemd-analyze", "verify", f"--root={root}", "--man=no", *names], root)
+
+
+def _stand_in(program: Path) -> None:
+    program.parent.mkdir(parents=True, exist_ok=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+
+
+def containers(deploy: Path) -> list[str]:
+    """By hadolint, shellcheck's rules for RUN lines included."""
+    files = sorted(map(str, (deploy / "containers").glob("*.Containerfile")))
+    return complaints(["hadolint", "--no-color", "--failure-threshold=style", *files], deploy)
+
+
+def scripts(deploy: Path) -> list[str]:
+    """By shellcheck: every file that begins with a shell's name."""
+    shells = [
+        path for path in sorted(deploy.rglob("*")) if path.is_file() and path.read_bytes().startswith(b"#!/bin/bash")
+    ]
+    return complaints(["shellcheck", *map(str, shells)], deploy)

@@ -1,0 +1,1 @@
+"""Setups and clients that several folders of the flow tests share."""

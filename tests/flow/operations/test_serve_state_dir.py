@@ -1,0 +1,27 @@
+"""`shardtune serve --state-dir`: what `tune` left in its state directory, on pages and over the API."""
+
+import shutil
+
+import httpx
+
+from shardtune.service.cli.local_stack import DATABASE_FILE
+from shardtune.service.cli.processes import listening_socket
+from tests.support.processes.preloaded_forks import Service
+
+
+def test_what_tune_kept_is_served_later(answered_sqlite, tmp_path):
+    state = tmp_path / "state"
+    state.mkdir()
+    shutil.copy(answered_sqlite(), state / DATABASE_FILE)
+    listener = listening_socket("127.0.0.1", 0)
+    address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    service = Service(listener, tmp_path / "log", {}, "--state-dir", str(state))
+    try:
+        with httpx.Client(base_url=address, trust_env=False, timeout=120) as client:
+            # Whoever connects before it listens waits on the socket.
+            (study,) = client.get("/v1/studies").json()["studies"]
+            shown = client.get(f"/studies/{study['study_id']}", headers={"accept": "text/html"})
+            assert study["state"] == "complete" and "Confirmed:" in shown.text
+    finally:
+        service.send_signal(15)
+        service.wait(30)

@@ -1,0 +1,128 @@
+"""Ranks whose strategy has a planted fault, to show that parity notices."""
+
+import inspect
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._inductor.exc import InductorError
+
+from shardtune.api_schemas.strategies import DdpConfig
+from shardtune.workers.launch import RESUMES
+from shardtune.workers.rank import main
+from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.ddp import DdpTrainer
+from shardtune.workers.trial_dir import TrialDir
+from tests.support.processes import preloaded_forks
+
+
+class WithoutAllReduce(DdpTrainer):
+    """Every micro batch is taken for one that is not the last, so gradients never leave their rank."""
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        return super().micro_step(batch, last=False)
+
+
+class ScaledTwice(DdpTrainer):
+    """Divides the loss by the accumulation twice; Adam hides it, the gradient norm does not."""
+
+    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._accumulation = self._accumulation**2
+
+
+class ForgetsOptimizer(DdpTrainer):
+    """Goes on with the right weights and moments of zero, as a job does that saves the model only."""
+
+    def load(self, folder: Path) -> None:
+        super().load(folder)
+        self._optimizer.state.clear()
+
+
+class ForgetsWeights(DdpTrainer):
+    """Goes on with the right moments and the weights it began with."""
+
+    def load(self, folder: Path) -> None:
+        begun = [parameter.detach().clone() for parameter in self._parameters]
+        super().load(folder)
+        with torch.no_grad():
+            for parameter, value in zip(self._parameters, begun, strict=True):
+                parameter.copy_(value)
+
+
+_CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+
+class RunsOut(DdpTrainer):
+    """Rank 1 has no memory for its second step, and says so as torch's allocator does."""
+
+    def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
+        if self._rank == 1 and self._steps == 1:
+            self._run_out()
+        self._steps += last
+        return super().micro_step(batch, last)
+
+    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+        super().__init__(model, setting, config)
+        self._rank, self._steps = setting.place.rank, 0
+
+    def _run_out(self) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class RunsOutInCublas(RunsOut):
+    def _run_out(self) -> None:
+        raise RuntimeError(_CUBLAS)
+
+
+class RunsOutWhileCompiling(RunsOut):
+    """As torch's compiler wraps what a lowering raises: its own error, `from None`."""
+
+    def _run_out(self) -> None:
+        try:
+            super()._run_out()
+        except torch.OutOfMemoryError as error:
+            raise InductorError(error, inspect.currentframe()) from None
+
+
+class RunsOutInALibrary(RunsOut):
+    """As a library wraps an error that it explains in its own words."""
+
+    def _run_out(self) -> None:
+        try:
+            super()._run_out()
+        except torch.OutOfMemoryError as error:
+            raise ValueError("the fused optimizer could not be set up") from error
+
+
+OUT_OF_MEMORY = {
+    "torch's own": RunsOut,
+    "of cuBLAS": RunsOutInCublas,
+    "wrapped by inductor": RunsOutWhileCompiling,
+    "the cause of another": RunsOutInALibrary,
+}
+FAULTS = OUT_OF_MEMORY | {
+    "missing_all_reduce": WithoutAllReduce,
+    "wrong_gradient_scale": ScaledTwice,
+    "forgotten_optimizer": ForgetsOptimizer,
+    "forgotten_weights": ForgetsWeights,
+    "none": DdpTrainer,
+}
+
+
+def run_ranks(fault: str, folder: Path) -> None:
+    """Both ranks of a trial directory; in one that has been run, they go on in it."""
+    resumes = (folder / "rank_0.json").exists()
+    if resumes:
+        TrialDir(folder).begin_resume_phase()
+    preloaded_forks.ranks(_rank, fault, folder, logs=folder, environment={RESUMES: "1"} if resumes else None)
+
+
+def _rank(fault: str, folder: Path) -> None:
+    main.run(folder, lambda model, setting: FAULTS[fault](model, setting, DdpConfig()))
+    # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
+    sys.stderr.flush()
+    os._exit(0)

@@ -1,0 +1,1 @@
+"""Stand-ins for the worker's fork server, tasks and service."""

@@ -1,0 +1,1 @@
+"""Programs and pytest plugins of the test run itself: order of modules, measured durations, audit of packages."""

@@ -72,8 +72,7 @@ def next_state(
         # The service judges a run disturbed only if it may be repeated; this bounds a worker that reports it forever.
         return TrialState.WAITING if earlier.count(ended.end) < disturbance.MOST_REPEATS else TrialState.FAILED
     if failure.is_infeasible:
-        # Near the limit an allocation may fail by fragmentation alone, so a single failure there does not prove that
-        # the configuration does not fit.
+        # Near the limit one failure does not prove that the configuration does not fit (memory_gate.near_the_edge).
         is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:

@@ -28,7 +28,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.space import Space
 
-CachedValue = TypeVar("Kept")
+CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0

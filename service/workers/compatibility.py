@@ -37,12 +37,8 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
         return cluster, suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
-    start_remedy = (
-        f"start a worker over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else ""
-    )
-    raise _no_worker(
-        cluster, f"registered: {_list_workers(live)}; {start_remedy or 'start a worker there'}, or change the cluster"
-    )
+    where = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
+    raise _no_worker(cluster, f"registered: {_list_workers(live)}; start a worker {where}, or change the cluster")
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
@@ -98,7 +94,6 @@ def offers(offer: Offer, cluster: Cluster) -> bool:
     available = offer.cluster
     if not same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
         return False
-    # A CPU worker's memory is what its cgroup allows, so its figure is exact.
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
     return (
         cluster.memory_gib <= available.memory_gib * slack
@@ -115,8 +110,7 @@ def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]
 
 
 def check_model(model: ModelSpec, worker: WorkerRow) -> None:
-    """Reject an architecture that the worker's transformers lacks, and user code that the worker's owner has not
-    allowed.
+    """Reject an architecture that the worker's transformers lacks, and user code that its owner has not allowed.
 
     Raises:
         Invalid: with close matches, or with the list of allowed code.
@@ -185,9 +179,7 @@ def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
-    """Fingerprint fields in which the worker differs from the study's earlier measurements, so that runs would not
-    compare.
-    """
+    """Fingerprint fields in which the worker differs from the study's, so that its runs would not compare."""
     if study.fingerprint_key == worker.fingerprint_key or study.fingerprint is None:
         return ()
     return stale_fields(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
@@ -213,9 +205,7 @@ def rejection(worker: WorkerRow, study: StudyRow) -> str:
     assert study.fingerprint is not None
     differences = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
     described = ", ".join(
-        f"{field_change.field} {field_change.now} instead of {field_change.was}"
-        for field_change in differences
-        if field_change.effect == Effect.STALE
+        f"{item.field} {item.now} instead of {item.was}" for item in differences if item.effect == Effect.STALE
     )
     return (
         f"{_REJECTION}{worker.name} has {described}, and measurements on both do not compare; "
@@ -233,13 +223,10 @@ def same_shape(available: Cluster, cluster: Cluster) -> bool:
     same_device = available.device == cluster.device and (
         available.device == "cpu" or available.gpu.strip().casefold() == cluster.gpu.strip().casefold()
     )
-    # A trial on part of a node would leave its links to other nodes partly idle, so each node must be used in full
+    # A smaller trial on a larger machine would leave ranks idle that share its links, so each node must be used in full
     # as soon as there are several of them.
-    fits = (
-        cluster.gpus_per_node <= available.gpus_per_node
-        if cluster.nodes == 1
-        else cluster.gpus_per_node == available.gpus_per_node
-    )
+    is_part_of_node = cluster.nodes == 1 and cluster.gpus_per_node < available.gpus_per_node
+    fits = is_part_of_node or cluster.gpus_per_node == available.gpus_per_node
     return same_device and cluster.nodes <= available.nodes and fits
 
 

@@ -225,7 +225,7 @@ def _unknown_session() -> Conflict:
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
     """Whether the worker's release understands the run's kind of task."""
-    # Resume checks and traces are newer than the first protocol version; a worker lists the kinds that it knows.
+    # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
     return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
 
 

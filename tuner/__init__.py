@@ -1,1 +1,2 @@
-"""What to try, what won, and what it will cost: pure functions. Leaves storing to `db`, running to `workers`, deciding when to `service`."""
+"""Pure functions that propose configurations, rank trials and predict cost. They leave storage to `db`, execution to
+`workers` and timing to `service`."""

@@ -1,4 +1,4 @@
-"""What the search knows: one observation per trial, as the service reads it from the database."""
+"""Observations: the trials of a study as the search sees them, one per trial, read from the database by the service."""
 
 from dataclasses import dataclass
 
@@ -10,26 +10,28 @@ from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 
 @dataclass(frozen=True)
 class Observation:
-    """One trial of a study, its search run and its validation runs in the present final comparison."""
+    """One trial of a study with its search run and its validation runs in the current final comparison."""
 
     number: int
     config: TrialConfig
     origin: TrialOrigin
     state: TrialState
     measurement: Measurement | None = None
-    """Of the search run; also kept for a trial that was later found infeasible."""
+    """Measurement of the search run; kept for a trial that is later found infeasible."""
     failure: Failure | None = None
     validation_runs: tuple[Measurement, ...] = ()
-    """Of the complete validation runs, in the order they were made."""
+    """Measurements of the complete validation runs, in the order in which they ran."""
 
     @property
     def is_measured(self) -> bool:
-        """It ran as it was to, and its speed is known, if only roughly (pruned)."""
+        """Whether the trial ran as planned and its speed is known, if only roughly (pruned)."""
         return self.measurement is not None and self.state.is_feasible
 
     @property
     def is_no_choice(self) -> bool:
-        """Nothing to try again: infeasible, or a crash that was repeated once and came again."""
+        """Whether the trial must not be tried again: it is infeasible, or crashed, was repeated once and crashed
+        again."""
+        # Only a crash is the configuration's fault: a lost worker or a full disk says nothing about it.
         crashed = self.failure is not None and self.failure.kind is FailureKind.CRASH
         return self.state is TrialState.INFEASIBLE or (self.state is TrialState.FAILED and crashed)
 

@@ -1,4 +1,4 @@
-"""What a finished run is worth, and whether it kept to its share of memory."""
+"""Objective of a finished run: the memory that it may use, and whether it stayed within it."""
 
 from shardtune.api_schemas.formatting import memory as in_words
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -8,30 +8,31 @@ from shardtune.api_schemas.trials.measurements import Measurement
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:
-    """Memory of one rank less the share that must stay free."""
+    """GiB of one rank's memory without the fraction that must stay free."""
     return cluster.memory_gib * (1 - objective.memory_headroom)
 
 
-def retried(retries: int | None, ooms: int | None, when: str) -> Failure | None:
-    """The failure of a run in which the CUDA allocator had to give memory back to go on; None where it had not.
+def retried(retries: int | None, ooms: int | None, period: str) -> Failure | None:
+    """Failure of a run in which the CUDA allocator had to empty its cache to continue, None where it had not.
 
-    Such a run is slowed by it, and the next one may not go on.
+    `period`: part of the run in words, with which the message begins.
     """
+    # A retry synchronises the device and slows the run, and the next run with the same memory may fail outright.
     times = (retries or 0) + (ooms or 0)
     if not times:
         return None
     message = (
-        f"{when} the CUDA allocator ran out of memory {times} times and had to empty its cache: the configuration is too "
+        f"{period} the CUDA allocator ran out of memory {times} times and had to empty its cache: the configuration is too "
         "near the limit"
     )
     return Failure(kind=FailureKind.OVER_LIMIT, message=message)
 
 
 def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
-    """The failure of a run that took more memory than it may, None where it did not (or memory was not measured).
+    """Failure of a run that used more memory than it may; None where it did not, or memory was not measured.
 
-    On a GPU what counts is what the device reports (context and communication library included), else what
-    the allocator reserved; on CPU ranks, tensors.
+    On a GPU the device's own figure counts (CUDA context and communication library included), else the allocator's
+    reserved memory; on CPU ranks the allocated tensors count.
     """
     memory = measurement.memory
     figures = [

@@ -1,1 +1,1 @@
-"""Who may do what and how much: keys, projects, quotas, the retuning budget. Leaves HTTP's answers to `http`."""
+"""Permissions and limits: keys, scopes, projects, quotas, the retuning budget. HTTP responses live in `http`."""

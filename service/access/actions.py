@@ -1,4 +1,4 @@
-"""What can be done here and which scope it takes: the one table that the API's routes and the pages' forms go by."""
+"""Actions of the service and the scopes that they require: the one table behind the API's routes and the pages' forms."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,10 +9,12 @@ from shardtune.service.process.principal import Principal
 
 
 class Action(StrEnum):
-    """One thing that a route or a form does, as `noun.verb`."""
+    """Action that a route or a form performs, as `noun.verb`."""
 
     READ_STUDIES = "studies.read"
-    """With their schedules, retunes, canaries, and the workers and fingerprints that the sender may see; and the pages."""
+    """Read studies with their schedules, retunes and canaries, the workers and fingerprints that the sender may see,
+    and the pages.
+    """
     CREATE_STUDY = "studies.create"
     CLONE_STUDY = "studies.clone"
     EXTEND_STUDY = "studies.extend"
@@ -27,7 +29,7 @@ class Action(StrEnum):
     RESOLVE_BEST = "best.resolve"
     PLAN_RUN = "best.plan"
     DECIDE_ON_BEST = "best.decide"
-    """Pin, unpin, approve, reject, roll back."""
+    """Pin, unpin, approve, reject or roll back a recommendation."""
     PREDICT = "predictions.create"
     CREATE_SCHEDULE = "schedules.create"
     CHANGE_SCHEDULE = "schedules.change"
@@ -37,13 +39,13 @@ class Action(StrEnum):
     DELETE_SCHEDULE = "schedules.delete"
     CANCEL_RETUNE = "retunes.cancel"
     LEASE = "workers.lease"
-    """Register, ask for work, renew, report: what a worker does."""
+    """Act as a worker: register, ask for work, renew, report."""
     DRAIN_WORKER = "workers.drain"
     RESUME_WORKER = "workers.resume"
     FREE_WORKER = "workers.free"
     FORGET_WORKER = "workers.forget"
     READ_KEYS = "keys.read"
-    """With projects and webhooks: the settings page."""
+    """Read keys, projects and webhooks: the settings page."""
     CREATE_KEY = "keys.create"
     ROTATE_KEY = "keys.rotate"
     REVOKE_KEY = "keys.revoke"
@@ -57,6 +59,7 @@ class Action(StrEnum):
     READ_METRICS = "metrics.read"
 
 
+# One table for routes and forms: a key may do the same through the API and through the pages.
 _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
     Scope.STUDIES_READ: (Action.READ_STUDIES, Action.PREDICT),
     Scope.CONFIGS_READ: (Action.READ_BEST, Action.PREDICT),
@@ -87,22 +90,23 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
 SCOPES: Mapping[Action, tuple[Scope, ...]] = {
     action: tuple(scope for scope, actions in _BY_SCOPE.items() if action in actions) for action in Action
 }
-"""Scopes of which a key needs one; `admin` is among them always."""
+"""Scopes by action; a key needs one of them. `admin` is always among them."""
 
 
 def scopes_of(action: str) -> tuple[Scope, ...]:
-    """Of an action by its name, the least that suffice: `admin` where nothing else does."""
-    found = SCOPES[Action(action)]
-    return tuple(scope for scope in found if scope is not Scope.ADMIN) or found
+    """Scopes that suffice for an action: the narrower ones, or `admin` if nothing else does."""
+    scopes = SCOPES[Action(action)]
+    return tuple(scope for scope in scopes if scope is not Scope.ADMIN) or scopes
 
 
 def check(principal: Principal, action: Action) -> None:
-    """Reject who may not.
+    """Check that the sender may perform an action.
 
     Raises:
-        Forbidden: names the scope that is missing.
+        Forbidden: names the missing scope.
     """
     if not principal.scopes.isdisjoint(SCOPES[action]):
         return
+    # Scopes are listed narrowest first, so the error names the least that would suffice.
     scope = SCOPES[action][0]
     raise Forbidden("scope_missing", f"this needs a key with the scope {scope}; key {principal.name} lacks it")

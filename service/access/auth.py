@@ -1,7 +1,7 @@
-"""API keys at the door: who sends a request, and whether the route is for them.
+"""Authenticate API keys, and check that the sender may use a route.
 
-Without any key in the database everything is allowed, to requests from this machine (service.access.local_only). With
-the first key the door is shut for good: revoked keys count, so that revoking the last one opens nothing.
+Without any key in the database everything is allowed to requests from this machine (service.access.local_only). The
+first key ends this for good: revoked keys count, so revoking the last one opens nothing.
 """
 
 import hashlib
@@ -25,8 +25,9 @@ from shardtune.service.process.principal import LOCAL, Principal
 
 log = logging.getLogger(__name__)
 
+# Written at most this often: a row update per request would make all requests of a key queue for its row.
 _NOTE_USE_EVERY = timedelta(minutes=5)
-_HOW = "send `Authorization: Bearer KEY`; the client and the worker read SHARDTUNE_API_KEY"
+_KEY_HINT = "send `Authorization: Bearer KEY`; the client and the worker read SHARDTUNE_API_KEY"
 
 _bearer = HTTPBearer(
     scheme_name="api_key", auto_error=False, description="An API key; `shardtune keys create` makes one."
@@ -34,41 +35,43 @@ _bearer = HTTPBearer(
 
 
 def hash_of(secret: str) -> str:
-    """What is stored of a secret. Secrets are random (256 bits), so that a plain hash cannot be searched."""
+    """Hash of a secret, which is all that the database stores."""
+    # A plain SHA-256 suffices: secrets are random (256 bits), so a stolen hash cannot be searched.
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def is_valid(row: ApiKeyRow, now: datetime) -> bool:
-    """Neither revoked nor expired."""
+    """Whether a key is neither revoked nor expired."""
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
 
 
 def authenticate(context: Context, secret: str | None) -> Principal | None:
-    """Whom a secret stands for; None: there are no keys at all, and everybody local may do everything.
+    """Principal of a secret; None: no keys exist, so that anybody on this machine may do everything.
 
     Raises:
-        Unauthorized: no key where one is needed, or one that does not count.
+        Unauthorized: a key is required and missing, or invalid.
     """
     row = None
     if secret:
         with context.db.read() as session:
             row = keys.by_secret(session, hash_of(secret))
+    # Looked up only without a valid key; once a key was made, the answer is remembered in the process.
     if row is None and not context.has_keys(partial(_any_key, context)):
-        _check_may_be_without(context)
+        _check_keys_optional(context)
         return None
     if not secret:
-        raise Unauthorized("key_required", f"this service needs an API key; {_HOW}")
+        raise Unauthorized("key_required", f"this service needs an API key; {_KEY_HINT}")
     if row is None or not is_valid(row, context.now()):
         raise Unauthorized("key_invalid", "the API key is unknown, expired or revoked; ask an administrator for one")
     _note_use(context, row)
     return principal_of(row)
 
 
-def _check_may_be_without(context: Context) -> None:
-    """Whether anybody may do anything before there is a key.
+def _check_keys_optional(context: Context) -> None:
+    """Check that the operator does not require keys.
 
     Raises:
-        Unauthorized: the operator demands keys, and there is none yet.
+        Unauthorized: keys are required, and none exists yet.
     """
     if context.settings.require_keys:
         raise Unauthorized(
@@ -79,8 +82,9 @@ def _check_may_be_without(context: Context) -> None:
 
 
 def is_still_good(context: Context) -> bool:
-    """Whether who sent this request could send it again: for what stays open, such as a stream."""
+    """Whether the sender of this request could send it again: for responses that stay open, such as streams."""
     key_id = context.principal.key_id
+    # A request without a key was allowed because no key existed; the first key ends it.
     if key_id is None:
         return not _any_key(context)
     with context.db.read() as session:
@@ -94,7 +98,7 @@ def _any_key(context: Context) -> bool:
 
 
 def principal_of(row: ApiKeyRow) -> Principal:
-    """Whom a key stands for."""
+    """Principal of a key."""
     return Principal(
         name=row.name,
         project_id=row.project_id,
@@ -105,28 +109,30 @@ def principal_of(row: ApiKeyRow) -> Principal:
 
 
 def requires(action: Action) -> Any:
-    """The dependency of a route, for those who may do what it does."""
+    """Security dependency of a route: the sender may perform the action."""
     return Security(_authorize, scopes=[action.value])
 
 
 async def enter(request: Request) -> None:
-    """Know who sends a request to the API before anything of its body is read.
+    """Authenticate the sender of an API request before its body is read.
 
     Raises:
-        Unauthorized: no key where one is needed, or one that does not count.
-        Forbidden: there are no keys, and it does not come from this machine.
+        Unauthorized: a key is required and missing, or invalid.
+        Forbidden: no keys exist, and the request does not come from this machine.
     """
     credentials = await _bearer(request)
-    await run_in_threadpool(_sender, request, context_of(request), credentials)
+    await run_in_threadpool(_authenticate_request, request, context_of(request), credentials)
 
 
-def _known(request: Request) -> Principal | None:
-    """The sender is looked up once for a request."""
-    known = getattr(request.state, "sender", None)
-    return known if isinstance(known, Principal) else None
+def _authenticated_sender(request: Request) -> Principal | None:
+    """Sender that was authenticated earlier in this request, if any."""
+    sender = getattr(request.state, "sender", None)
+    return sender if isinstance(sender, Principal) else None
 
 
-def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None) -> Principal:
+def _authenticate_request(
+    request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None
+) -> Principal:
     principal = authenticate(context, credentials.credentials if credentials else None)
     if credentials and principal is not None:
         context.senders.note(credentials.credentials, principal)
@@ -139,25 +145,26 @@ def _sender(request: Request, context: Context, credentials: HTTPAuthorizationCr
 
 async def _authorize(
     request: Request,
-    wanted: SecurityScopes,
+    required: SecurityScopes,
     credentials: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> None:
     context = context_of(request)
-    principal = _known(request)
+    principal = _authenticated_sender(request)
     if principal is None:
-        principal = await run_in_threadpool(_sender, request, context, credentials)
-    for action in wanted.scopes:
+        principal = await run_in_threadpool(_authenticate_request, request, context, credentials)
+    for action in required.scopes:
         actions.check(principal, Action(action))
-    if Action.LEASE.value not in wanted.scopes and principal.project_id is not None:
+    # Requests of workers are not limited: a rejected heartbeat would cost a run.
+    if Action.LEASE.value not in required.scopes and principal.project_id is not None:
         await run_in_threadpool(count, context, principal)
     request.state.principal = principal
 
 
 def count(context: Context, principal: Principal) -> None:
-    """Against the project's requests per minute. Not what workers ask: a heartbeat rejected would cost a run.
+    """Count a request against its project's limit per minute.
 
     Raises:
-        TooMany: it is one too many for this minute.
+        TooMany: the limit is exceeded.
     """
     if principal.project_id is None:
         return
@@ -184,5 +191,5 @@ def _note_use(context: Context, row: ApiKeyRow) -> None:
         with context.db.write() as session:
             keys.used(session, row.id, now)
     except OperationalError:
-        # A busy database is no reason to reject a good key.
+        # A busy database must not make the service reject a valid key.
         log.warning("the use of a key could not be noted", extra={"key": row.id})

@@ -1,4 +1,4 @@
-"""What projects spent, month by month, and on what; in money where the operator named a price."""
+"""Report what projects spent, by month and cause; in money if the operator set a price."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 
 MONTHS = 12
-"""Shown unless others are asked for."""
+"""Number of months shown by default."""
 
 
 def report(context: Context, project_id: str | None = None, months: int = MONTHS) -> CostReport:
-    """Of the sender's projects, or of one of them, in the present month and those before it.
+    """Costs of the sender's projects, or of one of them, in the present month and the months before it.
 
     Raises:
         NotFound: the project is not the sender's.
@@ -27,31 +27,33 @@ def report(context: Context, project_id: str | None = None, months: int = MONTHS
         raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
     now = context.now()
     with context.db.read() as session:
-        found = costs.spent(session, project_id or context.principal.project_id, months_ago(now, months - 1))
+        rows = costs.spent(session, project_id or context.principal.project_id, months_ago(now, months - 1))
     price = context.settings.price_per_gpu_hour
-    return CostReport(price_per_gpu_hour=price, currency=context.settings.currency, costs=tuple(_summed(found, price)))
+    return CostReport(
+        price_per_gpu_hour=price, currency=context.settings.currency, costs=tuple(_cost_rows(rows, price))
+    )
 
 
 def months_ago(moment: datetime, months: int) -> datetime:
-    """The beginning of a month in UTC; 0: of the one the moment is in."""
-    here = moment.astimezone(UTC)
-    years, month = divmod(here.year * 12 + here.month - 1 - months, 12)
+    """Beginning of a month in UTC; 0: of the month that the moment is in."""
+    in_utc = moment.astimezone(UTC)
+    years, month = divmod(in_utc.year * 12 + in_utc.month - 1 - months, 12)
     return datetime(years, month + 1, 1, tzinfo=UTC)
 
 
-def _summed(found: Sequence[Spent], price: float | None) -> Iterator[Cost]:
-    alike: defaultdict[tuple[str, str, CostCause], list[Spent]] = defaultdict(list)
-    for row in found:
-        alike[row.month, row.project_id, _cause(row)].append(row)
-    # Sorting is stable: by project and cause within a month.
-    for place in sorted(sorted(alike, key=lambda place: place[1:]), key=lambda place: place[0], reverse=True):
-        month, project_id, cause = place
-        gpu_seconds = sum(row.gpu_seconds for row in alike[place])
+def _cost_rows(rows: Sequence[Spent], price: float | None) -> Iterator[Cost]:
+    by_month_project_cause: defaultdict[tuple[str, str, CostCause], list[Spent]] = defaultdict(list)
+    for row in rows:
+        by_month_project_cause[row.month, row.project_id, _cause(row)].append(row)
+    # Sorted twice, since sorting is stable: newest month first, and by project and cause within a month.
+    for key in sorted(sorted(by_month_project_cause, key=lambda key: key[1:]), key=lambda key: key[0], reverse=True):
+        month, project_id, cause = key
+        gpu_seconds = sum(row.gpu_seconds for row in by_month_project_cause[key])
         yield Cost(
             project_id=project_id,
             month=month,
             cause=cause,
-            attempts=sum(row.attempts for row in alike[place]),
+            attempts=sum(row.attempts for row in by_month_project_cause[key]),
             gpu_seconds=gpu_seconds,
             price=price_of(gpu_seconds, price),
         )
@@ -64,5 +66,5 @@ def _cause(row: Spent) -> CostCause:
         return CostCause.CHALLENGE
     if row.run_purpose is RunPurpose.TRACE:
         return CostCause.DIAGNOSIS
-    is_fresh = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK)
-    return CostCause.FINAL_COMPARISON if is_fresh else CostCause.SEARCH
+    is_final_comparison = row.run_purpose in (RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK)
+    return CostCause.FINAL_COMPARISON if is_final_comparison else CostCause.SEARCH

@@ -1,8 +1,9 @@
-"""Who may come in while there are no keys: programs on this machine, and pages of this service in a browser on it.
+"""Check who may use the service while there are no keys: programs on this machine, and pages of this service in a
+browser on it.
 
-A proxy on this machine makes everybody look local. What one adds to a request is rejected therefore, and so is HTTP/1.0,
-which nginx speaks to what stands behind it unless told otherwise. A proxy that leaves no trace at all cannot be seen:
-whoever puts one in front sets SHARDTUNE_REQUIRE_KEYS (as every file under deploy/ does).
+A proxy on this machine makes every client look local. Requests with a header that proxies add are therefore rejected,
+and so is HTTP/1.0, which nginx by default speaks to its upstream. A proxy that leaves no trace cannot be detected:
+whoever runs one sets SHARDTUNE_REQUIRE_KEYS, as every file under deploy/ does.
 """
 
 from ipaddress import ip_address
@@ -14,14 +15,14 @@ from shardtune.service.http.errors import Forbidden
 _FORWARDING = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _FORWARDING_PREFIX = "x-forwarded-"
 _OWN_SITE = ("same-origin", "none")
-"""Of Sec-Fetch-Site: a page of this service, or an address typed in."""
+"""Values of Sec-Fetch-Site that are allowed: a page of this service, or an address typed in."""
 
 
 def check(request: Request) -> None:
-    """Reject what does not come from this machine itself, or was made by a page of another site.
+    """Reject a request that does not come from this machine, or that a page of another site made.
 
     Raises:
-        Forbidden: says why.
+        Forbidden: with the reason.
     """
     reason = _from_elsewhere(request) or _forwarded(request) or _other_site(request)
     if reason is not None:
@@ -34,7 +35,7 @@ def check(request: Request) -> None:
 
 def _from_elsewhere(request: Request) -> str | None:
     peer = request.client.host if request.client else "localhost"
-    # The second against a web page that gives this machine a name of its own (DNS rebinding).
+    # The host name is checked against DNS rebinding: a web page's own name may resolve to this machine.
     return next((host for host in (peer, request.url.hostname or "") if not is_loopback(host)), None)
 
 
@@ -46,6 +47,7 @@ def _forwarded(request: Request) -> str | None:
 
 
 def _other_site(request: Request) -> str | None:
+    # Browsers send Sec-Fetch-Site; older ones send Origin with requests that change something.
     site = request.headers.get("sec-fetch-site")
     if site is not None and site not in _OWN_SITE:
         return f"pages of other sites (Sec-Fetch-Site: {site:.40})"

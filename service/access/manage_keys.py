@@ -1,4 +1,4 @@
-"""Make, list, rotate and revoke API keys. Who may pass with one is service.access.auth's."""
+"""Create, list, rotate and revoke API keys. Authentication lives in service.access.auth."""
 
 import logging
 import secrets
@@ -17,67 +17,74 @@ from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 
-_BYTES = 32
+_SECRET_BYTES = 32
 _PREFIX = "shardtune_"
-_SHOWN = len(_PREFIX) + 6
+_PREFIX_LENGTH = len(_PREFIX) + 6
 
 
-def create(context: Context, spec: KeySpec, once: Once = ALWAYS) -> KeyCreated:
-    """A new key, its project made if there is none of this id.
+def create(context: Context, spec: KeySpec, idempotency: Once = ALWAYS) -> KeyCreated:
+    """Create a key, and its project if it does not exist.
 
     Raises:
-        Forbidden: an administrator of one project asks for more than that project.
+        Forbidden: an administrator of one project asks for a key beyond that project.
     """
     project_id = spec.project_id
     if not context.principal.sees(project_id) or (project_id is None and context.principal.project_id is not None):
-        mine = context.principal.project_id
-        raise Forbidden("scope_missing", f"key {context.principal.name} administers project {mine} only; name that one")
-    with once.write(context) as session:
+        own_project = context.principal.project_id
+        raise Forbidden(
+            "scope_missing", f"key {context.principal.name} administers project {own_project} only; name that one"
+        )
+    with idempotency.write(context) as session:
         if project_id is not None:
             keys.put_project(session, project_id, context.now())
-        created = _add(context, session, spec.name, project_id, spec.scopes, spec.expires_in_days)
+        created = _insert_key(context, session, spec.name, project_id, spec.scopes, spec.expires_in_days)
         log.info("key created", extra={"key": created.key.key_id, "project": project_id})
-        return once.answer(session, created, 201, stored=_without_secret(created))
+        # A repeated request gets the stored answer without the secret: it was shown once, and must be rotated if it was
+        # lost.
+        return idempotency.answer(session, created, 201, stored=_without_secret(created))
 
 
 def page(context: Context, token: str | None, limit: int) -> ApiKeyPage:
-    """Keys of the projects the sender sees, newest first."""
-    only = context.principal.project_id
-    after = paging.start(token, [only], paging.moment_and_id)
+    """Keys of the projects that the sender sees, newest first."""
+    project_id = context.principal.project_id
+    after = paging.start(token, [project_id], paging.moment_and_id)
     with context.db.read() as session:
-        rows = keys.newest(session, only, after, limit + 1)
-        shown, following = paging.cut(rows, limit, [only], lambda row: [row.created_at.isoformat(), row.id])
-        return ApiKeyPage(keys=tuple(_view(context, row) for row in shown), next_page_token=following)
+        rows = keys.newest(session, project_id, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, [project_id], lambda row: [row.created_at.isoformat(), row.id])
+        return ApiKeyPage(keys=tuple(_view(context, row) for row in page_rows), next_page_token=next_token)
 
 
-def rotate(context: Context, key_id: str, request: RotateRequest, once: Once = ALWAYS) -> KeyCreated:
-    """A new secret in place of a key; the old one ends now, or after its grace.
+def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: Once = ALWAYS) -> KeyCreated:
+    """Replace a key by one with a new secret; the old one ends now, or after its grace period.
 
     Raises:
         Conflict: the key is not valid any more.
     """
-    with once.write(context) as session:
-        old = _get(context, session, key_id)
+    with idempotency.write(context) as session:
+        old = _lock_key(context, session, key_id)
         if not auth.is_valid(old, context.now()):
             raise Conflict("key_revoked", f"key {key_id} was revoked or has expired; create a new one")
-        created = _add(context, session, old.name, old.project_id, old.scopes, request.expires_in_days, old.holder_id)
+        created = _insert_key(
+            context, session, old.name, old.project_id, old.scopes, request.expires_in_days, old.holder_id
+        )
         end = context.now() + timedelta(seconds=request.grace_s)
+        # Never extended: a grace period must not outlast the key's own end.
         old.expires_at = end if old.expires_at is None else min(end, old.expires_at)
         log.info("key rotated", extra={"key": key_id, "new_key": created.key.key_id})
-        return once.answer(session, created, 201, stored=_without_secret(created))
+        return idempotency.answer(session, created, 201, stored=_without_secret(created))
 
 
-def revoke(context: Context, key_id: str, once: Once = ALWAYS) -> ApiKey:
-    """End a key now; its row stays, so that the history of decisions can be read."""
-    with once.write(context) as session:
-        row = _get(context, session, key_id)
+def revoke(context: Context, key_id: str, idempotency: Once = ALWAYS) -> ApiKey:
+    """Revoke a key at once; its row stays, so that the history of decisions can be read."""
+    with idempotency.write(context) as session:
+        row = _lock_key(context, session, key_id)
         if row.revoked_at is None:
             row.revoked_at = context.now()
             log.info("key revoked", extra={"key": key_id})
-        return once.answer(session, _view(context, row))
+        return idempotency.answer(session, _view(context, row))
 
 
-def _add(
+def _insert_key(
     context: Context,
     session: Session,
     name: str,
@@ -86,13 +93,13 @@ def _add(
     expires_in_days: float | None,
     holder_id: str | None = None,
 ) -> KeyCreated:
-    secret = _PREFIX + secrets.token_urlsafe(_BYTES)
+    secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
     now = context.now()
     key_id = f"key-{secrets.token_hex(6)}"
     row = ApiKeyRow(
         id=key_id,
         holder_id=holder_id or key_id,
-        prefix=secret[:_SHOWN],
+        prefix=secret[:_PREFIX_LENGTH],
         secret_sha256=auth.hash_of(secret),
         name=name,
         project_id=project_id,
@@ -106,14 +113,15 @@ def _add(
 
 
 def _without_secret(created: KeyCreated) -> KeyCreated:
-    """What may be stored: a secret in the database would be worth stealing."""
-    return created.model_copy(update={"secret": None})  # nosec B105 # it is left out
+    """Answer as it may be stored."""
+    # A secret in the database would be worth stealing.
+    return created.model_copy(update={"secret": None})  # nosec B105 # The secret is left out.
 
 
-def _get(context: Context, session: Session, key_id: str) -> ApiKeyRow:
+def _lock_key(context: Context, session: Session, key_id: str) -> ApiKeyRow:
     row = keys.lock(session, key_id)
-    only = context.principal.project_id
-    if row is None or only not in (None, row.project_id):
+    project_id = context.principal.project_id
+    if row is None or project_id not in (None, row.project_id):
         raise NotFound("unknown_key", f"key {key_id} does not exist; GET /v1/keys lists those that do")
     return row
 

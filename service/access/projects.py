@@ -14,13 +14,13 @@ log = logging.getLogger(__name__)
 
 
 def page(context: Context, token: str | None, limit: int) -> ProjectPage:
-    """Projects the sender sees, by id."""
-    only = context.principal.project_id
-    after = paging.start(token, [only], str)
+    """Projects that the sender sees, by id."""
+    project_id = context.principal.project_id
+    after = paging.start(token, [project_id], str)
     with context.db.read() as session:
-        rows = keys.projects(session, only, after, limit + 1)
-        shown, following = paging.cut(rows, limit, [only], lambda row: row.id)
-        return ProjectPage(projects=tuple(view(row) for row in shown), next_page_token=following)
+        rows = keys.projects(session, project_id, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, [project_id], lambda row: row.id)
+        return ProjectPage(projects=tuple(view(row) for row in page_rows), next_page_token=next_token)
 
 
 def read(context: Context, project_id: str) -> Project:
@@ -32,16 +32,18 @@ def read(context: Context, project_id: str) -> Project:
 
 
 def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | None = None) -> Project:
-    """Set a project's limits, and make it if there is none. Only those who administer all projects may.
+    """Set a project's limits; creates the project if it does not exist.
 
     Raises:
         Forbidden: the sender is bound to one project.
-        PreconditionFailed: it is not what the sender saw.
+        PreconditionFailed: the project is not as the sender saw it.
     """
+    # A key bound to a project must not raise its own project's limits.
     if context.principal.project_id is not None:
         raise Forbidden("scope_missing", f"key {context.principal.name} is bound to a project and cannot set limits")
     with context.db.write() as session:
         row = keys.put_project(session, project_id, context.now())
+        # Compared while the row is locked: two administrators who change the same version cannot both succeed.
         etags.check(if_match, view(row))
         row.quotas, row.requires_approval, row.retuning = spec.quotas, spec.requires_approval, spec.retuning
         log.info("project set", extra={"project": project_id})
@@ -49,7 +51,7 @@ def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | No
 
 
 def view(row: ProjectRow) -> Project:
-    """A project as a user reads it."""
+    """Project in the form of the API."""
     return Project(
         project_id=row.id,
         quotas=row.quotas,

@@ -1,4 +1,4 @@
-"""What a project may use: running studies, GPU-seconds a day."""
+"""Quotas of a project: running studies, and GPU-seconds per day."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -9,15 +9,17 @@ from shardtune.api_schemas.access.keys import Quotas
 from shardtune.db.queries import keys
 from shardtune.service.http.errors import NotFound, TooMany
 
+# Nobody knows when a study ends, so this is only a reasonable interval.
 _STUDY_RETRY_S = 60
-"""Nobody knows when a study ends; this is how often asking again is reasonable."""
+"""Seconds after which a client may ask again for a running study."""
 
 
 def admit_study(session: Session, project_id: str, now: datetime) -> None:
-    """Whether one more study may run. The project stays locked, so that two requests cannot both be the last one.
+    """Check that one more study may run. The project stays locked, so that two requests cannot both take the last
+    place.
 
     Raises:
-        NotFound: no such project.
+        NotFound: the project does not exist.
         TooMany: a quota is used up.
     """
     row = keys.lock_project(session, project_id)
@@ -41,16 +43,16 @@ def admit_study(session: Session, project_id: str, now: datetime) -> None:
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """What a project has used of what it may use."""
+    """A project's quotas and its use of them."""
 
     quotas: Quotas
     running_studies: int
     gpu_seconds_today: float
-    """Since midnight UTC."""
+    """GPU-seconds since midnight UTC."""
 
 
 def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """None for a project that does not exist."""
+    """Use of a project's quotas; None: the project does not exist."""
     row = keys.project(session, project_id)
     if row is None:
         return None
@@ -59,14 +61,15 @@ def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
 
 
 def used_of_limits(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """The same; None also where nothing is limited, for which nothing is added up."""
+    """Use of a project's quotas; None: the project does not exist, or nothing is limited."""
+    # Without a limit the day's attempts need not be added up.
     row = keys.project(session, project_id)
     is_limited = row is not None and row.quotas.limits_use
     return used(session, project_id, now) if is_limited else None
 
 
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:
-    """Whether the project's GPU-seconds of the day are spent."""
+    """Whether the project's GPU-seconds of the day are used up."""
     limit = quotas.gpu_seconds_per_day
     return limit is not None and keys.gpu_seconds_since(session, project_id, _midnight(now)) >= limit
 

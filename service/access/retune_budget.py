@@ -1,7 +1,7 @@
-"""What retuning may spend: a limit a day for the fleet (SHARDTUNE_RETUNE_GPU_SECONDS_PER_DAY) and for each project.
+"""Budget of retuning: GPU-seconds per day for the fleet (SHARDTUNE_RETUNE_GPU_SECONDS_PER_DAY) and for each project.
 
-A day runs from midnight to midnight of the limit's time zone. Against it count attempts of retunes and canaries that ended
-in it, and, with what it is likely to take, every run that is executed now. A run that would not fit is not given out.
+A day runs from midnight to midnight in the limit's time zone. Attempts of retunes and canaries that ended in it count,
+and every running one with its likely cost. A run that would not fit is not leased.
 """
 
 import math
@@ -17,33 +17,34 @@ from shardtune.db.tables.retunes import RetuneRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
 
-_CHALLENGE_SHARE = 1 / 3
-"""Of the study that found an answer, for the first retune of it; later ones are expected to cost what the last one did."""
+# Later retunes are expected to cost what the last one did.
+_CHALLENGE_FRACTION = 1 / 3
+"""Fraction of the cost of the study that found an answer, expected for its first retune."""
 _RUN_S = 60.0
-"""Of a run where nothing like it was ever run."""
+"""Seconds expected of a run if nothing similar was ever run."""
 
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """What may be spent in a day."""
+    """Limit on GPU-seconds per day."""
 
     whose: str
     gpu_seconds: float
     timezone: str
     project_id: str | None
-    """None: the fleet's."""
+    """Project of the limit; None: the fleet's limit."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """A limit, and what is left of it."""
+    """Limit, and the GPU-seconds that are left of it."""
 
     limit: BudgetLimit
     left: float
 
     @property
     def words(self) -> str:
-        """For a reason."""
+        """Explanation of the limit, for a reason."""
         limit = self.limit
         return (
             f"{limit.whose} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
@@ -52,52 +53,58 @@ class Account:
 
 
 def policy_of(session: Session, project_id: str) -> RetunePolicy:
-    """What a project lets retuning do."""
+    """Project's policy for retuning."""
     row = keys.project(session, project_id)
     return (row.retuning if row is not None else None) or RetunePolicy()
 
 
 def hold(session: Session) -> None:
-    """Whoever spends waits here, so that two replicas cannot both spend what is left (note [lock order])."""
+    """Lock the budget until the transaction ends."""
+    # Whoever spends waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
+    # project's, which always exists (note [lock order]).
     keys.lock_project(session, DEFAULT_PROJECT)
 
 
 def accounts(context: Context, session: Session, project_id: str) -> list[Account]:
-    """The limits that hold for a project's retunes; the tightest first."""
+    """Limits that apply to a project's retunes, with what is left; the tightest first."""
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
     if math.isfinite(settings.retune_gpu_seconds_per_day):
         limits.append(BudgetLimit("the fleet", settings.retune_gpu_seconds_per_day, settings.retune_timezone, None))
     if policy.gpu_seconds_per_day is not None:
         limits.append(BudgetLimit(f"project {project_id}", policy.gpu_seconds_per_day, policy.timezone, project_id))
-    flying = [
+    # Runs that execute now count with their likely cost: counting only ended attempts would let every replica start
+    # runs until the first one ends.
+    running_costs = [
         (run.project_id, max(run.seconds * run.ranks, likely_run(session, run.study_id, run.ranks)))
         for run in (costs.in_flight(session, now) if limits else ())
     ]
-    found = []
+    accounts_left = []
     for limit in limits:
         spent = costs.spent_since(session, limit.project_id, times.midnight(limit.timezone, now))
-        spent += sum(cost for project, cost in flying if limit.project_id in (None, project))
-        found.append(Account(limit, limit.gpu_seconds - spent))
-    return sorted(found, key=lambda account: account.left)
+        spent += sum(cost for project, cost in running_costs if limit.project_id in (None, project))
+        accounts_left.append(Account(limit, limit.gpu_seconds - spent))
+    return sorted(accounts_left, key=lambda account: account.left)
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether the next run of a study of the service's own fits into what is left of the day."""
-    tight = accounts(context, session, study.project_id)[:1]
-    return all(account.left >= likely_run(session, study.id, study.cluster.world_size) for account in tight)
+    """Whether the next run of a system study fits into what is left of the day."""
+    tightest = accounts(context, session, study.project_id)[:1]
+    return all(account.left >= likely_run(session, study.id, study.cluster.world_size) for account in tightest)
 
 
 def likely_run(session: Session, study_id: str, ranks: int) -> float:
-    """GPU-seconds one more run may take: the dearest one of this study so far, else of the study it puts to the test."""
-    own = costs.dearest_attempt(session, [study_id])
+    """GPU-seconds that one more run may take: the most expensive run of this study, or of the study that it retunes."""
+    of_study = costs.dearest_attempt(session, [study_id])
     origin = costs.origin_of(session, study_id)
-    earlier = costs.dearest_attempt(session, [origin]) if origin is not None else None
-    return max(own or 0.0, earlier or 0.0) or _RUN_S * ranks
+    of_origin = costs.dearest_attempt(session, [origin]) if origin is not None else None
+    return max(of_study or 0.0, of_origin or 0.0) or _RUN_S * ranks
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds a retune may take: what the last one of its case did, else a third of the search that found its answer."""
+    """GPU-seconds that a retune may take: those of the target's last retune, else a third of the search that found its
+    answer.
+    """
     last = costs.last_cost(session, row.project_id, row.target_key)
     if last is not None:
         return last
@@ -105,10 +112,10 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
     if origin is None:
         return 0.0
     cost, is_search = costs.study_cost(session, origin)
-    return cost * _CHALLENGE_SHARE if is_search else cost
+    return cost * _CHALLENGE_FRACTION if is_search else cost
 
 
 def dearest_run(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds of the dearest run of the study that found what is served; 0 where nothing is known."""
+    """GPU-seconds of the most expensive run of the study that found the recommended configuration; 0 if unknown."""
     origin = costs.incumbent_study(session, row.project_id, row.target_key)
     return (costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

@@ -1,4 +1,4 @@
-"""Event streams and who holds them: so many for each key, and none for longer than its key counts."""
+"""Limit event streams per client, and end each stream when its key is no longer valid."""
 
 import logging
 import time
@@ -20,29 +20,30 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class StreamPermit:
-    """Whether the holder of a stream may go on reading, looked up once in a keep-alive."""
+    """Permission to keep a stream open, checked once per keep-alive interval."""
 
-    def __init__(self, context: Context, is_good: Callable[[], bool]) -> None:
-        self._is_good, self._every_s = is_good, context.settings.stream_heartbeat_s
-        self._looked_s = time.monotonic()
+    def __init__(self, context: Context, is_authorized: Callable[[], bool]) -> None:
+        self._is_authorized, self._interval_s = is_authorized, context.settings.stream_heartbeat_s
+        self._checked_s = time.monotonic()
 
     async def holds(self) -> bool:
-        """False: the stream ends; whoever asks again is told why."""
-        if time.monotonic() - self._looked_s < self._every_s:
+        """Whether the stream may go on; if not, it ends, and the next request is told why."""
+        if time.monotonic() - self._checked_s < self._interval_s:
             return True
-        self._looked_s = time.monotonic()
+        self._checked_s = time.monotonic()
         try:
-            return await run_in_threadpool(self._is_good)
+            return await run_in_threadpool(self._is_authorized)
+        # The database is away: end the stream rather than keep it open unchecked.
         except SQLAlchemyError:
             log.warning("stream ended: the database cannot be read")
             return False
 
 
 def hold(context: Context, request: Request, content: AsyncIterator[bytes]) -> Response:
-    """A stream that counts among its client's until it ends, however that happens.
+    """Open a stream that counts towards its client's limit until it ends, however it ends.
 
     Raises:
-        TooMany: this client, or all together, have as many open as they may.
+        TooMany: this client, or all together, have the maximum of open streams.
     """
     client = context.principal.key_id or (request.client.host if request.client else "unknown")
     settings = context.settings
@@ -53,18 +54,20 @@ def hold(context: Context, request: Request, content: AsyncIterator[bytes]) -> R
             f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
             _RETRY_S,
         )
-    return _HeldStream(content, lambda: context.stream_limits.leave(client))
+    return _CountedStream(content, lambda: context.stream_limits.leave(client))
 
 
-class _HeldStream(EventSourceResponse):
-    """Gives its seat back also when the client was gone before it began."""
+class _CountedStream(EventSourceResponse):
+    """Stream response that frees its place also if the client was gone before it began."""
 
-    def __init__(self, content: AsyncIterator[bytes], leave: Callable[[], None]) -> None:
+    def __init__(self, content: AsyncIterator[bytes], free_place: Callable[[], None]) -> None:
         super().__init__(content, headers=_HEADERS)
-        self._leave = leave
+        self._free_place = free_place
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Starlette may never call the body's iterator for a client that has gone, so a `finally` inside the generator
+        # would not run.
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._leave()
+            self._free_place()

@@ -1,1 +1,1 @@
-"""What is served now, and whether it is stale. Leaves recording and deciding to `recommendations`."""
+"""Lookup of recommendations, and detection of stale ones. Recording and deciding live in `recommendations`."""

@@ -1,4 +1,4 @@
-"""The cluster that `local` means to who asks for an answer."""
+"""Find the cluster that `local` means in a request for a recommendation."""
 
 from collections.abc import Sequence
 
@@ -10,25 +10,28 @@ from shardtune.service.workers import compatibility, registry
 
 
 def meant(context: Context, project_id: str) -> Sequence[Cluster]:
-    """That of the live workers; where there is none, that of what is served: `tune` measures on `local`, and its worker goes
-    with it. Several where they differ in memory alone.
+    """Clusters that `local` means: the live workers' cluster, else the clusters of present recommendations.
+
+    Several only where they differ in memory alone.
 
     Raises:
-        Invalid: there is none, or there are several.
+        Invalid: there is none, or there are different ones.
     """
+    # `tune` measures on `local`, and its worker ends with it: without the second source its results could not be found
+    # later.
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         if live:
             return [compatibility.local_worker(live).offer.cluster]
-        served = best.served_clusters(session, project_id)
-    clusters = list({cluster.content_key(): cluster for cluster in served}.values())
-    if clusters and all(_is_same(cluster, clusters[0]) for cluster in clusters):
+        recommended = best.served_clusters(session, project_id)
+    clusters = list({cluster.content_key(): cluster for cluster in recommended}.values())
+    if clusters and all(_has_same_shape(cluster, clusters[0]) for cluster in clusters):
         return clusters
-    listed = "; ".join(compatibility.describe(cluster) for cluster in clusters)
-    there = f"answers are served for several clusters ({listed})" if clusters else "nothing is served here"
-    message = f"cluster (local) means the live workers' cluster, and there is no worker; {there}; spell the cluster out"
+    described = "; ".join(compatibility.describe(cluster) for cluster in clusters)
+    known_clusters = f"answers are served for several clusters ({described})" if clusters else "nothing is served here"
+    message = f"cluster (local) means the live workers' cluster, and there is no worker; {known_clusters}; spell the cluster out"
     raise invalid("cluster", "local", message, code="no_worker")
 
 
-def _is_same(one: Cluster, other: Cluster) -> bool:
-    return compatibility.same_shape(one, other) and compatibility.same_shape(other, one)
+def _has_same_shape(first: Cluster, second: Cluster) -> bool:
+    return compatibility.same_shape(first, second) and compatibility.same_shape(second, first)

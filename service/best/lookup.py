@@ -1,4 +1,4 @@
-"""The best configuration for a case: the exact answer, or the nearest one with every difference named."""
+"""Find the recommended configuration for a tuning target: an exact one, or the nearest with every difference named."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 
 def by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
-    """What is served under a key.
+    """Recommendation under a target key.
 
     Raises:
-        NotFound: nothing is known, or what is known waits for approval.
+        NotFound: there is none, or it waits for approval.
     """
     with context.db.read() as session:
         row = best.current(session, project_of(context, project_id), target_key)
@@ -41,44 +41,47 @@ def by_key(context: Context, target_key: str, project_id: str | None = None) -> 
             raise pending_approval.rejection(
                 best.newest_proposal(session, row.project_id, row.target_key) if row else None
             ) or unknown_key(target_key)
-        return _view(row, (), context.now(), target_key)
+        return _best_config(row, (), context.now(), target_key)
 
 
 def by_case(
     context: Context, cases: Sequence[Case], lowest: ConfidenceLevel | None, project_id: str | None = None
 ) -> BestConfig:
-    """What is served for the first of these cases that is known, on any fingerprint, fresh before stale; else what is
-    nearest to the first, at this confidence or a higher one. `lowest` None: of the case itself only.
+    """Recommendation for the first of these targets that has one, on any fingerprint, fresh before stale; else the
+    nearest to the first.
+
+    `lowest`: minimum confidence of the nearest one; None: exact matches only.
 
     Raises:
-        NotFound: nothing is known that could serve, or it waits for approval.
+        NotFound: no recommendation qualifies, or it waits for approval.
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
-        found = next((same for case in cases if (same := find(context, session, project_id, case, None))), None)
-        if found is None and lowest is not None:
-            found = find(context, session, project_id, cases[0], lowest)
-        proposed = None if found else pending_approval.proposed(session, project_id, cases)
-        is_unknown = found is None and proposed is None
-        other = find(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
-    if found is not None:
-        return found
-    raise pending_approval.rejection(proposed) or _nothing(cases[0], lowest, other)
+        best_config = next((exact for case in cases if (exact := find(context, session, project_id, case, None))), None)
+        if best_config is None and lowest is not None:
+            best_config = find(context, session, project_id, cases[0], lowest)
+        proposed = None if best_config else pending_approval.proposed(session, project_id, cases)
+        is_unknown = best_config is None and proposed is None
+        # Looked up only to tell the sender what a wider question would give.
+        wider = find(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
+    if best_config is not None:
+        return best_config
+    raise pending_approval.rejection(proposed) or _no_recommendation(cases[0], lowest, wider)
 
 
-def _nothing(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
-    """What is said where nothing was given; `other`: what there is for who asks for less."""
-    start = "POST /v1/best:resolve starts a study"
+def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
+    """Error for a target without a recommendation; `other` is what a wider request would give."""
+    remedy = "POST /v1/best:resolve starts a study"
     if other is None:
-        return NotFound("unknown_best", f"nothing is known of {case.model.name} here; {start}")
-    fields = ", ".join(item.field for item in other.differences)
-    wider = ["match=nearest"] if lowest is None else []
+        return NotFound("unknown_best", f"nothing is known of {case.model.name} here; {remedy}")
+    field_names = ", ".join(item.field for item in other.differences)
+    wider_parameters = ["match=nearest"] if lowest is None else []
     if lowest is not None or other.confidence.level is ConfidenceLevel.LOW:
-        wider.append(f"lowest_confidence={other.confidence.level.value}")
+        wider_parameters.append(f"lowest_confidence={other.confidence.level.value}")
     return NotFound(
         "unknown_best",
-        f"nothing is known of just this case of {case.model.name}; study {other.study_id} measured one with another {fields}, "
-        f"and {'&'.join(wider)} gives its answer; {start}",
+        f"nothing is known of just this case of {case.model.name}; study {other.study_id} measured one with another {field_names}, "
+        f"and {'&'.join(wider_parameters)} gives its answer; {remedy}",
     )
 
 
@@ -89,77 +92,88 @@ def cases_of(
     cluster: Cluster | None,
     project_id: str | None = None,
 ) -> list[Case]:
-    """The case that a request means: a precision that it leaves out is the one a study there would get. `cluster` None: `local`.
+    """Tuning targets that a request means; several only if its precision or cluster cannot be decided.
 
-    Where nobody can tell, since the workers are gone and the name says nothing, there is one for each precision.
+    `cluster` None: `local`. A precision that the request omits is the one that a new study there would get.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.
     """
     project_id = project_of(context, project_id)
     if cluster is None:
-        meant = local_clusters.meant(context, project_id)
-        return [case for one in meant for case in cases_of(context, model, workload, one, project_id)]
+        clusters = local_clusters.meant(context, project_id)
+        return [case for one in clusters for case in cases_of(context, model, workload, one, project_id)]
     if workload.precision is not None:
         return [Case(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
-    devices = compatibility.dtypes_of(cluster, live)
-    precision, _ = decide(None, devices)
-    is_known = any(device.emulates("bfloat16") is not None for device in devices)
+    device_dtypes = compatibility.dtypes_of(cluster, live)
+    precision, _ = decide(None, device_dtypes)
+    is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
+    # Without workers the native dtypes may be unknown; a study there could have chosen any precision, so all are looked
+    # up.
     others = () if is_known else (other for other in PRECISIONS.values() if other != precision)
     return [Case(model, workload.with_precision(one), cluster) for one in (precision, *others)]
 
 
-def tag_of(found: BestConfig) -> str:
-    """The entity tag of an answer, however old."""
-    return etags.of(found.model_copy(update={"age_s": 0.0, "asked_key": None}))
+def tag_of(best_config: BestConfig) -> str:
+    """Entity tag of a recommendation, independent of its age."""
+    # The age changes with every request, and the key that was asked for is no part of the content.
+    return etags.of(best_config.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
-    """Reject a decision about a case that is not what its sender saw: its answer by key, or its history.
+    """Reject a decision about a target that is not as its sender saw it: its recommendation, or its history.
 
     Raises:
         PreconditionFailed: it has changed.
     """
-    served = () if row.serving is None else (tag_of(_view(row, (), context.now())),)
-    etags.check_tags(if_match, *served, tag_of_case(row))
+    served_tags = () if row.serving is None else (tag_of(_best_config(row, (), context.now())),)
+    etags.check_tags(if_match, *served_tags, tag_of_case(row))
 
 
-def export_files(context: Context, found: BestConfig) -> Mapping[str, str]:
-    """Ready-to-use files of an answer."""
+def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]:
+    """Ready-to-use files of a recommendation."""
     with context.db.read() as session:
-        row = create_and_read.must_exist(context, session, found.study_id)
-        return export.files(create_and_read.read_models(session, [row])[0], found.best)
+        row = create_and_read.must_exist(context, session, best_config.study_id)
+        return export.files(create_and_read.read_models(session, [row])[0], best_config.best)
 
 
 def find(
     context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """What is served for a case, else what is nearest to it, as `by_case` says."""
-    same = best.of_shape(session, project_id, case.target_key_without_fingerprint)
-    if same:
-        return _view(min(same, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
+    """Recommendation for a target, else the nearest one, as in `by_case`."""
+    exact_rows = best.of_shape(session, project_id, case.target_key_without_fingerprint)
+    if exact_rows:
+        return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
     if lowest is None:
         return None
-    near = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
-    known = context.cases.of(session, [row.serving_id for row in near if row.serving_id is not None])
-    wanted = case.flat()
-    compared = [(differing(wanted, known[row.serving_id]), row) for row in near if row.serving_id in known]
-    compared = [
-        (names, row)
-        for names, row in compared
-        if target_distance.may_serve(wanted, known[row.serving_id or ""], names, lowest)
+    # Only targets of the same architecture and device are read: a nearer one cannot be of another.
+    candidates = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
+    targets_by_id = context.cases.of(session, [row.serving_id for row in candidates if row.serving_id is not None])
+    requested_fields = case.flat()
+    comparable = [
+        (differing(requested_fields, targets_by_id[row.serving_id]), row)
+        for row in candidates
+        if row.serving_id in targets_by_id
     ]
-    if not compared:
+    comparable = [
+        (names, row)
+        for names, row in comparable
+        if target_distance.may_serve(requested_fields, targets_by_id[row.serving_id or ""], names, lowest)
+    ]
+    if not comparable:
         return None
-    names, row = min(compared, key=lambda pair: target_distance.distance(pair[0]))
-    found = known[row.serving_id or ""]
-    told = (Difference(field=name, wanted=wanted.get(name), found=found.get(name)) for name in names)
-    return _view(row, tuple(told), context.now())
+    names, row = min(comparable, key=lambda pair: target_distance.distance(pair[0]))
+    measured_fields = targets_by_id[row.serving_id or ""]
+    differences = (
+        Difference(field=name, wanted=requested_fields.get(name), found=measured_fields.get(name)) for name in names
+    )
+    return _best_config(row, tuple(differences), context.now())
 
 
-def _confidence(row: TuningTargetRow, found: tuple[Difference, ...]) -> Confidence:
+def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Confidence:
+    # Confidence is lowered by staleness and by distance; an unconfirmed gain only makes it medium.
     assert row.serving is not None
     reasons = []
     is_low = False
@@ -168,9 +182,9 @@ def _confidence(row: TuningTargetRow, found: tuple[Difference, ...]) -> Confiden
         reasons.append(f"measured before a change of {', '.join(row.changed_fields) or 'the fingerprint'}")
     elif row.changed_fields:
         reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
-    if found:
-        is_low = is_low or target_distance.is_far([item.field for item in found])
-        reasons.append("measured for another case: " + ", ".join(item.field for item in found))
+    if differences:
+        is_low = is_low or target_distance.is_far([item.field for item in differences])
+        reasons.append("measured for another case: " + ", ".join(item.field for item in differences))
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
@@ -180,8 +194,8 @@ def _confidence(row: TuningTargetRow, found: tuple[Difference, ...]) -> Confiden
     )
 
 
-def _view(
-    row: TuningTargetRow, found: tuple[Difference, ...], now: datetime, asked_key: str | None = None
+def _best_config(
+    row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
     serving = row.serving
     assert serving is not None
@@ -190,12 +204,12 @@ def _view(
     return BestConfig(
         target_key=row.target_key,
         asked_key=asked_key if asked_key != row.target_key else None,
-        match="nearest" if found else "exact",
-        differences=found,
+        match="nearest" if differences else "exact",
+        differences=differences,
         freshness=row.freshness,
         changed_fields=row.changed_fields,
         is_pinned=row.is_pinned,
-        confidence=_confidence(row, found),
+        confidence=_confidence(row, differences),
         measured_at=serving.created_at,
         age_s=max(0.0, (now - serving.created_at).total_seconds()),
         recommendation_id=serving.id,

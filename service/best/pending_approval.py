@@ -1,4 +1,4 @@
-"""Answers that wait for approval: not served yet, and not nothing either."""
+"""Recommendations that wait for approval: not served yet, but reported instead of "nothing known"."""
 
 from collections.abc import Sequence
 
@@ -11,17 +11,18 @@ from shardtune.service.http.errors import NotFound
 
 
 def proposed(session: Session, project_id: str, cases: Sequence[Case]) -> RecommendationRow | None:
-    """The newest answer for one of these cases that nobody has approved or rejected."""
+    """Newest recommendation for one of these targets that nobody has approved or rejected."""
     keys = [case.target_key_without_fingerprint for case in cases]
     return best.newest_proposal_of_shapes(session, project_id, keys)
 
 
-def rejection(found: RecommendationRow | None) -> NotFound | None:
-    """What is said where there is an answer that nobody has approved yet."""
-    if found is None:
+def rejection(recommendation: RecommendationRow | None) -> NotFound | None:
+    """Error for a target whose recommendation waits for approval; None: there is none."""
+    # A platform that polls must not start another study while a person has yet to decide.
+    if recommendation is None:
         return None
     return NotFound(
         "awaits_approval",
-        f"study {found.study_id} has an answer for this case ({found.answer.result.best.description}) that waits for approval: "
-        f"POST /v1/best:approve?target_key={found.target_key}, or :reject",
+        f"study {recommendation.study_id} has an answer for this case ({recommendation.answer.result.best.description}) that waits for approval: "
+        f"POST /v1/best:approve?target_key={recommendation.target_key}, or :reject",
     )

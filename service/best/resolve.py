@@ -1,4 +1,4 @@
-"""An answer or the study that will know: what `POST /v1/best:resolve` does."""
+"""Find a recommendation, or start the study that will give one (`POST /v1/best:resolve`)."""
 
 from sqlalchemy.exc import IntegrityError
 
@@ -18,26 +18,31 @@ from shardtune.service.workers import compatibility, registry
 
 
 def resolve(
-    context: Context, request: ResolveRequest, once: Once = ALWAYS, project_id: str | None = None
+    context: Context, request: ResolveRequest, idempotency: Once = ALWAYS, project_id: str | None = None
 ) -> tuple[Resolved, int]:
-    """What is known, with 200; else the study that will know, with 202: one that runs already, or a new one.
+    """Present recommendation, with 200; else the running or new study that will give one, with 202.
 
     Raises:
         Invalid: nothing is known, and no worker offers the cluster.
-        NotFound: there is an answer, and it waits for approval.
-        Conflict: the last study of this case failed, and another would, too; or its answer was rejected.
+        NotFound: a recommendation waits for approval.
+        Conflict: the last study of this target failed, as another would; or its result was rejected.
     """
     try:
-        return _resolve(context, request, once, project_of(context, project_id))
-    except Invalid as nobody:
-        known = _known(context, request, project_of(context, project_id)) if nobody.code == "no_worker" else None
-        if known is None:
+        # Tried after the rejection: hosts that come and go may be gone when a platform asks again.
+        return _resolve_with_worker(context, request, idempotency, project_of(context, project_id))
+    except Invalid as error:
+        best_config = (
+            _find_without_worker(context, request, project_of(context, project_id))
+            if error.code == "no_worker"
+            else None
+        )
+        if best_config is None:
             raise
-        return _kept(context, once, Resolved(best=known), 200)
+        return _store_answer(context, idempotency, Resolved(best=best_config), 200)
 
 
-def _known(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
-    """What is served where nobody could measure just now: hosts that come and go are gone when a platform asks again."""
+def _find_without_worker(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
+    """Present recommendation for a request that no live worker could measure; None: there is none."""
     study = request.study
     precision, _ = stated_precision(study)
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})
@@ -45,67 +50,73 @@ def _known(context: Context, request: ResolveRequest, project_id: str) -> BestCo
     try:
         cases = lookup.cases_of(context, study.model, workload, compatibility.named_cluster(study), project_id)
         return lookup.by_case(context, cases, lowest, project_id)
-    except NotFound as nothing:
-        if nothing.code == "awaits_approval":
+    except NotFound as not_found:
+        if not_found.code == "awaits_approval":
             raise
     except Invalid:
-        # `local` without a worker and without an answer: the first rejection says so.
+        # `local` without a worker or recommendation: the caller raises the first rejection, which says so.
         pass
     return None
 
 
-def _resolve(context: Context, request: ResolveRequest, once: Once, project_id: str) -> tuple[Resolved, int]:
+def _resolve_with_worker(
+    context: Context, request: ResolveRequest, idempotency: Once, project_id: str
+) -> tuple[Resolved, int]:
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         cluster, _ = placed(request.study, live)
         precision, _ = choose_precision(request.study, compatibility.dtypes_of(cluster, live))
         case = Case(request.study.model, request.study.workload.with_precision(precision), cluster)
         lowest = request.lowest_confidence if request.accept_nearest else None
-        found = lookup.find(context, session, project_id, case, lowest)
-        waiting = None if found else pending_approval.rejection(pending_approval.proposed(session, project_id, [case]))
-    if found is not None:
-        return _kept(context, once, Resolved(best=found), 200)
-    if waiting is not None:
-        raise waiting
-    running = _running(context, project_id, case)
-    if running is not None:
-        return _kept(context, once, running, 202)
+        best_config = lookup.find(context, session, project_id, case, lowest)
+        awaits_approval = (
+            None if best_config else pending_approval.rejection(pending_approval.proposed(session, project_id, [case]))
+        )
+    if best_config is not None:
+        return _store_answer(context, idempotency, Resolved(best=best_config), 200)
+    if awaits_approval is not None:
+        raise awaits_approval
+    running_study = _find_running_study(context, project_id, case)
+    if running_study is not None:
+        return _store_answer(context, idempotency, running_study, 202)
     try:
         study = create_and_read.create(
-            context, request.study, once, None, project_id, resolve_key=case.target_key_without_fingerprint
+            context, request.study, idempotency, None, project_id, resolve_key=case.target_key_without_fingerprint
         )
+    # Another request created the study between the check and the insert: the unique `resolve_key` let one through.
     except (Conflict, IntegrityError):
-        running = _running(context, project_id, case)
-        if running is None:
+        running_study = _find_running_study(context, project_id, case)
+        if running_study is None:
             raise
-        return _kept(context, once, running, 202)
+        return _store_answer(context, idempotency, running_study, 202)
     return Resolved(study=study), 202
 
 
-def _kept(context: Context, once: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
-    """The answer, stored where its request has a name."""
-    if once.key is not None:
-        with once.write(context) as session:
-            once.answer(session, resolved, status)
+def _store_answer(context: Context, idempotency: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
+    """Store the response if the request has an idempotency key, and return it."""
+    if idempotency.key is not None:
+        with idempotency.write(context) as session:
+            idempotency.answer(session, resolved, status)
     return resolved, status
 
 
-def _running(context: Context, project_id: str, case: Case) -> Resolved | None:
+def _find_running_study(context: Context, project_id: str, case: Case) -> Resolved | None:
     with context.db.read() as session:
-        last = best.last_resolving(session, project_id, case.target_key_without_fingerprint)
-        if last is None:
+        last_study = best.last_resolving(session, project_id, case.target_key_without_fingerprint)
+        if last_study is None:
             return None
-        if last.state is StudyState.FAILED:
+        # Not retried automatically: a study that failed for its spec would fail again for every request of a platform.
+        if last_study.state is StudyState.FAILED:
             raise Conflict(
                 "study_failed",
-                f"study {last.id} of this case failed: {last.reason}; remove the cause and create a study yourself",
+                f"study {last_study.id} of this case failed: {last_study.reason}; remove the cause and create a study yourself",
             )
-        if last.state is StudyState.COMPLETE and not best.standing_of(session, last.id):
+        if last_study.state is StudyState.COMPLETE and not best.standing_of(session, last_study.id):
             raise Conflict(
                 "answer_rejected",
-                f"the answer of study {last.id} of this case was rejected; approve it (GET /v1/recommendations has its id), "
+                f"the answer of study {last_study.id} of this case was rejected; approve it (GET /v1/recommendations has its id), "
                 "or delete the study, and another one is started",
             )
-        if last.state.is_open or last.state is StudyState.COMPLETE:
-            return Resolved(study=create_and_read.read_models(session, [last])[0])
+        if last_study.state.is_open or last_study.state is StudyState.COMPLETE:
+            return Resolved(study=create_and_read.read_models(session, [last_study])[0])
     return None

@@ -1,7 +1,7 @@
-"""How far the answer of another case may be from the one asked for, and how much less it is to be trusted.
+"""Decide whether a recommendation for one tuning target may be given for another, and with what confidence.
 
-Too far is never given: another architecture, or a model of more than twice or less than half the parameters. What
-differs in model, cluster or software beyond that has low confidence, and is given to who asks for it.
+Never for another architecture, or for a model of more than twice or less than half the parameters. Other differences in
+model, cluster or software give low confidence, and are given only to requests that accept it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,49 +11,50 @@ from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.recommendations.tuning_targets import Flat
 
 MOST_TIMES = 2.0
-"""The larger of two models over the smaller, in parameters."""
+"""Maximum ratio of the larger model's parameters to the smaller one's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields that hardly change speed and memory."""
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-_MIDDLE = ("intermediate_size", "n_inner", "ffn_dim")
+_FEED_FORWARD = ("intermediate_size", "n_inner", "ffn_dim")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_MIDDLE_TIMES = 4
-"""Of the hidden size, where a config names no width of the feed-forward part."""
+_FEED_FORWARD_RATIO = 4
+"""Assumed ratio of feed-forward width to hidden size, if a config states no width."""
 
 
 def distance(names: Collection[str]) -> int:
-    """Of two cases that differ in these fields."""
+    """Distance of two tuning targets that differ in these fields."""
     return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
 def is_far(names: Collection[str]) -> bool:
-    """Whether what is known of the one says little of the other: not the workload alone is different."""
+    """Whether the targets differ in more than their workload."""
     return distance(names) >= _WEIGHTS["cluster"]
 
 
-def may_serve(wanted: Flat, found: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
-    """Whether the answer of one case is given for another, where this confidence at least is wanted."""
+def may_serve(requested: Flat, measured: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
+    """Whether the recommendation of one target is given for another, at this minimum confidence."""
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
-    sizes = [_size(case) for case in (wanted, found)]
+    sizes = [_approximate_parameters(case) for case in (requested, measured)]
     if None in sizes:
-        # A model of the user's own: nothing is known of its size but that its configuration is the same.
+        # A user's own model: its size is unknown, so it must be the same model.
         return not any(name.startswith("model.") for name in names)
     return max(sizes) <= MOST_TIMES * min(sizes)  # type: ignore[type-var, operator]
 
 
-def _size(case: Flat) -> float | None:
-    """Roughly the parameters of a transformers model; None where its configuration does not say."""
-    hidden, layers = _number(case, _HIDDEN), _number(case, _LAYERS)
+def _approximate_parameters(case: Flat) -> float | None:
+    """Approximate number of parameters of a transformers model; None: its config does not tell."""
+    hidden, layers = _first_positive(case, _HIDDEN), _first_positive(case, _LAYERS)
     if hidden is None or layers is None:
         return None
-    middle = _number(case, _MIDDLE) or _MIDDLE_TIMES * hidden
-    block = 4 * hidden * hidden + 3 * hidden * middle * (_number(case, _EXPERTS) or 1)
-    return layers * block + hidden * (_number(case, ("vocab_size",)) or 0)
+    feed_forward_width = _first_positive(case, _FEED_FORWARD) or _FEED_FORWARD_RATIO * hidden
+    # Gated feed-forward layers have three matrices, attention four; enough to compare sizes within a factor of two.
+    block = 4 * hidden * hidden + 3 * hidden * feed_forward_width * (_first_positive(case, _EXPERTS) or 1)
+    return layers * block + hidden * (_first_positive(case, ("vocab_size",)) or 0)
 
 
-def _number(case: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    found = (case.get(f"model.{name}") for name in names)
-    return next((value for value in found if isinstance(value, int | float) and value > 0), None)
+def _first_positive(case: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    values = (case.get(f"model.{name}") for name in names)
+    return next((value for value in values if isinstance(value, int | float) and value > 0), None)

@@ -1,6 +1,6 @@
-"""Hold what is served against the machines there are: mark what is stale, and announce a change once it has settled.
+"""Compare recommendations with the present workers: mark stale ones, and announce a change after the debounce period.
 
-Safe in any number of replicas: a row is written only while it is as it was read, so one of them writes it.
+Safe in any number of replicas: a row is written only if it is as it was read, so one replica writes it.
 """
 
 import logging
@@ -34,13 +34,14 @@ from shardtune.tuner.freshness.staleness import Machine, Marks, TargetMeasuremen
 
 log = logging.getLogger(__name__)
 
-_MOST_BETWEEN_LOOKS_S = 30.0
-"""Where nothing changed: a change counts once it has lasted, so time alone can make something due."""
+# A change counts once it has lasted for the debounce period, so time alone can make one due.
+_MAX_INTERVAL_S = 30.0
+"""Seconds between two checks while nothing changed."""
 
 
 @dataclass(frozen=True)
-class _Move:
-    """What is to become of one row."""
+class _MarkChange:
+    """Planned change of one row's marks."""
 
     case: TargetFreshness
     was: Marks
@@ -48,47 +49,53 @@ class _Move:
     ranking_state: TargetMeasurement
 
     @property
-    def is_told(self) -> bool:
+    def is_announced(self) -> bool:
         return self.to.announced_at is not None and self.to.announced_at != self.was.announced_at
 
 
 def watch(context: Context) -> int:
-    """Mark what the fleet of now makes stale or fresh, and announce what has settled; returns how many rows changed."""
+    """Mark recommendations that the present workers make stale or fresh, and announce settled changes; returns the
+    number of changed rows.
+    """
     with context.db.read() as session:
-        moves = list(_moves(context, session))
-    return count_done(moves, partial(_make, context), lambda move: move.case.target_key)
+        moves = list(_find_changes(context, session))
+    return count_done(moves, partial(_apply_change, context), lambda move: move.case.target_key)
 
 
 async def keep_watching(context: Context) -> None:
-    """Watch until cancelled; with tens of thousands of cases a look is dear, so it is taken where something changed."""
+    """Watch until cancelled."""
     state: object = None
-    between_s = min(_MOST_BETWEEN_LOOKS_S, context.settings.fingerprint_debounce_s / 10)
-    looked_s = -between_s
+    min_interval_s = min(_MAX_INTERVAL_S, context.settings.fingerprint_debounce_s / 10)
+    checked_s = -min_interval_s
 
     async def step() -> None:
-        nonlocal state, looked_s
-        now = await run_in_threadpool(_state, context)
-        if now == state and time.monotonic() - looked_s < between_s:
+        nonlocal state, checked_s
+        now = await run_in_threadpool(_fleet_state, context)
+        # With tens of thousands of targets a full check is expensive, so a cheap query first tells whether any
+        # fingerprint changed.
+        if now == state and time.monotonic() - checked_s < min_interval_s:
             return
         await run_in_threadpool(watch, context)
-        state, looked_s = now, time.monotonic()
+        state, checked_s = now, time.monotonic()
 
     await run_every(context.settings.fingerprint_check_s, holding_recommendations_against_workers=step)
 
 
-def _state(context: Context) -> object:
+def _fleet_state(context: Context) -> object:
     with context.db.read() as session:
-        live = live_since(context)
-        return fingerprints.state(session, min(_gone_since(context), live), live)
+        live_from = live_since(context)
+        return fingerprints.state(session, min(_gone_since(context), live_from), live_from)
 
 
 def machines(
     context: Context, periods: Sequence[FingerprintPeriodRow], project_id: str, cluster: Cluster
 ) -> tuple[Machine, ...]:
-    """The workers that have the hardware of a cluster and run the project's studies."""
-    live = live_since(context)
+    """Workers that have the hardware of a cluster and run the project's studies."""
+    live_from = live_since(context)
     return tuple(
-        Machine(period.fingerprint.value, period.since, period.worker.seen_at >= live and not period.worker.is_draining)
+        Machine(
+            period.fingerprint.value, period.since, period.worker.seen_at >= live_from and not period.worker.is_draining
+        )
         for period in periods
         if period.worker.project_id in (None, project_id)
         and compatibility.same_shape(period.worker.offer.cluster, cluster)
@@ -96,7 +103,8 @@ def machines(
 
 
 def fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
-    """The workers that count: live ones, and silent ones for a while."""
+    """Workers that count: live ones, and silent ones for a limited time."""
+    # A reboot must not make stale what the worker will run again.
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
 
 
@@ -104,49 +112,52 @@ def _gone_since(context: Context) -> datetime:
     return context.now() - timedelta(seconds=context.settings.fingerprint_gone_s)
 
 
-def _moves(context: Context, session: Session) -> Iterator[_Move]:
+def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
     periods, cases = fleet(context, session), fingerprints.cases(session)
     if not periods:
         return
     values = fingerprints.values(session, {case.fingerprint_key for case in cases})
-    known: dict[tuple[str, str, str], TargetMeasurement | None] = {}
+    assessed: dict[tuple[str, str, str], TargetMeasurement | None] = {}
     debounce = timedelta(seconds=context.settings.fingerprint_debounce_s)
     ranking_states = []
     for case in cases:
-        kind = (case.project_id, case.fingerprint_key, case.cluster_json)
-        if kind not in known:
+        group_key = (case.project_id, case.fingerprint_key, case.cluster_json)
+        # Assessed once for all targets of one project, fingerprint and cluster, which share the answer.
+        if group_key not in assessed:
             cluster = Cluster.model_validate_json(case.cluster_json)
-            able = machines(context, periods, case.project_id, cluster)
-            known[kind] = assess(values[case.fingerprint_key], cluster.nodes, able)
-        ranking_states.append((case, known[kind]))
-    asked = _asked(ranking_states)
+            suitable_machines = machines(context, periods, case.project_id, cluster)
+            assessed[group_key] = assess(values[case.fingerprint_key], cluster.nodes, suitable_machines)
+        ranking_states.append((case, assessed[group_key]))
+    keys_in_use = _keys_in_use(ranking_states)
     for case, ranking_state in ranking_states:
         if ranking_state is None:
             continue
-        was = _marks(case)
-        to = marked(
-            was,
+        marks_before = _marks(case)
+        marks_after = marked(
+            marks_before,
             ranking_state,
-            asked[case.project_id, case.target_key_without_fingerprint] == case.target_key,
+            keys_in_use[case.project_id, case.target_key_without_fingerprint] == case.target_key,
             context.now(),
             debounce,
         )
-        if to != was:
-            yield _Move(case, was, to, ranking_state)
+        if marks_after != marks_before:
+            yield _MarkChange(case, marks_before, marks_after, ranking_state)
 
 
-def _asked(ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]]) -> dict[tuple[str, str], str]:
-    """By project and shape: the key of what whoever asks for the case is given, the newest fresh one before stale ones.
+def _keys_in_use(
+    ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]],
+) -> dict[tuple[str, str], str]:
+    """Key of the recommendation that a request for each target would get: the newest fresh one before stale ones.
 
-    The cases come newest first.
+    Returned by project and target without fingerprint. `ranking_states` come newest first.
     """
-    found: dict[tuple[str, str], tuple[bool, str]] = {}
+    best_by_target: dict[tuple[str, str], tuple[bool, str]] = {}
     for case, ranking_state in ranking_states:
         is_fresh = case.freshness == Freshness.FRESH if ranking_state is None else ranking_state.changed_at is None
-        shape = (case.project_id, case.target_key_without_fingerprint)
-        if shape not in found or (is_fresh and not found[shape][0]):
-            found[shape] = (is_fresh, case.target_key)
-    return {shape: key for shape, (_, key) in found.items()}
+        target = (case.project_id, case.target_key_without_fingerprint)
+        if target not in best_by_target or (is_fresh and not best_by_target[target][0]):
+            best_by_target[target] = (is_fresh, case.target_key)
+    return {target: key for target, (_, key) in best_by_target.items()}
 
 
 def _marks(case: TargetFreshness) -> Marks:
@@ -155,27 +166,28 @@ def _marks(case: TargetFreshness) -> Marks:
     )
 
 
-def _make(context: Context, move: _Move) -> bool:
-    now, case = context.now(), move.case
+def _apply_change(context: Context, move: _MarkChange) -> bool:
+    moment, case = context.now(), move.case
     with context.db.write() as session:
         row = best.lock(session, case.project_id, case.target_key)
+        # Written only at the version that was read: another replica may have written the same change.
         if row is None or row.version != case.version or row.serving is None:
             return False
         row.freshness, row.changed_fields = move.to.freshness, move.to.changed_fields
         row.stale_since, row.stale_announced_at = move.to.stale_since, move.to.announced_at
         row.stale_announced_for = move.to.announced_for
         row.version += 1
-        if move.is_told:
-            _announce(session, row, move.ranking_state, now)
+        if move.is_announced:
+            _announce(session, row, move.ranking_state, moment)
         elif move.was.announced_at is not None and move.to.freshness == Freshness.FRESH:
-            _take_back(context, session, row, now)
-    extra = {"target_key": case.target_key, "fields": move.to.changed_fields, "is_told": move.is_told}
+            _retract(context, session, row, moment)
+    extra = {"target_key": case.target_key, "fields": move.to.changed_fields, "is_told": move.is_announced}
     log.info("best configuration is %s", move.to.freshness, extra=extra)
     return True
 
 
 def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasurement, now: datetime) -> None:
-    """The history, webhooks, and a retune, if schedules and project have it so."""
+    """Record the change in the history, notify webhooks, and request a retune if schedules and project want one."""
     assert row.serving is not None
     described = "; ".join(change.describe() for change in ranking_state.changes if change.effect == Effect.STALE)
     note_decision(session, row, row.serving, DecisionAction.STALE, SERVICE, described, now)
@@ -200,8 +212,8 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
     )
 
 
-def _take_back(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """The machines have changed back: a retune that has not begun for that reason is not wanted any more."""
+def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
+    """Undo an announcement: the workers have changed back, so a retune for that reason that has not begun is dropped."""
     assert row.serving is not None
     note_decision(
         session,

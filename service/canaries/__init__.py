@@ -1,1 +1,1 @@
-"""Runs of what is served, sent and judged against its reference. Leaves when they are sent to `schedules`."""
+"""Canaries: repeated runs of recommended configurations that show whether they became slower."""

@@ -1,8 +1,8 @@
-"""Canaries: run what is served again from time to time, and see whether it is as fast as it was measured.
+"""Judge canaries: run recommended configurations again from time to time, and compare them with their measured speed.
 
-Each time one canary of a case goes to one worker, in turn (service.canaries.send). One that looks slow has a peer run the
-same: where the peer is as fast as ever the worker is at fault, and said to be; where it is slow too, or there is none, the
-case is measured anew. The statistics are tuner.freshness.drift's. Every step may be taken by several replicas, and again after a crash.
+One canary of a target runs on one worker at a time, in turn (service.canaries.send). If it looks slow, a peer runs the
+same: if the peer has normal speed, the worker is at fault; if it is slow too, or there is none, the target is retuned.
+tuner.freshness.drift has the statistics. Several replicas may take each step, and again after a crash.
 """
 
 import logging
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 def watch(context: Context) -> int:
-    """Judge the canaries that have run, and begin those that are due; returns how many were judged or begun."""
+    """Judge canaries that have run, and begin those that are due; returns the number of both."""
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_ones(session)]
     judged = count_done(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
@@ -50,47 +50,53 @@ async def keep_watching(context: Context) -> None:
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
-    """The verdict on a canary whose study has ended, or whose peer has."""
-    peer: str | None = None
+    """Judge a canary whose study has ended, or whose peer has."""
+    peer_worker_id: str | None = None
     with context.db.write() as session:
         study, now = studies.lock(session, study_id), context.now()
-        found = session.get(CanaryRow, canary_id)
-        assert found is not None
-        row = best.lock(session, found.project_id, found.target_key)
+        canary_row = session.get(CanaryRow, canary_id)
+        assert canary_row is not None
+        row = best.lock(session, canary_row.project_id, canary_row.target_key)
         canary = canaries.lock(session, canary_id)
         if canary.ended_at is not None:
-            return False  # another replica judged it since it was read
-        if study.state.is_open and not _give_up(context, session, canary, study, now):
+            return False  # Another replica judged it since it was read.
+        if study.state.is_open and not _cancel_without_worker(context, session, canary, study, now):
             return False
+        # The recommendation changed meanwhile: the canary's speed says nothing about the new one.
         if row is None or row.serving_id != canary.recommendation_id:
             _end(canary, CanaryVerdict.UNMEASURED, "what is served was changed meanwhile", now)
             return True
-        if canary.verdict is None and not _read(session, canary, study, row, now):
+        if canary.verdict is None and not _is_slow(session, canary, study, row, now):
             return True
         if canary.role == CanaryRole.PEER:
             return False
-        other = _peer(session, canary)
-        if other is None:
-            able = send.able(context, session, row, canary.recommendation)
-            peer = next((worker.id for worker in able if worker.id != canary.worker_id), None)
-            if peer is None:
-                _drifted(context, session, canary, row, "there is no other worker to compare it with", now)
-        elif other.verdict == CanaryVerdict.NORMAL:
-            _fault(session, canary, other, now)
-        elif other.verdict is not None:
+        peer_canary = _find_peer(session, canary)
+        if peer_canary is None:
+            suitable_workers = send.able(context, session, row, canary.recommendation)
+            peer_worker_id = next((worker.id for worker in suitable_workers if worker.id != canary.worker_id), None)
+            if peer_worker_id is None:
+                _end_as_drift(context, session, canary, row, "there is no other worker to compare it with", now)
+        elif peer_canary.verdict == CanaryVerdict.NORMAL:
+            _end_as_worker_fault(session, canary, peer_canary, now)
+        elif peer_canary.verdict is not None:
             _end(
-                other, CanaryVerdict.DRIFT if other.verdict == CanaryVerdict.SLOW else other.verdict, other.reason, now
+                peer_canary,
+                CanaryVerdict.DRIFT if peer_canary.verdict == CanaryVerdict.SLOW else peer_canary.verdict,
+                peer_canary.reason,
+                now,
             )
-            _drifted(context, session, canary, row, f"{other.worker.name}: {other.reason}", now)
+            _end_as_drift(context, session, canary, row, f"{peer_canary.worker.name}: {peer_canary.reason}", now)
         else:
             return False
-    if peer is not None:
-        send.send_peer(context, canary_id, peer)
+    if peer_worker_id is not None:
+        send.send_peer(context, canary_id, peer_worker_id)
     return True
 
 
-def _give_up(context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime) -> bool:
-    """End a canary whose worker is gone, or is another machine by now; the next period has another."""
+def _cancel_without_worker(
+    context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime
+) -> bool:
+    """End a canary whose worker is gone or has changed; the next period has another."""
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
     if worker.seen_at >= live_since(context) and compatibility.may_run(worker, study):
@@ -99,16 +105,17 @@ def _give_up(context: Context, session: Session, canary: CanaryRow, study: Study
     return True
 
 
-def _read(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
-    """Take in what the study measured; True where it looks slow, and more has to be known."""
+def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
+    """Read the study's measurement; returns True if it looks slow and a peer has to run."""
     assert study.system_study is not None and row.serving is not None
     runs = reference.speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
         _end(canary, CanaryVerdict.UNMEASURED, study.reason, now)
         return False
+    # Disturbances only slow a run down, so the fastest run is the least disturbed.
     canary.tokens_per_s_per_gpu = max(runs)
-    least = study.system_study.repeat_below
-    if least is None:
+    slow_below = study.system_study.repeat_below
+    if slow_below is None:
         _end(
             canary,
             CanaryVerdict.NORMAL,
@@ -116,41 +123,41 @@ def _read(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTarge
             now,
         )
         return False
-    known = reference.normal(session, row, row.serving).known
-    canary.change = drift.change(known, canary.tokens_per_s_per_gpu) if known is not None else None
-    if canary.tokens_per_s_per_gpu >= least:
+    reference_speed = reference.normal(session, row, row.serving).known
+    canary.change = drift.change(reference_speed, canary.tokens_per_s_per_gpu) if reference_speed is not None else None
+    if canary.tokens_per_s_per_gpu >= slow_below:
         _end(canary, CanaryVerdict.NORMAL, None, now)
         worker = workers.lock(session, canary.worker_id)
         if worker is not None:
             worker.condition = None
         return False
-    said = f"{canary.change:.2f} times the measured speed" if canary.change is not None else "slow"
-    canary.verdict, canary.reason = CanaryVerdict.SLOW, f"{said}, the fastest of {len(runs)} runs"
+    slowness = f"{canary.change:.2f} times the measured speed" if canary.change is not None else "slow"
+    canary.verdict, canary.reason = CanaryVerdict.SLOW, f"{slowness}, the fastest of {len(runs)} runs"
     return True
 
 
-def _peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
-    found = canaries.of_case(session, canary.project_id, canary.target_key)
-    return next((row for row in found if row.role == CanaryRole.PEER and row.tick == canary.tick), None)
+def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
+    target_canaries = canaries.of_case(session, canary.project_id, canary.target_key)
+    return next((row for row in target_canaries if row.role == CanaryRole.PEER and row.tick == canary.tick), None)
 
 
-def _fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
-    """The worker alone is slow."""
+def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
+    """End a canary whose worker alone is slow, and record it on the worker."""
     reason = f"{canary.reason}; {peer.worker.name} is as fast as ever with the same"
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
     if worker is not None:
-        # A worker that serves every project is shown to all of them, and its peer may be one's own.
+        # A worker that serves every project is shown to all of them, so it must not name a peer of one project.
         compared = peer.worker.name if peer.worker.project_id in (None, worker.project_id) else "another worker"
-        told = f"{canary.reason}; {compared} is as fast as ever with the same"
-        worker.condition = f"slower than it was: {told} (canary of {now:%Y-%m-%d %H:%M} UTC)"
+        explanation = f"{canary.reason}; {compared} is as fast as ever with the same"
+        worker.condition = f"slower than it was: {explanation} (canary of {now:%Y-%m-%d %H:%M} UTC)"
         log.warning("worker is slow: %s", reason, extra={"worker": worker.name, "canary": canary.id})
 
 
-def _drifted(
+def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
-    """The case is slower than it was: say so, and have it measured anew."""
+    """End a canary whose target became slower, and request a retune."""
     assert row.serving is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
     _end(canary, CanaryVerdict.DRIFT, reason, now)

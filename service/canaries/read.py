@@ -1,4 +1,4 @@
-"""Read canaries."""
+"""List canaries."""
 
 from shardtune.api_schemas.retuning.canaries import Canary, CanaryPage
 from shardtune.db.queries import canaries
@@ -11,16 +11,16 @@ def page(context: Context, target_key: str | None, token: str | None, limit: int
     """Canaries of the sender's projects, newest first."""
     if not context.principal.sees(project_id):
         return CanaryPage(canaries=())
-    only = project_id or context.principal.project_id
-    filters = (only, target_key)
+    shown_project_id = project_id or context.principal.project_id
+    filters = (shown_project_id, target_key)
     after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = canaries.page(session, only, target_key, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return CanaryPage(canaries=tuple(map(_view, shown)), next_page_token=following)
+        rows = canaries.page(session, shown_project_id, target_key, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return CanaryPage(canaries=tuple(map(_canary_view, page_rows)), next_page_token=next_token)
 
 
-def _view(row: CanaryRow) -> Canary:
+def _canary_view(row: CanaryRow) -> Canary:
     return Canary(
         canary_id=row.id,
         project_id=row.project_id,

@@ -1,7 +1,6 @@
-"""What is normal for a recommendation: the runs it rests on, and its canaries since.
+"""Reference speed of a recommendation: the runs that it rests on, and its canaries since.
 
-One that a retune kept, on the fingerprint it was measured on before, goes by what was normal before: else a decline could
-hide in retunes that follow each other. Where a canary had found drift, the retune's own runs count: that was told.
+A recommendation that a retune kept, on the fingerprint it was measured on before, keeps its earlier reference.
 """
 
 from collections.abc import Collection
@@ -18,65 +17,70 @@ from shardtune.service.planning import study_snapshot
 from shardtune.tuner.freshness import drift
 from shardtune.tuner.freshness.drift import Reference
 
-_RUNS = 9
-"""A reference of fewer runs takes in the first canaries that were normal."""
+_REFERENCE_RUNS = 9
+"""Number of runs below which a reference also takes in its first normal canaries."""
 
 
 @dataclass(frozen=True)
 class Normal:
-    """What a canary is held against."""
+    """Reference speed that a canary is compared with."""
 
     known: Reference | None
-    """None: it rests on fewer runs than make a reference."""
+    """Reference speed; None: there are fewer runs than it needs."""
     lacking: int
-    """Runs that make one with those there are."""
+    """Number of runs that are missing for a reference."""
     earlier: list[float]
-    """tokens_per_s_per_gpu of one worker's canaries since, in order."""
+    """Speeds of one worker's canaries since, in order, in tokens per second of one rank."""
 
 
 def normal(session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
-    """What the recommendation did when it was measured, and a worker's canaries of it since."""
-    known = canaries.of_case(session, row.project_id, row.target_key)
-    line = _line(
-        session, serving, {canary.recommendation_id for canary in known if canary.verdict == CanaryVerdict.DRIFT}
+    """Reference of a recommendation, and a worker's canaries of it since."""
+    target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+    lineage = _lineage(
+        session,
+        serving,
+        {canary.recommendation_id for canary in target_canaries if canary.verdict == CanaryVerdict.DRIFT},
     )
+    # The oldest recommendation of the lineage comes first, so its runs fill the reference before later ones.
     runs, earlier = list[float](), list[float]()
-    for found in line:
+    for recommendation in lineage:
         if len(runs) < drift.FEWEST:
-            runs += _measured(session, found)
-    names = {found.id for found in line}
-    for canary in known:
+            runs += _recommendation_speeds(session, recommendation)
+    lineage_ids = {recommendation.id for recommendation in lineage}
+    for canary in target_canaries:
         if (
-            canary.recommendation_id not in names
+            canary.recommendation_id not in lineage_ids
             or canary.verdict != CanaryVerdict.NORMAL
             or not canary.tokens_per_s_per_gpu
         ):
             continue
-        if len(runs) < _RUNS:
-            runs += _speeds(session, canary)
+        if len(runs) < _REFERENCE_RUNS:
+            runs += _canary_speeds(session, canary)
         elif canary.worker_id == worker_id:
             earlier.append(canary.tokens_per_s_per_gpu)
     return Normal(drift.reference(runs), max(0, drift.FEWEST - len(runs)), earlier)
 
 
-def _line(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """What is served, after those it renewed on this fingerprint while none of their canaries found drift."""
-    line, config = [serving], serving.answer.result.best.config
+def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
+    """Recommendation and the earlier ones that it renewed on this fingerprint, oldest first."""
+    # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
+    # the retune's own runs are the new reference.
+    lineage, config = [serving], serving.answer.result.best.config
     for earlier in best.earlier(session, serving):
-        if line[0].answer.renewed is None or earlier.id in drifted:
+        if lineage[0].answer.renewed is None or earlier.id in drifted:
             break
         if earlier.answer.result.best.config == config:
-            line.insert(0, earlier)
-    return line
+            lineage.insert(0, earlier)
+    return lineage
 
 
-def _measured(session: Session, found: RecommendationRow) -> list[float]:
-    """tokens_per_s_per_gpu of the runs that a recommendation rests on."""
-    return speeds(session, found.study, found.answer.result.best.trial_number)
+def _recommendation_speeds(session: Session, recommendation: RecommendationRow) -> list[float]:
+    """Speeds of the runs that a recommendation rests on, in tokens per second of one rank."""
+    return speeds(session, recommendation.study, recommendation.answer.result.best.trial_number)
 
 
-def _speeds(session: Session, canary: CanaryRow) -> list[float]:
-    """A canary counts as its fastest run; one that had nothing to be held against, with all of them."""
+def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
+    """Speeds by which a canary counts: its fastest run, or all runs of a canary that served as reference."""
     assert canary.tokens_per_s_per_gpu is not None
     system_study = canary.study.system_study
     if system_study is not None and system_study.repeat_below is None:
@@ -85,10 +89,10 @@ def _speeds(session: Session, canary: CanaryRow) -> list[float]:
 
 
 def speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[float]:
-    """tokens_per_s_per_gpu of a trial's runs."""
+    """Speeds of a trial's runs, in tokens per second of one rank."""
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []
-    seen = study_snapshot.observation(trial, study.comparison_round)
-    runs = (*seen.validation_runs, *([seen.measurement] if seen.measurement is not None else []))
+    observed = study_snapshot.observation(trial, study.comparison_round)
+    runs = (*observed.validation_runs, *([observed.measurement] if observed.measurement is not None else []))
     return [run.tokens_per_s_per_gpu for run in runs]

@@ -1,6 +1,6 @@
-"""Send canaries: when one is due, and which worker runs it. What they find is service.canaries.judge's to judge.
+"""Send canaries: decide when one is due and which worker runs it. service.canaries.judge judges the results.
 
-A canary stands for a moment (the begin of a period, or a schedule's tick), so that any number of replicas sends it once.
+A canary stands for a moment (the start of a period, or a schedule's tick), so any number of replicas send it once.
 """
 
 import hashlib
@@ -32,59 +32,66 @@ _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Sent:
-    """A canary is on its way."""
+    """A canary was created."""
 
 
 @dataclass(frozen=True)
 class NotSent:
-    """None is sent of this moment."""
+    """No canary was created for this moment."""
 
     reason: str
 
 
 def watched(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
-    """Project and key of what is looked at, and the period of its canaries; None where drift schedules send them."""
+    """Project and target key of each watched recommendation, with the period of its canaries; None: drift schedules
+    send them.
+    """
     period_s, drifts = context.settings.canary_period_s, schedules.timed(session, Trigger.DRIFT)
-    found = []
+    watched_targets = []
     for row in canaries.watched(session) if period_s or drifts else ():
-        own = [one for one in drifts if one.project_id == row.project_id and covers(session, row, one.spec.cases)]
-        if any(not one.is_paused for one in own) or (period_s and not own):
-            found.append((row.project_id, row.target_key, None if own else period_s))
-    return found
+        covering = [
+            schedule
+            for schedule in drifts
+            if schedule.project_id == row.project_id and covers(session, row, schedule.spec.cases)
+        ]
+        if any(not schedule.is_paused for schedule in covering) or (period_s and not covering):
+            watched_targets.append((row.project_id, row.target_key, None if covering else period_s))
+    return watched_targets
 
 
 def begin(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
-    """Send the canary that is due now, if any: one per period.
+    """Send the canary that is due now, if any; returns whether one was sent.
 
-    A recommendation that rests on too few runs to be held against has its first one at once, which makes up for them; with
-    period None, no other.
+    A recommendation with too few runs for a reference gets its first canary at once, which completes the reference.
+    With period None it gets no other.
     """
     with context.db.read() as session:
         row = best.served(session, project_id, target_key)
-        moment = _due(context, session, row, period_s) if row is not None else None
-        if row is None or moment is None or isinstance(_worker(context, session, row, moment), NotSent):
+        moment = _due_moment(context, session, row, period_s) if row is not None else None
+        # Checked without locks first; a watched target is looked at every few seconds, and rarely due.
+        if row is None or moment is None or isinstance(_choose_worker(context, session, row, moment), NotSent):
             return False
     try:
         with context.db.write() as session:
             return isinstance(send(context, session, project_id, target_key, moment), Sent)
     except IntegrityError:
-        return False  # another replica sent it
+        return False  # Another replica sent it.
 
 
 def send(context: Context, session: Session, project_id: str, target_key: str, moment: datetime) -> Sent | NotSent:
-    """Send a case's canary of a moment, in the caller's transaction.
+    """Send a target's canary of a moment, in the caller's transaction.
 
     Raises:
         IntegrityError: another replica sent it just now.
     """
-    # Not held: where another answer is served from now on, service.canaries.judge says so.
+    # Not locked: if another recommendation becomes current meanwhile, service.canaries.judge notices it.
     row = best.served(session, project_id, target_key)
     if row is None:
         return NotSent("nothing is known of it")
-    found = _worker(context, session, row, moment)
-    if isinstance(found, NotSent):
-        return found
-    _add(context, session, row, found, _number(moment), CanaryRole.WATCH)
+    worker = _choose_worker(context, session, row, moment)
+    if isinstance(worker, NotSent):
+        return worker
+    _insert_canary(context, session, row, worker, _seconds(moment), CanaryRole.WATCH)
     return Sent()
 
 
@@ -96,61 +103,67 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
             assert canary is not None and worker is not None
             row = best.served(session, canary.project_id, canary.target_key)
             if row is not None and row.serving_id == canary.recommendation_id:
-                _add(context, session, row, worker, canary.tick, CanaryRole.PEER)
+                _insert_canary(context, session, row, worker, canary.tick, CanaryRole.PEER)
     except IntegrityError:
-        pass  # another replica sent it
+        pass  # Another replica sent it.
 
 
 def able(context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow) -> list[WorkerRow]:
-    """Workers on which the recommendation was measured, as far as fingerprints tell."""
+    """Workers on which the recommendation was measured, judged by their fingerprints."""
     answer = serving.answer
-    found = system_studies.able(context, session, row.project_id, answer.model, answer.cluster)
-    return [worker for worker in found if not compatibility.changed_fields(worker, serving.study)]
+    live_workers = system_studies.able(context, session, row.project_id, answer.model, answer.cluster)
+    return [worker for worker in live_workers if not compatibility.changed_fields(worker, serving.study)]
 
 
-def _due(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
-    """The moment whose canary is due by now."""
+def _due_moment(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
+    """Moment whose canary is due by now; None: none is."""
     serving, now = row.serving, context.now()
     if serving is None:
         return None
     if serving.answer.result.best.runs < drift.FEWEST and reference.normal(session, row, serving).lacking:
-        known = canaries.of_case(session, row.project_id, row.target_key)
-        if not any(canary.recommendation_id == serving.id for canary in known):
+        target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+        if not any(canary.recommendation_id == serving.id for canary in target_canaries):
             return serving.created_at
     if period_s is None or now - serving.created_at < timedelta(seconds=period_s):
         return None
     return now - (now - _EPOCH) % timedelta(seconds=period_s)
 
 
-def _worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Who runs the canary of a moment: the worker that had one longest ago; or why nobody does."""
+def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
+    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else the reason why none runs."""
     if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("what is served is not fresh")
-    known = canaries.of_case(session, row.project_id, row.target_key)
-    if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in known):
+    target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+    if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in target_canaries):
         return NotSent("its last canary has not ended")
-    if _number(moment) < _number(row.serving.created_at) or any(canary.tick >= _number(moment) for canary in known):
+    if _seconds(moment) < _seconds(row.serving.created_at) or any(
+        canary.tick >= _seconds(moment) for canary in target_canaries
+    ):
         return NotSent("it was measured since")
     if retunes.page(session, retunes.RetuneFilter(row.project_id, row.target_key, states=OPEN_RETUNE_STATES), None, 1):
         return NotSent("a retune of it is unfinished")
-    found = able(context, session, row, row.serving)
-    if not found:
+    suitable = able(context, session, row, row.serving)
+    if not suitable:
         return NotSent("no live worker has the fingerprint it was measured on")
-    last = {canary.worker_id: canary.created_at for canary in known}
-    return min(found, key=lambda one: (last.get(one.id, _EPOCH), one.name))
+    last_canary_at = {canary.worker_id: canary.created_at for canary in target_canaries}
+    return min(suitable, key=lambda worker: (last_canary_at.get(worker.id, _EPOCH), worker.name))
 
 
-def _add(
+def _insert_canary(
     context: Context, session: Session, row: TuningTargetRow, worker: WorkerRow, tick: int, role: CanaryRole
 ) -> None:
     assert row.serving is not None
+    # The id follows from target, moment and role, so a second replica violates the primary key instead of adding
+    # another.
     name = hashlib.sha256(f"{row.project_id}:{row.target_key}:{tick}:{role}".encode()).hexdigest()[:12]
-    now, normal = context.now(), reference.normal(session, row, row.serving, worker.id)
+    now, canary_reference = context.now(), reference.normal(session, row, row.serving, worker.id)
     system_study = SystemStudy(
         kind=SystemStudyKind.CANARY,
         worker_id=worker.id,
-        repeat_below=drift.alarm_below(normal.known, normal.earlier) if normal.known is not None else None,
-        most_runs=drift.MOST_RUNS if normal.known is not None else normal.lacking,
+        repeat_below=drift.alarm_below(canary_reference.known, canary_reference.earlier)
+        if canary_reference.known is not None
+        else None,
+        most_runs=drift.MOST_RUNS if canary_reference.known is not None else canary_reference.lacking,
     )
     study = system_studies.add(
         session,
@@ -179,6 +192,6 @@ def _add(
     session.flush()
 
 
-def _number(moment: datetime) -> int:
-    """Whole seconds, so that canaries of any period, and of schedules, are in one order."""
+def _seconds(moment: datetime) -> int:
+    """Whole seconds since a fixed epoch, so that canaries of any period, and of schedules, have one order."""
     return int((moment - _EPOCH).total_seconds())

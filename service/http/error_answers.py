@@ -1,4 +1,4 @@
-"""How every error becomes problem+json (RFC 9457)."""
+"""Turn every error into a problem+json response (RFC 9457)."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -29,30 +29,31 @@ _HTTP_CODES = {
     413: "content_too_large",
     422: "invalid_request",
 }
-"""Of errors that the framework raises."""
+"""Codes of errors that the framework raises, by status."""
 _RETRY_S = 2
-_MOST_ERRORS = 50
+_MAX_ERRORS = 50
 
 
 def install(app: FastAPI) -> None:
-    """Make every error of the app a problem+json."""
+    """Register handlers that answer every error of the app as problem+json."""
     app.add_exception_handler(ApiError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(ClientDisconnect, _gone)
+    app.add_exception_handler(ClientDisconnect, _client_disconnected)
     for failed in (DBAPIError, PoolTimeout):
         app.add_exception_handler(failed, _database_failed)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(Exception, _unexpected_error)
 
 
 def problem(
     status: int, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """An error response."""
+    """Error response in problem+json."""
     body = Problem(
         type=f"urn:shardtune:error:{code}",
         title=HTTPStatus(status).phrase,
         status=status,
+        # Cut, since details repeat what was sent, which may be as long as the body.
         detail=cut(detail),
         code=code,
         errors=[FieldError(field=cut(e.field), value=e.value, message=cut(e.message)) for e in errors],
@@ -69,34 +70,39 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "bad_request")
     detail = f"{request.method} {cut(request.url.path)}: {error.detail}; see /openapi.json for what exists"
-    headers = {"Allow": _allowed(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    headers = (
+        {"Allow": _allowed_methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    )
     return problem(error.status_code, code, detail, headers=headers)
 
 
-def _gone(_request: Request, _error: Exception) -> JSONResponse:
-    """Its sender has gone in the middle of a body: nobody reads this, and it is no failure of ours."""
+def _client_disconnected(_request: Request, _error: Exception) -> JSONResponse:
+    """Answer for a sender that disconnected within its body."""
+    # Nobody reads this answer; without the handler the framework would log an error of the service.
     return problem(400, "bad_request", "the request ended before its body did; send it again")
 
 
-def _allowed(request: Request) -> str:
-    """Methods of the address: the framework names those of the first route that matches it, others may, too."""
-    found = [
+def _allowed_methods(request: Request) -> str:
+    """Methods of the address, for the Allow header."""
+    # The framework names only the methods of the first route that matches, but others may match, too.
+    matching = [
         (route.path_format or "", route.methods or ())
         for route in iter_route_contexts(request.app.routes)
         if route.matches(request.scope)[0] is not Match.NONE
     ]
-    # `/studies/{study_id}` takes `/studies/x:cancel` as well; the address is the custom method's.
-    named = [pair for pair in found if ":" in pair[0].rpartition("/")[2]]
-    return ", ".join(sorted({method for _, methods in named or found for method in methods}))
+    # `/studies/{study_id}` matches `/studies/x:cancel` as well, but the address belongs to the custom method.
+    custom_methods = [pair for pair in matching if ":" in pair[0].rpartition("/")[2]]
+    return ", ".join(sorted({method for _, methods in custom_methods or matching for method in methods}))
 
 
-def _unexpected(request: Request, error: Exception) -> JSONResponse:
+def _unexpected_error(request: Request, error: Exception) -> JSONResponse:
     log.error("request failed", exc_info=error, extra={"method": request.method, "path": request.url.path})
     detail = "the service failed on this request; its log has the reason"
     return problem(500, "internal_error", detail)
 
 
 def _database_failed(request: Request, error: Exception) -> JSONResponse:
+    # A database error that is no outage is a bug of ours, and must appear as a 500 with its traceback.
     if not is_outage(error):
         raise error
     extra, headers = {"method": request.method, "path": request.url.path}, {"Retry-After": str(_RETRY_S)}
@@ -111,8 +117,8 @@ def _database_failed(request: Request, error: Exception) -> JSONResponse:
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     body = getattr(request.scope.get("route"), "body_field", None)
-    kind = None if body is None else body.field_info.annotation
-    items = of_the_likeliest_branch(error.errors()[:_MOST_ERRORS])
-    errors = [field_error(item, fields_at(kind, item["loc"][1:-1])) for item in items]
+    body_type = None if body is None else body.field_info.annotation
+    items = of_the_likeliest_branch(error.errors()[:_MAX_ERRORS])
+    errors = [field_error(item, fields_at(body_type, item["loc"][1:-1])) for item in items]
     detail = "; ".join(sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
     return problem(422, "invalid_request", detail, errors)

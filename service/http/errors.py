@@ -1,12 +1,12 @@
-"""Errors with a status and a stable code; how they are answered is in service.http.error_answers.
+"""Errors with a status and a stable code; service.http.error_answers turns them into responses.
 
-ApiError             its status is its code's (service.http.error_codes)
-├── Unauthorized  401   no key, or none that counts
+ApiError             its status is that of its code (service.http.error_codes)
+├── Unauthorized  401   no API key, or an invalid one
 ├── Forbidden     403   the key may not do this
 ├── NotFound      404   no such study, trial or run
-├── Conflict      409   the state of things forbids it: unfinished, lease lost, other report
+├── Conflict      409   the present state forbids it: unfinished, lease lost, other report
 ├── Invalid       422   the request is wrong: field, value and remedy of each mistake
-└── TooMany       429   a quota is used up; says when to come again
+└── TooMany       429   a quota is used up; Retry-After says when to try again
 """
 
 import difflib
@@ -20,7 +20,7 @@ from shardtune.service.http.validation_errors import FIELD_FIRST, NAMED_FIRST, s
 
 
 class ApiError(Exception):
-    """An answer other than success."""
+    """Error response: a code, a detail, and the mistakes of single fields."""
 
     def __init__(
         self, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
@@ -35,67 +35,69 @@ class ApiError(Exception):
 
 
 class Unauthorized(ApiError):
-    """The request carries no key that counts."""
+    """Error for a request without a valid API key."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(code, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
 class Forbidden(ApiError):
-    """The key is good, but not for this."""
+    """Error for a valid key that may not do this."""
 
 
 class NotFound(ApiError):
-    """Nothing has this name."""
+    """Error for a resource that does not exist, or that the sender must not see."""
 
 
 class Conflict(ApiError):
-    """Rejected because of the state of things."""
+    """Error for a request that the present state forbids."""
 
 
 class Invalid(ApiError):
-    """The request itself is wrong."""
+    """Error for a request that is wrong in itself."""
 
 
 class WrongProtocol(ApiError):
-    """The worker speaks another protocol version; asking again does not help."""
+    """Error for a worker of another protocol version; repeating the request does not help."""
 
 
 class NotAcceptable(ApiError):
-    """The answer does not exist in any form the client takes."""
+    """Error for a resource that no accepted media type can represent."""
 
 
 class PreconditionFailed(ApiError):
-    """If-Match names another version."""
+    """Error for an If-Match header that names another version."""
 
 
 class TooMany(ApiError):
-    """A quota is used up."""
+    """Error for a quota that is used up."""
 
     def __init__(self, code: str, detail: str, retry_after_s: float = 10) -> None:
+        # Rounded up: a client that trusts the header must not come back too early.
         super().__init__(code, detail, headers={"Retry-After": str(max(1, math.ceil(retry_after_s)))})
 
 
 def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_request") -> Invalid:
-    """One mistake in one field."""
+    """Error for a single mistake in one field."""
     return Invalid(code, message, [FieldError(field=field, value=short(value), message=message)])
 
 
 def from_value_error(field: str, error: ValueError) -> Invalid:
-    """A rule of the tuner's that the request breaks; its message names field, value and remedy already."""
+    """Error from a rule of the tuner, whose message already names field, value and remedy."""
+    # The tuner knows nothing of HTTP, so its messages are parsed: `field (value) must be …`.
     message = str(error)
-    named = NAMED_FIRST.match(message)
-    if named is not None:
-        value = None if named["missing"] else named["field"].rpartition(".")[2]
-        return invalid(f"{field}.{named['field']}".removeprefix("."), value, message)
-    found = FIELD_FIRST.match(message)
-    if found is None:
+    missing_key = NAMED_FIRST.match(message)
+    if missing_key is not None:
+        value = None if missing_key["missing"] else missing_key["field"].rpartition(".")[2]
+        return invalid(f"{field}.{missing_key['field']}".removeprefix("."), value, message)
+    named_value = FIELD_FIRST.match(message)
+    if named_value is None:
         return invalid(field, None, message)
-    where = field if found["field"] == field else f"{field}.{found['field']}".removeprefix(".")
-    return invalid(where, found["value"].strip("'"), message)
+    full_field = field if named_value["field"] == field else f"{field}.{named_value['field']}".removeprefix(".")
+    return invalid(full_field, named_value["value"].strip("'"), message)
 
 
-def close_matches(name: str, known: Sequence[str], what: str) -> str:
-    """A remedy for a misspelt name."""
-    close = difflib.get_close_matches(name, known, n=3)
-    return f"did you mean {' or '.join(close)}?" if close else what
+def close_matches(name: str, candidates: Sequence[str], otherwise: str) -> str:
+    """Remedy for a misspelt name: similar names, else `otherwise`."""
+    close = difflib.get_close_matches(name, candidates, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -1,4 +1,4 @@
-"""Entity tags: a strong name for what a resource looks like, for If-None-Match (reading) and If-Match (changing)."""
+"""Entity tags: strong identifiers of a resource's present content, for If-None-Match (reading) and If-Match (changing)."""
 
 import hashlib
 from typing import Annotated, Any
@@ -15,32 +15,32 @@ InIfMatch = Annotated[
 
 
 UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "`If-None-Match` names the present version"}}
-"""The `responses` of a route that may answer so, for its OpenAPI entry."""
+"""`responses` entry for routes that may answer 304."""
 
 
 def of(value: BaseModel) -> str:
-    """The tag of a value as it is sent."""
+    """Tag of a value in its JSON form."""
     return f'"{hashlib.sha256(value.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 def check(if_match: str | None, value: BaseModel) -> None:
-    """Reject a change of something that is not what its sender saw.
+    """Reject a change of a resource that is not as its sender saw it.
 
     Raises:
-        PreconditionFailed: it has another tag.
+        PreconditionFailed: the present tag differs.
     """
     check_tags(if_match, of(value))
 
 
 def check_tags(if_match: str | None, *present: str) -> None:
-    """The same where what is changed is seen in several resources, each of which would do.
+    """Reject a change of something that is visible in several resources; the tag of any of them suffices.
 
     Raises:
-        PreconditionFailed: it has other tags.
+        PreconditionFailed: none of the present tags matches.
     """
     if if_match is None or if_match.strip() == "*":
         return
-    if not set(present) & set(_listed(if_match)):
+    if not set(present) & set(_parse_tags(if_match)):
         shown = " or ".join(present)
         raise PreconditionFailed(
             "precondition_failed", f"If-Match ({if_match}) is not the present ETag ({shown}); read again, then decide"
@@ -48,16 +48,18 @@ def check_tags(if_match: str | None, *present: str) -> None:
 
 
 def respond(request: Request, response: Response, value: BaseModel, tag: str | None = None) -> Response | None:
-    """Set the tag; a 304 where the client has this version already, None where it must be sent."""
+    """Set the response's tag; returns a 304 response if the client already has this version, else None."""
     tag = tag or of(value)
-    known = request.headers.get("if-none-match")
-    if known is not None and (known.strip() == "*" or tag in _listed(known)):
+    if_none_match = request.headers.get("if-none-match")
+    if if_none_match is not None and (if_none_match.strip() == "*" or tag in _parse_tags(if_none_match)):
+        # RFC 9110 wants a 304 to repeat the headers that caches choose by.
         headers = {"ETag": tag, **({"Vary": response.headers["vary"]} if "vary" in response.headers else {})}
         return Response(status_code=304, headers=headers)
     response.headers["ETag"] = tag
     return None
 
 
-def _listed(header: str) -> list[str]:
-    """The tags of a header. Weak comparison is right for If-None-Match; ours are never weak."""
+def _parse_tags(header: str) -> list[str]:
+    """Tags of a header."""
+    # Weak comparison is right for If-None-Match; the service's own tags are never weak.
     return [tag.strip().removeprefix("W/") for tag in header.split(",")]

@@ -1,8 +1,9 @@
-"""Whose request is handled next: who sends many at once waits for their own, and nobody else waits for them.
+"""ASGI middleware that queues requests fairly by sender: a sender of many requests at once delays only its own.
 
-A request of many threads is no faster for it: they share one interpreter. So few are handled at a time, and a place
-that gets free goes to the sender that has the fewest in hand. What arrives slowly takes no place before it has arrived,
-what is streamed none once the answer has begun; questions for work have turns of their own (service.leasing).
+A request is no faster with more threads, since they share one interpreter; so few requests are handled at a time. A
+slot that becomes free goes to the sender with the fewest in use. A request takes its slot only after it has arrived,
+and a streamed response frees it when the response begins. Requests for work have a queue of their own
+(service.leasing).
 """
 
 from fastapi import FastAPI, Request
@@ -12,63 +13,66 @@ from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import Turns
 
 AT_ONCE = 8
-"""Requests in hand; some of them wait for the database."""
-_OF_ONE_SENDER = AT_ONCE // 2
-"""So that rows which one sender's requests wait for hold up no other's."""
-_WITHOUT = frozenset({"/v1/leases", "/healthz"})
-"""Paths that take no turn: one waits for work and has its own, the other costs nothing."""
+"""Number of requests handled at a time; some of them wait for the database."""
+_MAX_PER_SENDER = AT_ONCE // 2
+"""Number of slots of one sender, so that rows which its requests wait for delay no other sender."""
+_EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
+"""Paths without a slot: `/v1/leases` waits for work in a queue of its own, `/healthz` costs nothing."""
 
 
 def install(app: FastAPI) -> None:
-    """Let requests take turns; call it before the door is put in front, which rejects without one."""
+    """Add the fair queue; call it before the authentication middleware is added in front, which rejects without a slot."""
     app.add_middleware(FairTurns)
 
 
 class FairTurns:
-    """ASGI middleware that holds a turn from a request's end to the beginning of its answer."""
+    """Middleware that holds a slot from the end of a request until its response begins."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app, self._turns = app, Turns(AT_ONCE, _OF_ONE_SENDER)
+        self._app, self._queue = app, Turns(AT_ONCE, _MAX_PER_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _WITHOUT:
+        if scope["type"] != "http" or scope["path"] in _EXEMPT_PATHS:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        turn = _Turn(self._turns, context_of(request).senders.sender_of(scope))
+        slot = _RequestSlot(self._queue, context_of(request).senders.sender_of(scope))
+        # A request without a body has arrived already; nobody calls `receive` for it.
         if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
-            await turn.take()
+            await slot.take()
 
         async def receive_all() -> Message:
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body"):
-                await turn.take()
+                await slot.take()
             return message
 
         async def send_on(message: Message) -> None:
             if message["type"] == "http.response.start":
-                turn.release()
+                # The slot is freed here and not at the end: an event stream lasts for hours.
+                slot.release()
             await send(message)
 
         try:
             await self._app(scope, receive_all, send_on)
         finally:
-            turn.release()
+            slot.release()
 
 
-class _Turn:
-    """Taken once and given back once."""
+class _RequestSlot:
+    """Slot of one request, taken at most once and freed at most once."""
 
-    def __init__(self, turns: Turns, sender: str) -> None:
-        self._turns, self._sender = turns, sender
-        self._is_over = self._is_held = False
+    def __init__(self, queue: Turns, sender: str) -> None:
+        self._queue, self._sender = queue, sender
+        self._is_released = self._is_held = False
 
     async def take(self) -> None:
-        if not self._is_over and not self._is_held:
-            await self._turns.take(self._sender)
+        # Never taken again after the response began: a handler may read the rest of the body then.
+        if not self._is_released and not self._is_held:
+            await self._queue.take(self._sender)
             self._is_held = True
 
     def release(self) -> None:
         if self._is_held:
-            self._turns.release(self._sender)
-        self._is_held, self._is_over = False, True
+            self._queue.release(self._sender)
+        self._is_held, self._is_released = False, True

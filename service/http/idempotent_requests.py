@@ -1,8 +1,7 @@
-"""Repeating a POST is safe: with an `Idempotency-Key` its answer is stored in the transaction of its change.
+"""Idempotent POST requests: with an `Idempotency-Key`, the response is stored in the transaction of the change.
 
-A stored answer is looked for before the route runs: what the route checks (is a worker there, is the study open) holds
-for the first request only. The key is claimed by the first statement of the change's transaction: of two requests at
-once, the second waits for the first and then finds its answer. A rejected request stores nothing, and may be sent again.
+A stored response is looked up before the route runs, since the route's checks (is a worker there, is the study open)
+hold for the first request only. A rejected request stores nothing, and may be sent again.
 """
 
 import hashlib
@@ -24,16 +23,16 @@ from shardtune.service.http.errors import Invalid, invalid
 from shardtune.service.process.context import Context, InContext
 
 KEPT = timedelta(days=1)
-"""A key may be used for something else after this."""
+"""Time after which a key may be used for another request."""
 
-_EVERY = "*"
-"""Scope of those who see every project; no project has this name."""
+_EVERY_PROJECT = "*"
+"""Scope of senders that see every project; no project has this name."""
 
-A = TypeVar("A", bound=BaseModel)
+Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Replayed(Exception):
-    """The change was made before; this is what was answered."""
+    """Signal that the change was made before; carries the stored response."""
 
     def __init__(self, status: int, answer: str) -> None:
         super().__init__(status)
@@ -42,7 +41,7 @@ class Replayed(Exception):
 
 @dataclass(frozen=True)
 class Once:
-    """One POST, and the name under which it happens once; without a name it happens as often as it is sent."""
+    """Identity of a POST request, under which it takes effect once; without a key it takes effect each time."""
 
     scope: str = ""
     key: str | None = None
@@ -50,60 +49,63 @@ class Once:
 
     @contextmanager
     def write(self, context: Context) -> Iterator[Session]:
-        """The transaction of the change; inside, call `answer`.
+        """Open the transaction of the change; call `answer` inside.
 
         Raises:
-            Replayed: it was made before.
+            Replayed: the change was made before.
             Invalid: the key was used for another request.
         """
         with context.db.write() as session:
+            # The key is claimed by the transaction's first statement: of two simultaneous requests the second waits
+            # here for the first, and then finds its response.
             if self.key is not None:
                 self._claim(session, context.now())
             yield session
+            # A change that stored no response could never be repeated safely.
             assert self.key is None or idempotency.is_answered(session, self.scope, self.key), "answer() was not called"
 
-    def answer(self, session: Session, value: A, status: int = 200, stored: A | None = None) -> A:
-        """Store the answer and return it; `stored` is what a repetition gets instead, where the answer holds a secret."""
+    def answer(self, session: Session, value: Answer, status: int = 200, stored: Answer | None = None) -> Answer:
+        """Store the response and return it; `stored` is what a repetition gets instead if the response holds a secret."""
         if self.key is not None:
             text = (stored or value).model_dump_json()
             idempotency.store(session, self.scope, self.key, status, text)
         return value
 
     def replay(self, context: Context) -> None:
-        """Answer as before, if this request was answered before; takes no lock.
+        """Raise the stored response if this request was answered before; takes no lock.
 
         Raises:
-            Replayed: it was.
+            Replayed: with the stored response.
             Invalid: the key was used for another request.
         """
         if self.key is None:
             return
         with context.db.read() as session:
-            known = idempotency.find(session, self.scope, self.key)
-            if known is not None and known.created_at >= context.now() - KEPT:
-                self._answer_as(known)
+            stored_request = idempotency.find(session, self.scope, self.key)
+            if stored_request is not None and stored_request.created_at >= context.now() - KEPT:
+                self._raise_stored(stored_request)
 
     def _claim(self, session: Session, now: datetime) -> None:
         assert self.key is not None
         idempotency.forget(session, now - KEPT, self.scope, self.key)
         if not idempotency.claim(session, self.scope, self.key, self.request_sha256, now):
-            self._answer_as(idempotency.get(session, self.scope, self.key))
+            self._raise_stored(idempotency.get(session, self.scope, self.key))
 
-    def _answer_as(self, known: IdempotentRow) -> None:
-        if known.request_sha256 != self.request_sha256:
+    def _raise_stored(self, stored_request: IdempotentRow) -> None:
+        if stored_request.request_sha256 != self.request_sha256:
             raise Invalid(
                 "idempotency_key_reused",
                 f"Idempotency-Key ({self.key}) was used for another request; send each new request under a key of its own",
             )
-        assert known.status is not None and known.answer is not None
-        raise Replayed(known.status, known.answer)
+        assert stored_request.status is not None and stored_request.answer is not None
+        raise Replayed(stored_request.status, stored_request.answer)
 
 
 ALWAYS = Once()
-"""For changes nobody repeats by name."""
+"""Identity of a request without a key."""
 
 
-async def _once(
+async def _read_key(
     request: Request,
     context: InContext,
     key: Annotated[
@@ -120,17 +122,20 @@ async def _once(
     if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():
         message = "must be 1 to 255 printable ASCII characters; use a UUID"
         raise invalid("Idempotency-Key", key, message, code="invalid_idempotency_key")
-    parts = (request.method, request.url.path, request.url.query, _canonical(await request.body()))
-    once = Once(context.principal.project_id or _EVERY, key, hashlib.sha256("\0".join(parts).encode()).hexdigest())
-    await run_in_threadpool(once.replay, context)
-    return once
+    # The hash covers method, path, query and body, so that a key that is reused by mistake is noticed.
+    parts = (request.method, request.url.path, request.url.query, _canonical_body(await request.body()))
+    idempotency = Once(
+        context.principal.project_id or _EVERY_PROJECT, key, hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    )
+    await run_in_threadpool(idempotency.replay, context)
+    return idempotency
 
 
-InOnce = Annotated[Once, Depends(_once)]
+InOnce = Annotated[Once, Depends(_read_key)]
 
 
-def _canonical(body: bytes) -> str:
-    """The body as text; JSON in one spelling, so that the order of keys makes no difference."""
+def _canonical_body(body: bytes) -> str:
+    """Body as text; JSON in one spelling, so that the order of keys makes no difference."""
     try:
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
@@ -138,11 +143,11 @@ def _canonical(body: bytes) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer repeated requests."""
-    app.add_exception_handler(Replayed, _replay)
+    """Answer repeated requests with their stored responses."""
+    app.add_exception_handler(Replayed, _replay_response)
 
 
-def _replay(_request: Request, error: Exception) -> Response:
+def _replay_response(_request: Request, error: Exception) -> Response:
     assert isinstance(error, Replayed)
     headers = {"Idempotency-Replayed": "true"}
     return Response(error.answer, error.status, headers, media_type="application/json")

@@ -1,8 +1,7 @@
-"""Reject what no database stores and no JSON says, once for every route: NUL characters and half surrogates in text,
-NaN and infinities, whole numbers beyond 64 bits; and what follows the question mark of an API address that its route does
-not read.
+"""Reject input that no database stores or no JSON can express, once for every route.
 
-Bodies are first searched as bytes, so that only one with a suspicious sequence is walked.
+These are NUL characters and half surrogates in text, NaN and infinities, integers beyond 64 bits, and query parameters
+of an API address that its route does not read.
 """
 
 import math
@@ -20,51 +19,52 @@ from shardtune.service.http.pre_body_auth import API, WITH_BODY
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_WHOLE = 2**63
-_LONGEST = 80
-"""Characters of a wrong value that an error repeats."""
-_FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+_INTEGER_LIMIT = 2**63
+_MAX_SHOWN = 80
+"""Maximum number of characters of a wrong value that an error repeats."""
+_FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
-async def _check(request: Request) -> None:
+async def _check_request(request: Request) -> None:
     check(request.scope["path"], "path")
     for name, value in request.query_params.multi_items():
         check(name, "query")
         check(value, name)
     if request.query_params and request.scope["path"].startswith(API):
-        _check_names(request.query_params, list(dict.fromkeys(_read_of_query(request.scope["route"].dependant))))
+        _check_names(request.query_params, list(dict.fromkeys(_query_names(request.scope["route"].dependant))))
     if request.method not in WITH_BODY:
         return
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind in _FORMS and not request.scope["path"].startswith(API):
+    if kind in _FORM_TYPES and not request.scope["path"].startswith(API):
         await _check_form(request)
     elif kind.endswith("json"):
         await _check_json(request)
 
 
-READABLE = Depends(_check)
-"""For the whole application; what FastAPI has read of the request is not read again."""
+READABLE = Depends(_check_request)
+"""Dependency of the whole application; it adds no second read of what FastAPI has read."""
 
 
-def _read_of_query(dependant: Dependant) -> Iterator[str]:
-    """Names that a route and what it depends on read from the query."""
+def _query_names(dependant: Dependant) -> Iterator[str]:
+    """Names of the query parameters that a route and its dependencies read."""
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
-        yield from _read_of_query(inner)
+        yield from _query_names(inner)
 
 
-def _check_names(given: Mapping[str, str], known: Sequence[str]) -> None:
-    """Reject a filter that nobody applies: its sender would take the answer for a filtered one.
+def _check_names(query: Mapping[str, str], accepted: Sequence[str]) -> None:
+    """Reject query parameters that the route does not read.
 
     Raises:
         Invalid: names the first such parameter.
     """
-    for name, value in given.items():
-        if name not in known:
-            shown = name[:_LONGEST]
-            there = f"the parameters are {', '.join(known)}" if known else "it takes none; remove it"
-            remedy = close_matches(shown, known, "").rstrip()
-            message = f"{shown} is no query parameter of this address; {f'{remedy} ' if remedy else ''}{there}"
+    # Ignoring an unknown filter would return unfiltered rows, which its sender would take for filtered ones.
+    for name, value in query.items():
+        if name not in accepted:
+            shown = name[:_MAX_SHOWN]
+            accepted_text = f"the parameters are {', '.join(accepted)}" if accepted else "it takes none; remove it"
+            remedy = close_matches(shown, accepted, "").rstrip()
+            message = f"{shown} is no query parameter of this address; {f'{remedy} ' if remedy else ''}{accepted_text}"
             raise invalid(shown, value, message)
 
 
@@ -72,7 +72,7 @@ async def _check_form(request: Request) -> None:
     try:
         form = await request.form()
     except HTTPException:
-        # FastAPI's to reject, or nobody's: the route takes no form.
+        # Left to FastAPI, which rejects it if the route takes a form.
         return
     for name, entry in form.multi_items():
         check(name, "form")
@@ -82,53 +82,55 @@ async def _check_form(request: Request) -> None:
 async def _check_json(request: Request) -> None:
     body = await request.body()
     try:
-        # json would take any UTF, and half surrogates in UTF-8.
+        # json.loads would accept any UTF encoding, and half surrogates in UTF-8.
         body.decode()
     except UnicodeDecodeError:
         raise invalid("body", None, "the body is not UTF-8; send JSON in UTF-8") from None
+    # Bodies are searched as bytes first, so that only one with a suspicious sequence is parsed and walked here.
     if _SUSPICIOUS.search(body):
         try:
             value = await request.json()
         except (ValueError, RecursionError):
-            # As above.
+            # Left to FastAPI, which rejects bodies that are not JSON.
             return
         await run_in_threadpool(check, value, "body")
 
 
 def check(value: object, field: str) -> None:
-    """Reject a value that cannot be stored or said.
+    """Reject a value that cannot be stored or expressed.
 
     Raises:
         Invalid: names the place within `field`.
     """
     for path, leaf in _leaves(value):
-        reason = _reason(leaf)
+        reason = _rejection_reason(leaf)
         if reason is not None:
-            where = _UNSTORABLE.sub("\ufffd", ".".join(map(str, path)))[:_LONGEST] or field
-            shown = _UNSTORABLE.sub("\ufffd", str(leaf))[:_LONGEST]
+            where = _UNSTORABLE.sub("\ufffd", ".".join(map(str, path)))[:_MAX_SHOWN] or field
+            shown = _UNSTORABLE.sub("\ufffd", str(leaf))[:_MAX_SHOWN]
             raise invalid(where, shown, f"{where} ({shown}) {reason}; correct it")
 
 
 def _leaves(value: Any) -> Iterator[tuple[tuple[object, ...], object]]:
-    """Every name, text and number with its place; no recursion, since the nesting is the sender's."""
+    """All names, texts and numbers of a value, each with its path."""
+    # Iterative, since the sender decides how deep the value is nested.
     stack: list[tuple[tuple[object, ...], Any]] = [((), value)]
     while stack:
-        place, item = stack.pop()
+        path, item = stack.pop()
         if isinstance(item, dict):
             for name, child in item.items():
-                yield (*place, name), name
-                stack.append(((*place, name), child))
+                yield (*path, name), name
+                stack.append(((*path, name), child))
         elif isinstance(item, list):
-            stack.extend(((*place, index), child) for index, child in enumerate(item))
+            stack.extend(((*path, index), child) for index, child in enumerate(item))
         else:
-            yield place, item
+            yield path, item
 
 
-def _reason(leaf: object) -> str | None:
+def _rejection_reason(leaf: object) -> str | None:
     if isinstance(leaf, str) and _UNSTORABLE.search(leaf):
         return "has a NUL character or half of a surrogate pair, which no database stores"
     if isinstance(leaf, float) and not math.isfinite(leaf):
         return "is no number that JSON has"
-    if isinstance(leaf, int) and not -_WHOLE <= leaf < _WHOLE:
+    if isinstance(leaf, int) and not -_INTEGER_LIMIT <= leaf < _INTEGER_LIMIT:
         return "is beyond 64 bits"
     return None

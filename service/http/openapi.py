@@ -1,7 +1,4 @@
-"""The OpenAPI document: every route with every error it can answer, as application/problem+json.
-
-Written once: it is half a megabyte, and whoever asks for it needs no key.
-"""
+"""The OpenAPI document: every route with every error that it can answer, as application/problem+json."""
 
 import json
 import threading
@@ -16,17 +13,16 @@ from shardtune.service.http.error_codes import problems
 from shardtune.service.http.field_texts import FieldTexts
 
 _METHODS = ("get", "post", "put", "patch", "delete")
-_ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable")
-_WITH_BODY = ("bad_request", "content_too_large")
-_WITH_NAME = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
-_WITH_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
-_LATER = ("429", "503")
+_CODES_ANYWHERE = ("invalid_request", "internal_error", "database_busy", "database_unreachable")
+_CODES_WITH_BODY = ("bad_request", "content_too_large")
+_CODES_WITH_IDEMPOTENCY_KEY = ("invalid_idempotency_key", "idempotency_key_reused", "content_too_large")
+_CODES_WITH_API_KEY = ("key_required", "key_invalid", "scope_missing", "local_only", "quota_requests")
+_RETRYABLE = ("429", "503")
 _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
 
 
 def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
-    """Replace the app's document by one that has the errors, too, and for what a route does the scopes that it takes; and
-    serve it."""
+    """Replace the app's document by one with all errors and required scopes, and serve it."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -35,8 +31,8 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
                 for method in _METHODS:
                     if method in path:
                         _name_scopes(path[method], scopes_of)
-                        _complete(path[method])
-            # FastAPI's own error bodies, which no route answers with.
+                        _add_errors(path[method])
+            # FastAPI's own error bodies; no route of this app uses them.
             for unused in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(unused, None)
             FieldTexts(schema).add()
@@ -44,14 +40,15 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
         return app.openapi_schema
 
     @cache
+    # Encoded once: the document has half a megabyte, and anybody may ask for it without a key.
     def encoded() -> bytes:
         return json.dumps(document(), ensure_ascii=False, separators=(",", ":")).encode()
 
-    one_writes = threading.Lock()
+    build_lock = threading.Lock()
 
     def read() -> Response:
-        # Else all who ask first would write it at once, each a second of work.
-        with one_writes:
+        # Without the lock, the first requests would each build it at once, a second of work each.
+        with build_lock:
             return Response(encoded(), media_type="application/json")
 
     app.openapi = document  # type: ignore[method-assign]
@@ -59,7 +56,8 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
 
 
 def _name_scopes(operation: dict[str, Any], scopes_of: Callable[[str], Sequence[str]]) -> None:
-    """Each scope that suffices is a way in of its own."""
+    """List each sufficient scope as a security requirement of its own."""
+    # OpenAPI reads several scopes of one requirement as all required.
     if "security" in operation:
         operation["security"] = [
             {scheme: [scope]}
@@ -69,31 +67,31 @@ def _name_scopes(operation: dict[str, Any], scopes_of: Callable[[str], Sequence[
         ]
 
 
-def _complete(operation: dict[str, Any]) -> None:
+def _add_errors(operation: dict[str, Any]) -> None:
     responses = operation["responses"]
     declared = {status: answer for status, answer in responses.items() if int(status) >= 400}
-    declared.pop("422", None) if _is_frameworks(declared.get("422")) else None
-    general = problems(*_codes(operation))
+    declared.pop("422", None) if _is_fastapi_default(declared.get("422")) else None
+    general = problems(*_possible_codes(operation))
     for status in sorted({*declared, *map(str, general)}):
         texts = [declared.get(status, {}).get("description"), general.get(int(status), {}).get("description")]
         answer: dict[str, Any] = {"description": "\n\n".join(text for text in texts if text), "content": _PROBLEM}
-        if status in _LATER:
+        if status in _RETRYABLE:
             answer["headers"] = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}}
         responses[status] = answer
 
 
-def _codes(operation: Mapping[str, Any]) -> list[str]:
-    codes = list(_ANYWHERE)
+def _possible_codes(operation: Mapping[str, Any]) -> list[str]:
+    codes = list(_CODES_ANYWHERE)
     parameters = operation.get("parameters", [])
     if "requestBody" in operation:
-        codes += _WITH_BODY
+        codes += _CODES_WITH_BODY
     if any(parameter["name"] == "Idempotency-Key" for parameter in parameters):
-        codes += _WITH_NAME
+        codes += _CODES_WITH_IDEMPOTENCY_KEY
     if "security" in operation:
-        codes += _WITH_KEY
+        codes += _CODES_WITH_API_KEY
     return codes
 
 
-def _is_frameworks(answer: Mapping[str, Any] | None) -> bool:
-    """Whether an answer is the one FastAPI adds to every route with input."""
+def _is_fastapi_default(answer: Mapping[str, Any] | None) -> bool:
+    """Whether a response is the one that FastAPI adds to every route with input."""
     return answer is not None and answer.get("description") == "Validation Error"

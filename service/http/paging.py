@@ -1,4 +1,4 @@
-"""Keyset pages: a token names the last row of a page and the list it belongs to; rows added meanwhile shift nothing."""
+"""Keyset pages: a token names the last row of a page and its list, so rows that are added meanwhile shift nothing."""
 
 import base64
 import hashlib
@@ -17,11 +17,11 @@ InPageToken = Annotated[
     str | None, Query(max_length=3000, description="`next_page_token` of the page before, with the same filters.")
 ]
 
-R = TypeVar("R")
+Row = TypeVar("Row")
 
 
 def moment_and_id(value: object) -> tuple[datetime, str]:
-    """The place of a row in a list by time."""
+    """Position of a row in a list by time."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(value)
     moment = datetime.fromisoformat(str(value[0]))
@@ -31,47 +31,49 @@ def moment_and_id(value: object) -> tuple[datetime, str]:
 
 
 def name_and_id(value: object) -> tuple[str, str]:
-    """The place of a row in a list by name."""
+    """Position of a row in a list by name."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(value)
     return str(value[0]), str(value[1])
 
 
 def whole_number(value: object) -> int:
-    """The place of a row in a list by number."""
+    """Position of a row in a list by number."""
+    # A token comes from outside: a larger number would exceed the database's integer column.
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**31:
         raise ValueError(value)
     return value
 
 
-def start(token: str | None, filters: Sequence[object], place: Callable[[object], R]) -> R | None:
-    """Where a page begins: behind this place; None: at the start.
+def start(token: str | None, filters: Sequence[object], parse_position: Callable[[object], Row]) -> Row | None:
+    """Position after which a page begins; None: at the start.
 
     Raises:
-        Invalid: the token is not one of this list's.
+        Invalid: the token is not from this list.
     """
     if token is None:
         return None
     try:
         stored = json.loads(base64.urlsafe_b64decode(token.encode("ascii", "strict")))
         check(stored, "page_token")
-        if not isinstance(stored, dict) or stored.get("f") != _key(filters):
+        # The token holds a hash of the filters: with other filters its position would skip rows without notice.
+        if not isinstance(stored, dict) or stored.get("f") != _filters_key(filters):
             raise ValueError("other filters")
-        return place(stored.get("at"))
+        return parse_position(stored.get("at"))
     except (ValueError, ArithmeticError, RecursionError, Invalid):
         message = "is not a token of this list with these filters; start again without one"
         raise invalid("page_token", token, message, code="invalid_page_token") from None
 
 
 def cut(
-    rows: Sequence[R], limit: int, filters: Sequence[object], place: Callable[[R], object]
-) -> tuple[Sequence[R], str | None]:
-    """A page of `limit` rows out of `limit` + 1, and the token of the next one, if there is one."""
+    rows: Sequence[Row], limit: int, filters: Sequence[object], position_of: Callable[[Row], object]
+) -> tuple[Sequence[Row], str | None]:
+    """Split `limit` + 1 rows into a page, and the token of the next page, if there is one."""
     if len(rows) <= limit:
         return rows, None
-    content = {"at": place(rows[limit - 1]), "f": _key(filters)}
+    content = {"at": position_of(rows[limit - 1]), "f": _filters_key(filters)}
     return rows[:limit], base64.urlsafe_b64encode(json.dumps(content, default=str).encode()).decode()
 
 
-def _key(filters: Sequence[object]) -> str:
+def _filters_key(filters: Sequence[object]) -> str:
     return hashlib.sha256(repr([str(value) for value in filters]).encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
-"""What is settled before a byte of a body is read: who sends it, and how much of it there may be.
+"""Authenticate the sender and limit the body's size before a byte of the body is read.
 
-FastAPI reads and parses a body before it asks any dependency, so that nothing in a route could do this. A rejection here
-is answered like any other error of the application.
+FastAPI reads and parses a body before it asks any dependency, so no route could do this. Rejections are answered like
+any other error of the application.
 """
 
 import re
@@ -16,106 +16,110 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import Turns
 
+# For a stranger without a valid key this is all the work that the service does, so it is bounded.
 _AT_ONCE, _OF_ONE_SENDER = 12, 4
-"""Keys that are looked up at a time: for who has none, this is all that the service does."""
+"""Number of API keys that are looked up at a time, in total and for one sender."""
 
 WITH_BODY = ("POST", "PUT", "PATCH")
 """Methods with which a route may read a body."""
 API = "/v1/"
-"""Where addresses of the API begin; all others are pages or have no body."""
+"""Path prefix of the API; all other addresses are pages, or have no body."""
 
 _KIB = 1024
-_MOST_BYTES = 64 * _KIB
-"""Of a body whose address the table does not name."""
-_MOST_VALUES = 50_000
-"""Of any body, by its separators: what is said of a mistake takes a kilobyte, and each value may be one. A prediction
-for a thousand configurations has half as many."""
+_DEFAULT_MAX_BYTES = 64 * _KIB
+"""Maximum size of a body whose address the table below does not name."""
+# Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
+# half as many values.
+_MAX_VALUES = 50_000
+"""Maximum number of values of any body, counted by its separators."""
 _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
-"""A body that nobody parses: its separators are no values."""
-_BYTES = tuple(
+"""Path of compressed bodies, which nobody parses: their separators are no values."""
+_MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
         # A model's config.json: the class names of a large classifier are in it.
         (r"/v1/(studies|best:resolve|predictions)|/v1/studies/[^/]+:clone|/new(/calculate)?", 1024),
         # Steps and devices of each rank, and the ends of two outputs.
         (r"/v1/runs/[^/]+/report", 1024),
-        # What a rank recorded; the route asks for less where the settings do.
+        # Raw trace of a rank; the route allows less if the settings do.
         (_COMPRESSED, 32 * 1024),
         # Devices of a node, and the collectives measured on it.
         (r"/v1/workers", 256),
-        # Anybody's.
+        # Open to senders without a key.
         (r"/login|/logout", 8),
     )
 )
 
 Enter = Callable[[Request], Awaitable[None]]
-"""Knows the sender, or raises."""
+"""Function that authenticates the sender, or raises."""
 
 
 class Entry(NamedTuple):
-    """Who may send to addresses that begin so."""
+    """Authentication of the addresses with a prefix."""
 
     prefix: str
     enter: Enter | None
-    """None: anybody."""
+    """Authenticates the sender; None: anybody may send."""
 
 
 def install(app: FastAPI, *entries: Entry) -> None:
-    """Put the door before the application; the first entry whose prefix fits counts. Call it last: it answers errors as
-    the handlers do that are there by then.
+    """Add the middleware; the first entry whose prefix matches counts. Call it last, after all error handlers are
+    registered.
     """
+    # A middleware is outside the app's own exception handling, so it gets a copy of the handlers that exist now.
     handlers = {kind: handler for kind, handler in app.exception_handlers.items() if kind is not Exception}
-    app.add_middleware(_Door, entries=entries)
+    app.add_middleware(_PreBodyAuth, entries=entries)
     app.add_middleware(ExceptionMiddleware, handlers=handlers)
 
 
-class _Door:
-    """ASGI middleware."""
+class _PreBodyAuth:
+    """ASGI middleware that authenticates and limits requests with a body."""
 
     def __init__(self, app: ASGIApp, entries: tuple[Entry, ...]) -> None:
         self._app, self._entries = app, entries
-        self._turns = Turns(_AT_ONCE, _OF_ONE_SENDER)
+        self._queue = Turns(_AT_ONCE, _OF_ONE_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in WITH_BODY:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        enter = next((entry.enter for entry in self._entries if scope["path"].startswith(entry.prefix)), None)
-        if enter is not None:
-            async with self._turns.turn(context_of(request).senders.sender_of(scope)):
-                await enter(request)
-        most = _most_bytes(scope["path"])
+        authenticate = next((entry.enter for entry in self._entries if scope["path"].startswith(entry.prefix)), None)
+        if authenticate is not None:
+            # Queued fairly: a sender with many requests must not keep others from being authenticated.
+            async with self._queue.turn(context_of(request).senders.sender_of(scope)):
+                await authenticate(request)
+        max_bytes = _max_bytes(scope["path"])
         declared = request.headers.get("content-length", "0")
-        # Longer numbers are not worth reading.
-        if len(declared) > 18 or int(declared) > most:
-            raise _too_large(most)
-        most_values = most if re.fullmatch(_COMPRESSED, scope["path"]) else _MOST_VALUES
-        await self._app(scope, _counted(receive, most, most_values), send)
+        # A longer number exceeds every limit, and Python limits the digits that int() converts.
+        if len(declared) > 18 or int(declared) > max_bytes:
+            raise _too_large(max_bytes)
+        max_values = max_bytes if re.fullmatch(_COMPRESSED, scope["path"]) else _MAX_VALUES
+        await self._app(scope, _limit_body(receive, max_bytes, max_values), send)
 
 
-def _most_bytes(path: str) -> int:
-    return next((most for pattern, most in _BYTES if pattern.fullmatch(path)), _MOST_BYTES)
+def _max_bytes(path: str) -> int:
+    return next((limit for pattern, limit in _MAX_BYTES_BY_PATH if pattern.fullmatch(path)), _DEFAULT_MAX_BYTES)
 
 
-def _counted(receive: Receive, most: int, most_values: int) -> Receive:
-    """Counts what arrives, whatever Content-Length says."""
-    seen = values = 0
+def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
+    """Wrap `receive` to count what arrives, whatever Content-Length says."""
+    received_bytes = values = 0
 
     async def receive_counted() -> Message:
-        nonlocal seen, values
+        nonlocal received_bytes, values
         message = await receive()
         body = message.get("body", b"")
-        seen += len(body)
+        received_bytes += len(body)
         values += sum(map(body.count, (b",", b"[", b"{")))
-        if seen > most:
-            raise _too_large(most)
-        if values > most_values:
-            raise HTTPException(413, f"the body has more than {most_values} values, which no request needs; send less")
+        if received_bytes > max_bytes:
+            raise _too_large(max_bytes)
+        if values > max_values:
+            raise HTTPException(413, f"the body has more than {max_values} values, which no request needs; send less")
         return message
 
     return receive_counted
 
 
-def _too_large(most: int) -> HTTPException:
-    return HTTPException(413, f"the body exceeds the {most} bytes that this address takes; send less")
+def _too_large(max_bytes: int) -> HTTPException:
+    return HTTPException(413, f"the body exceeds the {max_bytes} bytes that this address takes; send less")

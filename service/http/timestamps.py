@@ -1,4 +1,4 @@
-"""Moments in a request, in the one spelling that the API's document names."""
+"""Timestamps in requests, in the one spelling that the API documents."""
 
 import re
 from datetime import UTC, datetime
@@ -9,8 +9,9 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator
 _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
 
 
-def _spelt(value: object) -> object:
-    """Pydantic would take a number for seconds since 1970, too."""
+def _check_rfc_3339(value: object) -> object:
+    """Reject other spellings than RFC 3339."""
+    # Pydantic would also take a number, as seconds since 1970.
     if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
         raise ValueError("must be a date and time with its zone, such as 2026-01-31T12:00:00Z; correct it")
     return value
@@ -23,5 +24,5 @@ def _in_utc(value: datetime) -> datetime:
         raise ValueError("is before the year 1 or after 9999 in UTC; correct it") from None
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_spelt), AfterValidator(_in_utc)]
-"""RFC 3339; in UTC once read."""
+Moment = Annotated[AwareDatetime, BeforeValidator(_check_rfc_3339), AfterValidator(_in_utc)]
+"""RFC 3339 timestamp with a time zone; converted to UTC."""

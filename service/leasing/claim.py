@@ -1,6 +1,6 @@
-"""Give work to a worker that asks: its live lease, else a run of the first study that has one for it.
+"""Answer a worker's request for work: renew its live lease, or lease it a run of the first study that has one for it.
 
-How one study gives a run stands in service.leasing.grant; what becomes of the lease in service.leasing.renew_and_report.
+`service.leasing.grant` leases a run of one study; `service.leasing.renew_and_report` handles the lease afterwards.
 """
 
 import logging
@@ -30,44 +30,48 @@ from shardtune.service.workers.reservations import reservations
 
 log = logging.getLogger(__name__)
 
+# Replicas that ask in different studies get further than replicas that wait for each other, so the first pass hardly
+# waits. The second pass waits: the other replica's result raises the study's version, which wakes the workers that
+# wait.
 _AT_ONCE_S, _PATIENCE_S = 0.001, 2.0
-"""For a study's turn: replicas rather ask in different studies than wait for each other. Workers alike wait meanwhile, and
-what the other replica leaves is seen by the study's version."""
+"""Seconds to wait for a study's ask lock: on the first pass over the studies, and on the second."""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A worker that holds nothing and gets nothing now."""
+    """A worker without a lease, for which there is no work now."""
 
     worker: WorkerRow
     kind: str
-    """Equal for workers that can run the same: their hardware, software and project, and whether they are drained."""
+    """Hardware, software, project and drain state: equal for workers that can run the same studies."""
     reserved: frozenset[str] = frozenset()
-    """Ids of workers for which something waits that is theirs alone; what this one was told is no answer to them."""
+    """Ids of workers that have a run reserved for them: this worker's empty answer does not hold for them."""
 
 
 @dataclass(frozen=True)
-class _Offer:
-    """What there may be for a worker."""
+class _StudyOffer:
+    """Studies that may have work for a worker."""
 
     users: Sequence[OpenStudy]
-    """Of people who wait."""
+    """Studies of users, who wait for the result."""
     others: Sequence[OpenStudy]
     rejected: Sequence[str]
-    """Ids of studies whose measurements would not compare with the worker's."""
+    """Ids of studies that this worker must not run, because its measurements would not be comparable."""
     reserved: frozenset[str]
-    """Ids of workers for which something waits that is theirs alone."""
+    """Ids of workers that have a run reserved for them."""
 
 
 def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
-    """Note that a worker asks; its live lease, if it holds one."""
+    """Record that a worker asks for work; returns its live lease if it holds one."""
     check_protocol(request.protocol_version)
+    # Read first, write only if needed: an idle worker asks every few seconds, and a write transaction for each question
+    # would make the studies' writers wait on SQLite.
     with context.db.read() as session:
-        worker, held = with_lease(context, session, request.session)
-    if held is not None or context.now() - worker.seen_at >= TOUCH:
+        worker, leased_run = with_lease(context, session, request.session)
+    if leased_run is not None or context.now() - worker.seen_at >= TOUCH:
         with context.db.write() as session:
-            worker, held = with_lease(context, session, request.session)
-            lease = renewed(context, session, held) if held is not None else None
+            worker, leased_run = with_lease(context, session, request.session)
+            lease = renewed(context, session, leased_run) if leased_run is not None else None
             worker.seen_at = context.now()
         if lease is not None:
             return lease
@@ -75,23 +79,23 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
 
 
 def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = None) -> Lease | Idle:
-    """A run that waits, else a new trial, of the first study that has one for this worker; users' studies come first.
+    """Lease a waiting run or a new trial of the first study that has one for this worker; users' studies come first.
 
-    `known`: the worker as it was just now, where the caller has looked.
+    `known`: the worker's row, if the caller has just read it.
     """
     with context.db.read() as session:
         worker = known or of_session(context, session, request.session)
         idle = _idle(worker, request)
         if worker.is_draining:
             return idle
-        offer = _offer(context, session, worker, studies.open_ones(session))
+        offer = _select_studies(context, session, worker, studies.open_ones(session))
     for study_id in offer.rejected:
         _note_rejection(context, study_id, request.session)
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.others):
-            found = _first_with_work(context, group, Asking(request.session, request.ends_in_s))
-            match found:
+            result = _first_with_work(context, group, Asking(request.session, request.ends_in_s))
+            match result:
                 case Granted(lease):
                     return lease
                 case HostBusy():
@@ -99,13 +103,15 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
                 case Reserved(worker_ids):
                     reserved |= worker_ids
                 case _:
-                    assert_never(found)
+                    assert_never(result)
     except IntegrityError as error:
         # Two requests of one session claimed in two studies; the index let one through, and that is the answer.
         log.warning("claim collided: %s", error.orig, extra={"session": request.session})
         with context.db.write() as session:
-            _, held = with_lease(context, session, request.session)
-            return (renewed(context, session, held) if held is not None else None) or idle
+            _, leased_run = with_lease(context, session, request.session)
+            return (renewed(context, session, leased_run) if leased_run is not None else None) or idle
+    # The worker asked and nothing waits for its host any more: without this it would keep its place in the queue and
+    # hold up the others on the host.
     if worker.waits is not None:
         with context.db.write() as session:
             hosts.stop_waiting(session, request.session)
@@ -113,95 +119,121 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
 
 
 def claim_begun(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
-    """The run that waits in a block which the worker began, where nothing comes before it; without a look at other studies."""
+    """Lease the next run of a comparison block that the worker began, unless other work goes first."""
     if worker.is_draining:
         return None
     with context.db.read() as session:
-        offer = _offer(context, session, worker, studies.open_ones(session, study_id))
-    for found in offer.users:
+        offer = _select_studies(context, session, worker, studies.open_ones(session, study_id))
+    for open_study in offer.users:
         # Before what needs fewer hosts than the worker has comes what needs them all.
-        if not found.has_waiting or found.study.cluster.nodes < worker.offer.cluster.nodes:
+        if not open_study.has_waiting or open_study.study.cluster.nodes < worker.offer.cluster.nodes:
             continue
+        # The unique index per session rejects a second run for a session that claimed elsewhere meanwhile; the general
+        # claim then finds that lease.
         with suppress(IntegrityError):
-            given = take_waiting(context, found, Asking(request.session, request.ends_in_s))
-            return given.lease if isinstance(given, Granted) else None
+            result = take_waiting(context, open_study, Asking(request.session, request.ends_in_s))
+            return result.lease if isinstance(result, Granted) else None
     return None
 
 
-def _offer(context: Context, session: Session, worker: WorkerRow, running: Sequence[OpenStudy]) -> _Offer:
-    """The running studies, as far as they concern a worker."""
-    spent = _spent_projects(context, session, running)
-    running = [found for found in running if found.study.project_id not in spent]
-    # Idle ones first: what a study is about is read and checked only where there may be work.
-    asked = [
-        found
-        for found in running
-        if not context.planner_cache.is_idle(found.study.id, found.study.version) and not _waits_for_an_end(found)
+def _select_studies(
+    context: Context, session: Session, worker: WorkerRow, open_studies: Sequence[OpenStudy]
+) -> _StudyOffer:
+    """Select the running studies that concern a worker."""
+    spent = _spent_projects(context, session, open_studies)
+    open_studies = [open_study for open_study in open_studies if open_study.study.project_id not in spent]
+    # Filter by the cached idle state before reading specs: a spec is large JSON, and most studies have nothing to give
+    # while their workers are busy.
+    possible_studies = [
+        open_study
+        for open_study in open_studies
+        if not context.planner_cache.is_idle(open_study.study.id, open_study.study.version)
+        and not _is_blocked_by_running_runs(open_study)
     ]
-    context.planner_cache.give_specs(session, [found.study for found in asked])
-    served = [found for found in asked if compatibility.may_run(worker, found.study)]
-    kept, own = reservations(context, session, [found.study for found in served if found.has_waiting], worker)
-    served = [found for found in served if found.study.id not in kept]
-    # What needs all hosts first: on the others' account they would wait meanwhile. Then what nobody else may go on with.
+    context.planner_cache.give_specs(session, [open_study.study for open_study in possible_studies])
+    runnable = [open_study for open_study in possible_studies if compatibility.may_run(worker, open_study.study)]
+    reserved_for_others, begun_by_worker = reservations(
+        context, session, [open_study.study for open_study in runnable if open_study.has_waiting], worker
+    )
+    runnable = [open_study for open_study in runnable if open_study.study.id not in reserved_for_others]
+    # Studies that need all hosts of a gang come first: a smaller study would leave some of them idle meanwhile. Next come
+    # studies with a block that this worker began, since no other worker may continue it.
     nodes = worker.offer.cluster.nodes
-    served.sort(key=lambda found: (found.study.cluster.nodes < nodes, found.study.id not in own))
-    wanted = (found.study.system_study.worker_id for found in asked if found.study.system_study is not None)
-    return _Offer(
-        users=[found for found in served if not found.is_background],
-        others=[found for found in served if found.is_background],
-        rejected=[found.study.id for found in running if compatibility.fingerprint_differs(worker, found.study)],
-        reserved=frozenset(worker_id for worker_id in wanted if worker_id is not None).union(*kept.values()),
+    runnable.sort(
+        key=lambda open_study: (open_study.study.cluster.nodes < nodes, open_study.study.id not in begun_by_worker)
+    )
+    pinned_workers = (
+        open_study.study.system_study.worker_id
+        for open_study in possible_studies
+        if open_study.study.system_study is not None
+    )
+    return _StudyOffer(
+        users=[open_study for open_study in runnable if not open_study.is_background],
+        others=[open_study for open_study in runnable if open_study.is_background],
+        rejected=[
+            open_study.study.id
+            for open_study in open_studies
+            if compatibility.fingerprint_differs(worker, open_study.study)
+        ],
+        reserved=frozenset(worker_id for worker_id in pinned_workers if worker_id is not None).union(
+            *reserved_for_others.values()
+        ),
     )
 
 
-def _first_with_work(context: Context, served: Sequence[OpenStudy], asking: Asking) -> Granted | Reserved | HostBusy:
-    """A run of the first of these studies that has one, else who alone may take what waits."""
+def _first_with_work(
+    context: Context, open_studies: Sequence[OpenStudy], asking: Asking
+) -> Granted | Reserved | HostBusy:
+    """Lease a run of the first study that has one; otherwise report which workers have runs reserved for them."""
     reserved = frozenset[str]()
-    looks = [(found, found.has_waiting, _AT_ONCE_S) for found in served]
-    for found, has_waiting, patience_s in looks:
-        given = lease_run(context, found, asking, has_waiting=has_waiting, patience_s=patience_s)
-        match given:
+    # The list grows while it is walked: a study that another process was asking comes up again at the end.
+    attempts = [(open_study, open_study.has_waiting, _AT_ONCE_S) for open_study in open_studies]
+    for open_study, has_waiting, patience_s in attempts:
+        result = lease_run(context, open_study, asking, has_waiting=has_waiting, patience_s=patience_s)
+        match result:
             case Granted() | HostBusy():
-                return given
+                return result
             case Reserved():
-                reserved |= given.worker_ids
+                reserved |= result.worker_ids
             case Busy() if patience_s == _AT_ONCE_S:
-                # Looked at again after all others; what waited there was looked at now.
-                looks.append((found, False, _PATIENCE_S))
+                # Try again after all others. Its waiting runs were checked just now, so only planning is left.
+                attempts.append((open_study, False, _PATIENCE_S))
             case Busy():
                 pass
             case _:
-                assert_never(given)
+                assert_never(result)
     return Reserved(reserved)
 
 
-def _waits_for_an_end(found: OpenStudy) -> bool:
-    """Whether a look at the whole study would find nothing: its next step follows from the end of what runs now.
+def _is_blocked_by_running_runs(open_study: OpenStudy) -> bool:
+    """Whether the study can get no new run until one that is executing ends.
 
-    Only a search goes on beside its running trials; and a run that waits may be taken.
+    Only a search plans beside its running trials; a waiting run may be leased at any time.
     """
-    made = found.study.system_study
-    is_searching = found.study.phase is StudyPhase.SEARCH and (made is None or made.kind == SystemStudyKind.SEARCH)
-    return found.open_states == {TrialState.RUNNING} and not is_searching
+    system_study = open_study.study.system_study
+    is_searching = open_study.study.phase is StudyPhase.SEARCH and (
+        system_study is None or system_study.kind == SystemStudyKind.SEARCH
+    )
+    return open_study.open_states == {TrialState.RUNNING} and not is_searching
 
 
 def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
     hardware = worker.offer.cluster.content_key()
     kinds = worker.offer.task_kinds
-    # What is too long for one that must end soon may be another's.
-    # And what is free of its host is no answer to workers alike elsewhere.
+    # A run too long for a worker that must end soon may suit another of the same hardware.
+    # On a shared host the answer depends on the host's other workers, so it holds for this worker alone.
     ends = "" if request.ends_in_s is None and worker.host_id is None else worker.id
     return Idle(worker, f"{hardware} {worker.fingerprint_key} {worker.is_draining} {worker.project_id} {kinds} {ends}")
 
 
-def _spent_projects(context: Context, session: Session, running: Sequence[OpenStudy]) -> set[str]:
-    """Those of the projects that get no run today: their GPU-seconds are used up."""
-    rows = {found.study.project_id: found.study.project for found in running}
-    return {row.id for row in rows.values() if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
+def _spent_projects(context: Context, session: Session, open_studies: Sequence[OpenStudy]) -> set[str]:
+    """Ids of the projects whose quota of GPU-seconds is used up today."""
+    projects = {open_study.study.project_id: open_study.study.project for open_study in open_studies}
+    return {row.id for row in projects.values() if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
 
 
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:
-    """Say on the study why a worker that has the hardware gets none of its runs."""
+    """Record on the study why a worker with suitable hardware gets none of its runs."""
     with context.db.read() as session:
         study, worker = studies.get(session, study_id), of_session(context, session, worker_session)
         assert study is not None

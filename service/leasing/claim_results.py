@@ -1,4 +1,4 @@
-"""A worker's question for a run of one study, and what it comes to."""
+"""A worker's request for a run of one study, and its possible results."""
 
 from dataclasses import dataclass
 
@@ -7,39 +7,39 @@ from shardtune.api_schemas.trials.leases import Lease
 
 @dataclass(frozen=True)
 class Asking:
-    """Who asks."""
+    """A worker's request for work."""
 
     session: str
-    """Of the worker's present life."""
+    """Id of the worker session: a new one is issued at each start of the worker."""
     ends_in_s: float | None = None
-    """Until it must end; None: nobody knows."""
+    """Seconds until the worker must end, for example at the end of its Slurm job; None: unknown."""
 
 
 @dataclass(frozen=True)
 class Granted:
-    """A run of the study is the worker's."""
+    """A run of the study was leased to the worker."""
 
     lease: Lease
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """Nothing for this worker now."""
+    """The study has no run for this worker now."""
 
     worker_ids: frozenset[str] = frozenset()
-    """Workers for which something waits that is theirs alone; mostly nobody."""
+    """Ids of workers that have a run reserved for them; mostly empty."""
 
 
 @dataclass(frozen=True)
 class Busy:
-    """Another process asks there; what it leaves is known when it is done."""
+    """Another process is asking this study for its next run; the result is known when it is done."""
 
 
 @dataclass(frozen=True)
 class HostBusy:
-    """A run waits that the worker may have once more of its host is free; until then it gets no other."""
+    """A run waits for this worker until its host is less busy; until then the worker gets no other run."""
 
 
 @dataclass(frozen=True)
 class NoneWaits:
-    """No run waits that the worker knows; the study may plan one."""
+    """No waiting run suits the worker; the study may plan a new one."""

@@ -1,6 +1,7 @@
-"""Give a worker a run of one study: one that waits, or a new one.
+"""Lease a worker a run of one study: a waiting run, or a new one.
 
-Queries live in db.queries.leases; what to run next in service.planning.study_plan; in which study to look in service.leasing.claim.
+Queries live in db.queries.leases; service.planning.study_plan decides what runs next; service.leasing.claim picks the
+study.
 """
 
 import logging
@@ -29,137 +30,150 @@ from shardtune.service.workers.reservations import live_among
 
 log = logging.getLogger(__name__)
 
+# Written on every request it would cost a write transaction per idle worker every few seconds; workers count as live
+# for 90 s.
 TOUCH = timedelta(seconds=15)
-"""A worker's last-seen time is written this often."""
+"""Interval at which a worker's last-seen time is written."""
 _MOST_RACES = 16
-"""Plans that may be overtaken by other processes before the worker is told to ask again."""
+"""Number of plans that other processes may overtake before the worker is told to ask again."""
 
 
 def lease_run(
-    context: Context, found: OpenStudy, asking: Asking, *, has_waiting: bool, patience_s: float
+    context: Context, open_study: OpenStudy, asking: Asking, *, has_waiting: bool, patience_s: float
 ) -> Granted | Reserved | Busy | HostBusy:
-    """A run of one study: one that waits, else a new one.
+    """Lease a run of one study: a waiting run if there is one, else a new one.
 
-    `found`: the study as it was listed just now. `Busy`: somebody else asks there, for longer than `patience_s`.
+    `open_study`: the study as just listed. Returns `Busy` if another process asks the same study for longer than
+    `patience_s`.
     """
-    given = take_waiting(context, found, asking) if has_waiting else NoneWaits()
-    if isinstance(given, NoneWaits):
-        return _ask(context, found, asking, patience_s)
-    return given
+    # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
+    # that sampling takes.
+    result = take_waiting(context, open_study, asking) if has_waiting else NoneWaits()
+    if isinstance(result, NoneWaits):
+        return _plan_and_lease(context, open_study, asking, patience_s)
+    return result
 
 
-def take_waiting(context: Context, found: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
-    """The first run that waits, or who alone may have it: nothing of the study's history decides about that."""
+def take_waiting(context: Context, open_study: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
+    """Lease the first waiting run, or report who alone may have it; needs no history of the study."""
     with context.db.write() as session:
-        study = _held(context, session, found)
+        study = _lock_study(context, session, open_study)
         if study is None:
             return Reserved()
-        worker, live = with_lease(context, session, asking.session)
-        if live is not None and (lease := renewed(context, session, live)) is not None:
+        worker, leased_run = with_lease(context, session, asking.session)
+        if leased_run is not None and (lease := renewed(context, session, leased_run)) is not None:
             return Granted(lease)
         run = leases.next_waiting(session, study.id)
         if run is None or not knows(worker, run):
             # Another took it, or the study may have to do without it.
             return NoneWaits()
-        return _take(context, session, study, run, worker, asking)
+        return _lease_waiting(context, session, study, run, worker, asking)
 
 
-def _ask(context: Context, found: OpenStudy, asking: Asking, patience_s: float) -> Granted | Reserved | Busy | HostBusy:
-    """Sample outside the transaction, commit if the study is still as it was."""
-    study_id = found.study.id
-    with context.planner_cache.ask_lock(study_id, context.db, patience_s) as mine:
-        if not mine:
+def _plan_and_lease(
+    context: Context, open_study: OpenStudy, asking: Asking, patience_s: float
+) -> Granted | Reserved | Busy | HostBusy:
+    """Plan the next run outside the transaction, then commit it if the study has not changed."""
+    study_id = open_study.study.id
+    with context.planner_cache.ask_lock(study_id, context.db, patience_s) as has_lock:
+        if not has_lock:
             return Busy()
+        # Sampling takes up to seconds. Inside the transaction it would hold the study's row for that long, and
+        # heartbeats and reports of its other workers would wait.
         for race in range(_MOST_RACES):
-            seen = _look(context, found, is_first=race == 0)
-            if seen is None:
+            snapshot = _read_snapshot(context, open_study, is_first=race == 0)
+            if snapshot is None:
                 return Reserved()
-            planned = Wait() if seen.has_work else _plan(context, seen)
-            if planned == Wait() and not seen.has_work:
-                # Whatever changes this changes the version, which wakes those who wait.
-                context.planner_cache.note_idle(study_id, seen.version)
+            step = Wait() if snapshot.has_work else _plan(context, snapshot)
+            if step == Wait() and not snapshot.has_work:
+                # Every change that could bring work also raises the version, which wakes the waiting workers.
+                context.planner_cache.note_idle(study_id, snapshot.version)
                 return Reserved()
-            answer = _commit(context, found, asking, seen, planned)
-            if answer is not None:
-                return answer
+            result = _apply_and_lease(context, open_study, asking, snapshot, step)
+            if result is not None:
+                return result
     return Reserved()
 
 
-def _commit(
-    context: Context, found: OpenStudy, asking: Asking, seen: StudySnapshot, planned: Step
+def _apply_and_lease(
+    context: Context, open_study: OpenStudy, asking: Asking, snapshot: StudySnapshot, step: Step
 ) -> Granted | Reserved | HostBusy | None:
-    """Apply what was planned, and give the run that waits then; None: the study has changed since, look again."""
+    """Apply the planned step and lease the run that waits then; None: the study has changed, so plan again."""
     with context.db.write() as session:
-        study = _held(context, session, found)
+        study = _lock_study(context, session, open_study)
         if study is None:
             return Reserved()
-        worker, live = with_lease(context, session, asking.session)
-        if live is not None and (lease := renewed(context, session, live)) is not None:
+        worker, leased_run = with_lease(context, session, asking.session)
+        if leased_run is not None and (lease := renewed(context, session, leased_run)) is not None:
             return Granted(lease)
-        before, is_same = study.version, study.version == seen.version
-        made: RunRow | None = None
+        version_before, is_same = study.version, study.version == snapshot.version
+        new_run: RunRow | None = None
+        # The version moved while the plan was made. A run may wait now that needs no plan, and takes precedence over a
+        # new trial.
         run = None if is_same else leases.next_waiting(session, study.id)
-        if run is None and (is_same or advance.still_holds(context, session, study, planned, seen)):
-            made = advance.apply(context, session, study, planned, seen)
-            run = made or leases.next_waiting(session, study.id)
-        answer: Granted | Reserved | HostBusy | None = None
+        if run is None and (is_same or advance.still_holds(context, session, study, step, snapshot)):
+            new_run = advance.apply(context, session, study, step, snapshot)
+            run = new_run or leases.next_waiting(session, study.id)
+        result: Granted | Reserved | HostBusy | None = None
         if run is not None:
-            answer = _take(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
-    known = seen if is_same else context.planner_cache.snapshot(study.id, before)
-    if made is not None and known is not None:
-        # Whoever reports or asks next here need not read the whole history again for it.
-        context.planner_cache.keep_snapshot(advance.following(known, planned, study.version, made.state))
-    if answer is not None:
-        return answer
-    return Reserved() if isinstance(planned, Wait) and is_same else None
+            result = _lease_waiting(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
+    # `applied_to` is the state that the new run was added to: the planned one, or what another request cached
+    # meanwhile.
+    applied_to = snapshot if is_same else context.planner_cache.snapshot(study.id, version_before)
+    if new_run is not None and applied_to is not None:
+        # Saves the next report or request in this process from reading the whole history again.
+        context.planner_cache.keep_snapshot(advance.following(applied_to, step, study.version, new_run.state))
+    if result is not None:
+        return result
+    return Reserved() if isinstance(step, Wait) and is_same else None
 
 
-def _look(context: Context, found: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """What a study knows and has learnt; None where it may spend no more today.
+def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
+    """Read the study's snapshot and calibrations; None: the study may spend no more today.
 
-    `is_first`: it was listed just now, and is read only where this process does not know it at that version.
+    `is_first`: the study was listed just now, so a snapshot cached at that version is used without reading it again.
     """
-    study = found.study
+    study = open_study.study
     with context.db.read() as session:
-        if found.is_background and not retune_budget.admits_run(context, session, study):
+        if open_study.is_background and not retune_budget.admits_run(context, session, study):
             return None
-        known = context.planner_cache.snapshot(study.id, study.version) if is_first else None
-        if known is not None:
-            seen = study_snapshot.with_open_runs(known, found.open_states)
+        cached = context.planner_cache.snapshot(study.id, study.version) if is_first else None
+        if cached is not None:
+            snapshot = study_snapshot.with_open_runs(cached, open_study.open_states)
         else:
-            present = studies.get(session, study.id)
-            assert present is not None
-            study, seen = present, advance.look(context, session, present)
-        if any(run.state is TrialState.WAITING for run in seen.restarts):
-            seen = replace(seen, has_resume_worker=_has_resume_worker(context, session, study.id))
-        if seen.phase is not StudyPhase.SEARCH:
-            return seen
-        # Only a search asks the predictor.
-        learnt = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
+            row = studies.get(session, study.id)
+            assert row is not None
+            study, snapshot = row, advance.look(context, session, row)
+        if any(run.state is TrialState.WAITING for run in snapshot.restarts):
+            snapshot = replace(snapshot, has_resume_worker=_has_resume_worker(context, session, study.id))
+        if snapshot.phase is not StudyPhase.SEARCH:
+            return snapshot
+        # Only a search uses the predictor; reading calibrations would cost every validation run a query over 400 runs.
+        experience = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
         return replace(
-            seen,
-            calibrations=learnt.calibrations,
-            hardware=learnt.hardware,
-            related=tuple(run for run in learnt.runs if run.study != study.id),
-            cores=_cores(context, session, study),
+            snapshot,
+            calibrations=experience.calibrations,
+            hardware=experience.hardware,
+            related=tuple(run for run in experience.runs if run.study != study.id),
+            cores=_cpu_count(context, session, study),
         )
 
 
-def _cores(context: Context, session: Session, study: StudyRow) -> int | None:
+def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | None:
     key = study.fingerprint_key
     if key is None:
         return None
     return context.planner_cache.cores(key, lambda: fingerprints.values(session, [key])[key].cpu_count)
 
 
-def _plan(context: Context, seen: StudySnapshot) -> Step:
-    planned = advance.plan(context, seen, may_ask=True)
-    if not isinstance(planned, NewResumeRun):
-        return planned
-    # Asked only where it matters: whether somebody is there who understands it.
+def _plan(context: Context, snapshot: StudySnapshot) -> Step:
+    step = advance.plan(context, snapshot, may_ask=True)
+    if not isinstance(step, NewResumeRun):
+        return step
+    # Checked only here: it takes queries of its own, and few steps are resume checks.
     with context.db.read() as session:
-        is_able = _has_resume_worker(context, session, seen.study_id)
-    return planned if is_able else advance.plan(context, replace(seen, has_resume_worker=False), may_ask=True)
+        is_able = _has_resume_worker(context, session, snapshot.study_id)
+    return step if is_able else advance.plan(context, replace(snapshot, has_resume_worker=False), may_ask=True)
 
 
 def _has_resume_worker(context: Context, session: Session, study_id: str) -> bool:
@@ -168,35 +182,41 @@ def _has_resume_worker(context: Context, session: Session, study_id: str) -> boo
     return has_resume_worker(context, session, study)
 
 
-def _held(context: Context, session: Session, found: OpenStudy) -> StudyRow | None:
-    """The study, held until the transaction ends, if it may get a run."""
-    if found.is_background:
-        # Before the study, by note [lock order].
+def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:
+    """Lock the study until the transaction ends; None: it may get no run."""
+    if open_study.is_background:
+        # The budget's row is locked before the study's: see note [lock order].
         retune_budget.hold(session)
-    study = studies.lock(session, found.study.id)
-    if found.is_background and not retune_budget.admits_run(context, session, study):
+    study = studies.lock(session, open_study.study.id)
+    # Checked again under the lock: another replica may have spent the rest of the day's budget since the study was
+    # listed.
+    if open_study.is_background and not retune_budget.admits_run(context, session, study):
         return None
-    # What waits of an ended one is a trace.
+    # An ended study is allowed: its waiting run can only be a trace, which is recorded after the end.
     return study if study.state is StudyState.RUNNING or not study.state.is_open else None
 
 
-def _take(
+def _lease_waiting(
     context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: Asking
 ) -> Granted | Reserved | HostBusy:
-    """The lease of a waiting run, or who alone may have it; nothing where the worker's time will hardly be enough."""
+    """Lease a waiting run, or report who alone may have it; no run if the worker must end too soon."""
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return Reserved()
-    begun = trials.began_block(session, run) if run.block is not None else frozenset()
-    if begun and worker.id not in begun:
-        able = live_among(context, session, study, begun)
-        if able:
-            return Reserved(able)
+    # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
+    # that worker lives.
+    beginners = trials.began_block(session, run) if run.block is not None else frozenset()
+    if beginners and worker.id not in beginners:
+        live_beginners = live_among(context, session, study, beginners)
+        if live_beginners:
+            return Reserved(live_beginners)
+    # Last of all checks: it puts the worker into the host's queue, which must not happen for a run that it may not
+    # have.
     if worker.host_id is not None and not host_exclusivity.admits(context, session, study, run, worker):
         return HostBusy()
-    return Granted(_start(context, session, study, run, worker))
+    return Granted(_start_run(context, session, study, run, worker))
 
 
-def _start(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:
+def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> Lease:
     now = context.now()
     transitions.run(run, TrialState.RUNNING, now)
     if run.trial is not None and run.purpose == RunPurpose.SEARCH:
@@ -215,7 +235,9 @@ def _start(context: Context, session: Session, study: StudyRow, run: RunRow, wor
 
 
 def renewed(context: Context, session: Session, run: RunRow) -> Lease | None:
-    """The lease the session holds already, renewed; None: it was lost just now."""
+    """Renew the lease that the session already holds; None: the lease was lost just now."""
+    # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second
+    # one.
     until = context.now() + timedelta(seconds=context.settings.lease_s)
     if not leases.write_guarded(session, run.id, run.attempt, run.worker_session or "", lease_until=until):
         return None

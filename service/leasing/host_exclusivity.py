@@ -1,10 +1,8 @@
-"""Whose turn it is on a host that several workers share.
+"""Decide which run may begin on a host that several workers share.
 
-Note [host turns]: runs go side by side where they have no device and no link of their collectives in common. A run that
-decides something has the host alone: it begins where nothing runs, and beside it nothing begins. All of it is seen and
-written in the transaction that gives the run out, which holds the host, so that two replicas never decide at once. Who is
-rejected waits in the open: who waits for longer, and before them those who are to be alone, come first. A worker that was
-given a run to be alone with keeps its place until it asks and there is no further one: the runs of a pair follow each other.
+Note [host turns]: runs execute side by side if they share neither a device nor a link of their collectives. A run that
+decides something has the host alone: it begins only while nothing runs, and nothing begins beside it. Requests that
+must wait are ordered: exclusive runs first, then first in, first out.
 """
 
 from dataclasses import replace
@@ -25,58 +23,73 @@ from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.process.context import Context
 
+# A waiting worker asks at least every few seconds, and its last-seen time is written every 15 s: three writes must have
+# been missed.
 _SILENT = timedelta(seconds=45)
-"""A worker that waits asks at least every few seconds, which is written down every 15; one that was not heard of for so long
-keeps no place."""
+"""Age of a worker's last request after which it loses its place in the queue."""
 
-Told = TypeVar("Told", Measurement, Failure)
+Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
 def is_alone(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
-    """Whether a run decides something, or is looked at closely: validation runs, resume checks, traces, canaries, challenges."""
+    """Whether a run needs the host alone: validation runs, resume checks, traces, canaries and challenges do."""
     is_search = system_study is None or system_study.kind == SystemStudyKind.SEARCH
     return not is_search or purpose not in (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH)
 
 
 def admits(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
-    """Whether a waiting run may begin on a worker of a shared host; else the worker waits from here on.
+    """Whether a waiting run may begin on a worker of a shared host; if not, the worker queues for the host from here
+    on.
 
-    The caller holds the study, and gives the run out in this transaction.
+    The caller holds the study, and leases the run in this transaction.
     """
     assert worker.host_id is not None and worker.offer.share is not None
+    # Reading the co-tenants and writing the lease happen under this lock, so that two replicas never both find the host
+    # free.
     hosts.hold(session, worker.host_id)
-    now, alone = context.now(), is_alone(run.purpose, study.system_study)
-    known = worker.waits if worker.waits is not None and worker.waits.is_alone == alone else None
-    mine = known or HostWait(since=now, is_alone=alone)
-    others = [
-        one if now - one.seen_at < _SILENT else replace(one, waits=None) for one in hosts.neighbours(session, worker)
+    now, is_exclusive = context.now(), is_alone(run.purpose, study.system_study)
+    # A worker that asked before keeps its place, unless the kind of its wait changed: an exclusive run queues by
+    # itself.
+    earlier_wait = worker.waits if worker.waits is not None and worker.waits.is_alone == is_exclusive else None
+    own_wait = earlier_wait or HostWait(since=now, is_alone=is_exclusive)
+    co_tenants = [
+        co_tenant if now - co_tenant.seen_at < _SILENT else replace(co_tenant, waits=None)
+        for co_tenant in hosts.neighbours(session, worker)
     ]
-    is_free = not any(is_in_the_way(worker.offer.share, mine, other) for other in others)
-    worker.waits = mine if alone or not is_free else None
+    is_free = not any(is_in_the_way(worker.offer.share, own_wait, other) for other in co_tenants)
+    # A worker whose exclusive run begins keeps its place until it asks and there is no further run: the runs of a pair
+    # follow each other, and a search that slipped in between would disturb the second.
+    worker.waits = own_wait if is_exclusive or not is_free else None
     return is_free
 
 
-def is_in_the_way(share: HostPartition, wanted: HostWait, other: CoTenant) -> bool:
-    """Whether a run on a share of a host has to wait for what another worker of the host runs, or waits for."""
-    if other.purpose is not None:
-        others_alone = is_alone(other.purpose, other.system_study)
-        return others_alone or wanted.is_alone or share.meets(other.share)
-    if other.waits is None:
+def is_in_the_way(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
+    """Whether a run on a host partition has to wait for a co-tenant: for its current run, or for its earlier place in
+    the queue.
+    """
+    if co_tenant.purpose is not None:
+        co_tenant_is_alone = is_alone(co_tenant.purpose, co_tenant.system_study)
+        return co_tenant_is_alone or own_wait.is_alone or partition.meets(co_tenant.share)
+    if co_tenant.waits is None:
         return False
-    comes_first = (not other.waits.is_alone, other.waits.since) < (not wanted.is_alone, wanted.since)
-    return comes_first and (other.waits.is_alone or share.meets(other.share))
+    comes_first = (not co_tenant.waits.is_alone, co_tenant.waits.since) < (not own_wait.is_alone, own_wait.since)
+    return comes_first and (co_tenant.waits.is_alone or partition.meets(co_tenant.share))
 
 
 def with_neighbours(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
-    """An end with the number of workers that ran something beside it on its host. The caller holds the run."""
+    """Add the number of workers that ran something on the same host meanwhile. The caller holds the run."""
     count = hosts.ran_meanwhile(session, run) if run.host_id is not None else 0
     if not count:
         return ended
-    return replace(ended, measurement=_beside(ended.measurement, count), failure=_beside(ended.failure, count))
+    return replace(
+        ended,
+        measurement=_with_co_tenant_count(ended.measurement, count),
+        failure=_with_co_tenant_count(ended.failure, count),
+    )
 
 
-def _beside(told: Told | None, count: int) -> Told | None:
-    if told is None:
+def _with_co_tenant_count(outcome: Outcome | None, count: int) -> Outcome | None:
+    if outcome is None:
         return None
-    conditions = (told.conditions or Conditions()).model_copy(update={"neighbours": count})
-    return told.model_copy(update={"conditions": conditions})
+    conditions = (outcome.conditions or Conditions()).model_copy(update={"neighbours": count})
+    return outcome.model_copy(update={"conditions": conditions})

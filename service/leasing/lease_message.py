@@ -1,4 +1,4 @@
-"""The lease as its worker gets it: the task, and the limits as seconds from now."""
+"""Build the lease message for a worker: its task, and its limits as seconds from now."""
 
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
@@ -10,9 +10,11 @@ from shardtune.tuner.objective import available_gib
 
 
 def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
-    """The live attempt of a run."""
+    """Build the lease of a run's live attempt."""
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
+    # Limits are sent as seconds from now, not as times: the worker's clock may be wrong, and it must count on a
+    # monotonic one.
     elapsed_s = (context.now() - run.started_at).total_seconds()
     task = _task(context, study, run)
     limits = run_limits.of(settings, run, task)
@@ -31,7 +33,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """How long a run that waits will hardly exceed."""
+    """Seconds that a waiting run will hardly exceed."""
     return run_limits.foreseen_s(run, _task(context, study, run))
 
 
@@ -39,6 +41,7 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     spec = study.spec
     if run.trial is None:
         return ModelSummaryTask(model=spec.model, workload=spec.workload)
+    # The summary is the first run of every study; no trial exists before it has ended.
     assert study.model_summary is not None
     on_cpu = study.cluster.device == "cpu"
     trial = TrialTask(
@@ -46,7 +49,8 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
         workload=spec.workload,
         cluster=study.cluster,
         config=run.trial.config,
-        plan=_plan(context.settings.measure, study, run, run.trial),
+        plan=_measure_plan(context.settings.measure, study, run, run.trial),
+        # Only CPU ranks are held to a limit by the worker: on a GPU the device itself runs out of memory.
         memory_limit_gib=available_gib(study.cluster, spec.objective) if on_cpu else None,
         forward_flops_per_token=study.model_summary.forward_flops_per_token,
         least_flops_per_token=study.model_summary.least_flops_per_token,
@@ -58,10 +62,12 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
     )
 
 
-def _plan(usual: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """As precise as the run's decision needs. What an answer may rest on is never pruned: baselines, defaults, validation runs."""
+def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
+    """Measurement plan that is as precise as the run's decision needs."""
+    # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
+    # are always timed in full.
     update: dict[str, object] = {"undecided_s": run.undecided_s}
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
     if is_sampled and run.undecided_s is not None and study.spec.budget.prune:
         update["prune_above_s"] = run.undecided_s[1]
-    return usual.model_copy(update=update)
+    return default_plan.model_copy(update=update)

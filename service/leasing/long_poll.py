@@ -1,4 +1,4 @@
-"""Hold a worker's question for work open, in async code; a thread is taken only for each claim."""
+"""Hold workers' requests for work open in async code; a thread is taken only for each claim."""
 
 import time
 from functools import partial
@@ -16,39 +16,43 @@ from shardtune.service.process.context import Context
 
 
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
-    """Work for a session within `wait_s`, or None."""
+    """Work for a worker session within `wait_s` seconds, else None."""
     work_signal = context.work_signal
     asked_s = time.monotonic()
     until_s = asked_s + request.wait_s
-    # Who does not wait is told of the moment of the question; of many who ask at once, one looks for all.
+    # A request that does not wait is answered by the state at its arrival; of many that arrive at once, one claim looks
+    # for all.
     at_once_s = asked_s if request.wait_s == 0 else None
     sender = context.principal.sender
-    entry = await work_signal.in_thread(sender, partial(_enter, context, request))
+    entry = await work_signal.in_thread(sender, partial(_check_in, context, request))
     if isinstance(entry, Lease):
         return entry
     worker: WorkerRow | None = entry.worker
     work_signal.waiting += 1
     try:
         while True:
-            # Asked before the turn, too: it is what a hundred who wait do at every change, and costs nothing.
+            # Also checked before the lock: each of a hundred waiting requests does it after every change, and it costs
+            # nothing.
             if work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
                 async with work_signal.turn(entry.kind):
-                    found = await _claim(context, http, request, entry, at_once_s, worker)
-                if found is not None:
-                    return found
+                    leased = await _claim_in_turn(context, http, request, entry, at_once_s, worker)
+                if leased is not None:
+                    return leased
             if context.stopping:
                 return None
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return None
-            worker = None  # it may be drained while it waits
+            worker = None  # Read again by the next claim: it may be drained while it waits.
+            # Look again even without a change: a budget in seconds runs out without one (see WorkSignal.may_have_work).
             await work_signal.change(min(left_s, context.settings.poll_s * 2))
     finally:
         work_signal.waiting -= 1
 
 
-def _enter(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
-    """The worker's live lease, else the next run of a block that it began: for what nobody else may have it waits for no turn."""
+def _check_in(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
+    """Find the worker's live lease, else lease the next run of a block that it began."""
+    # Nobody else may take that run, so this claim does not queue behind other workers of the kind.
     begun = context.planner_cache.take_begun(request.session)
     entry = claim.check_in(context, request)
     if begun is None or isinstance(entry, Lease):
@@ -56,7 +60,7 @@ def _enter(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
     return claim.claim_begun(context, request, entry.worker, begun) or entry
 
 
-async def _claim(
+async def _claim_in_turn(
     context: Context,
     http: Request,
     request: LeaseRequest,
@@ -64,38 +68,43 @@ async def _claim(
     at_once_s: float | None,
     worker: WorkerRow | None,
 ) -> Lease | None:
-    """A claim, unless another one has meanwhile answered for it. The caller has the turn of the worker's kind."""
+    """Claim a run, unless another claim has answered for this kind of worker meanwhile. The caller holds the kind's
+    lock.
+    """
     work_signal, sender = context.work_signal, context.principal.sender
     if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
         return None
-    # Work handed to a connection that is gone would idle until the worker asks again.
+    # A run leased to a closed connection would stay idle until the worker asks again or its lease expires.
     if await http.is_disconnected():
         return None
-    seen, began_s = work_signal.seen, time.monotonic()
-    found = await work_signal.in_thread(sender, partial(_look, context, request, worker))
-    if isinstance(found, claim.Idle):
-        work_signal.found_nothing(found.kind, seen, found.reserved, began_s)
+    # Noted before the claim: a change that arrives while it runs must wake the worker again.
+    changes_before, began_s = work_signal.seen, time.monotonic()
+    result = await work_signal.in_thread(sender, partial(_claim_if_authorized, context, request, worker))
+    if isinstance(result, claim.Idle):
+        work_signal.found_nothing(result.kind, changes_before, result.reserved, began_s)
         return None
-    return found
+    return result
 
 
-def _look(context: Context, request: LeaseRequest, worker: WorkerRow | None) -> Lease | claim.Idle | None:
-    """What a claim comes to; None where the key was revoked while it waited, which the next question is told."""
+def _claim_if_authorized(
+    context: Context, request: LeaseRequest, worker: WorkerRow | None
+) -> Lease | claim.Idle | None:
+    """Claim a run; None: the API key was revoked during the wait, which the worker learns from its next request."""
     if worker is None and not auth.is_still_good(context):
         return None
     return claim.claim(context, request, worker)
 
 
 async def keep_looking(context: Context) -> None:
-    """Tell the work_signal what changed, as long as somebody waits; until cancelled."""
+    """Tell the work signal which studies changed, as long as a request waits; runs until cancelled."""
 
     async def step() -> None:
         if context.work_signal.waiting:
-            context.work_signal.update(await run_in_threadpool(_versions, context))
+            context.work_signal.update(await run_in_threadpool(_read_versions, context))
 
     await run_every(context.settings.poll_s, looking_for_changes_of_studies=step)
 
 
-def _versions(context: Context) -> dict[str, int]:
+def _read_versions(context: Context) -> dict[str, int]:
     with context.db.read() as session:
         return studies.running_versions(session)

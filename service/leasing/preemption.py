@@ -1,4 +1,4 @@
-"""A retune's run gives its worker up at once to a study that somebody waits for, where the operator wants that."""
+"""Take a worker from a retune's run at once when a user's study needs it, if the operator wants that."""
 
 from sqlalchemy.orm import Session
 
@@ -11,23 +11,33 @@ from shardtune.service.workers import compatibility
 
 
 def give_up(context: Context, run_id: str, worker_session: str) -> None:
-    """End a run of the service's own if its worker is wanted; it is repeated later, and nobody's try is used up."""
+    """End a run of the service's own if a user's study needs its worker; the run is repeated later without using up a
+    try.
+    """
     with context.db.read() as session:
         run, worker = leases.get(session, run_id), workers.by_session(session, worker_session)
         if run is None or worker is None or run.worker_session != worker_session:
             return
         study = studies.get(session, run.study_id)
-        if study is None or study.purpose == StudyPurpose.USER or not _is_wanted(session, worker):
+        if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(session, worker):
             return
-    close_lost(context, run_id, lambda row: _is_held(row, worker_session), "a study wants its worker", is_release=True)
+    # Decided on an unlocked read; `close_lost` checks under the lock that the run is still this session's.
+    # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
+    close_lost(
+        context,
+        run_id,
+        lambda locked_row: _is_leased_to(locked_row, worker_session),
+        "a study wants its worker",
+        is_release=True,
+    )
 
 
-def _is_held(run: RunRow, worker_session: str) -> bool:
+def _is_leased_to(run: RunRow, worker_session: str) -> bool:
     return run.worker_session == worker_session
 
 
-def _is_wanted(session: Session, worker: WorkerRow) -> bool:
-    """A user's study that the worker can run has nothing running: its next run has been waiting for a worker."""
+def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
+    """Whether a user's study that the worker can run has nothing running, so that its next run waits for a worker."""
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)

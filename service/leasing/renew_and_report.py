@@ -1,6 +1,7 @@
 """Renew and finish leases.
 
-Queries live in db.queries.leases; what an end means lives in service.lifecycle.outcomes; who is given what in service.leasing.claim.
+Queries live in db.queries.leases; service.lifecycle.outcomes decides what an end means; service.leasing.claim leases
+runs.
 """
 
 from datetime import timedelta
@@ -21,17 +22,17 @@ from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import check_protocol, of_session
 
-_ENDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
-_END_OF = {
+_RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
+_RESULT_FIELD = {
     RunPurpose.MODEL_SUMMARY: "model_summary",
     RunPurpose.RESUME_CHECK: "resume_check",
     RunPurpose.TRACE: "diagnosis",
 }
-"""Of every other run: a measurement."""
+"""Field of a report that holds the result of a run, by purpose; runs of other purposes report a measurement."""
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-    """Extend a lease and store progress; tells the worker to stop when the run is no longer its own."""
+    """Extend a lease and store progress; tells the worker to stop if the run is no longer its own."""
     check_protocol(heartbeat.protocol_version)
     now, lease_s = context.now(), context.settings.lease_s
     if context.settings.retune_yields == "at_once":
@@ -40,11 +41,15 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     if heartbeat.progress is not None:
         values["progress"] = heartbeat.progress
     with context.db.write() as session:
+        # A key bound to a project may renew only its own workers' leases; an unbound key sees every session, so the
+        # query is saved.
         if context.principal.project_id is not None:
             of_session(context, session, heartbeat.session)
         if leases.write_guarded(session, run_id, heartbeat.attempt, heartbeat.session, **values):
             is_draining = workers.note_seen(session, heartbeat.session, now)
             return HeartbeatAnswer(action="continue", lease_s=lease_s, is_draining=is_draining)
+        # The guarded update changed nothing: either the run is unknown, or its lease went to another attempt.
+        # Distinguish them only now, since heartbeats that succeed are by far the most frequent request.
         if leases.get(session, run_id) is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
@@ -52,47 +57,63 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
 
 
 def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
-    """Store the end of an attempt. The same report again is no news; from anyone but the lease's holder, a 409."""
+    """Store the end of an attempt. Repeating the same report changes nothing.
+
+    Raises:
+        NotFound: the run does not exist.
+        Conflict: the lease is not the sender's, or the attempt was reported with another content.
+        Invalid: the report does not carry exactly one result of the run's kind.
+    """
     check_protocol(report.protocol_version)
-    told = traces.explained(context, run_id, report.diagnosis) if report.diagnosis is not None else None
+    # Explained before the transaction, so that nobody waits for the study's row while remedies are predicted.
+    explained_diagnosis = traces.explained(context, run_id, report.diagnosis) if report.diagnosis is not None else None
     with context.db.write() as session:
         if context.principal.project_id is not None:
             of_session(context, session, report.session)
-        held = hold(session, run_id)
-        if held is None:
+        locked_run = hold(session, run_id)
+        if locked_run is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
-        attempt, key = held.attempt(report.attempt), report.content_key()
-        if _is_repeated(attempt, report, key):
+        # A worker repeats a report whose answer it did not get. The stored hash of the first report tells a repetition
+        # from a different report of the same attempt.
+        attempt, key = locked_run.attempt(report.attempt), report.content_key()
+        if _is_repeated_report(attempt, report, key):
             return ReportAnswer(applied=False)
-        _check_live(held.run, attempt, report)
-        _check_outcome(held.run, report)
-        before = context.planner_cache.snapshot(held.study.id, held.study.version)
-        if before is not None:
-            held.rejected = before.rejected
-        ended = host_exclusivity.with_neighbours(session, held.run, _ended(report, key, told))
-        outcomes.settle(session, held, ended, context.now())
-        confirming_s = None if before is None else _confirming_s(before, held.run, report)
-        seen = study_snapshot.view(session, held.study, held.trials, held.rejected, confirming_s)
-        seen, goes_on = advance.begin_next(context, session, held, seen)
+        _check_is_leaseholder(locked_run.run, attempt, report)
+        _check_single_result(locked_run.run, report)
+        # With the snapshot before this report, what was rejected and what validation cost need not be read again.
+        snapshot_before = context.planner_cache.snapshot(locked_run.study.id, locked_run.study.version)
+        if snapshot_before is not None:
+            locked_run.rejected = snapshot_before.rejected
+        ended = host_exclusivity.with_neighbours(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
+        outcomes.settle(session, locked_run, ended, context.now())
+        confirming_s = (
+            None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, report)
+        )
+        snapshot = study_snapshot.view(session, locked_run.study, locked_run.trials, locked_run.rejected, confirming_s)
+        snapshot, continues_block = advance.begin_next(context, session, locked_run, snapshot)
     end = (attempt.end if attempt is not None else None) or "unknown"
-    context.metrics.ended(held.run.purpose, end, report.gpu_seconds)
-    context.planner_cache.keep_snapshot(seen)
-    if goes_on:
-        context.planner_cache.note_begun(report.session, held.study.id)
-    advance.advance(context, held.study.id, seen)
+    context.metrics.ended(locked_run.run.purpose, end, report.gpu_seconds)
+    context.planner_cache.keep_snapshot(snapshot)
+    # The worker's next request takes the next run of the block directly, without a look at other studies.
+    if continues_block:
+        context.planner_cache.note_begun(report.session, locked_run.study.id)
+    # After the commit: ending a search or a study takes transactions of its own. If the process is killed before,
+    # `advance.catch_up` takes these steps at the next start.
+    advance.advance(context, locked_run.study.id, snapshot)
     return ReportAnswer(applied=True)
 
 
-def _confirming_s(before: StudySnapshot, run: RunRow, report: Report) -> float:
-    """GPU-seconds of all final comparisons so far, without a question that would have what has changed written first."""
+def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, report: Report) -> float:
+    """GPU-seconds of all final comparisons so far, from the snapshot before this report."""
+    # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
     return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.VALIDATION else 0.0)
 
 
-def _is_repeated(attempt: AttemptRow | None, report: Report, key: str) -> bool:
+def _is_repeated_report(attempt: AttemptRow | None, report: Report, content_key: str) -> bool:
     if attempt is None or attempt.worker_session != report.session or attempt.report_key is None:
         return False
-    if attempt.report_key != key:
+    if attempt.report_key != content_key:
         raise Conflict(
             "report_differs",
             f"attempt ({report.attempt}) was reported before with another content; the first report stands",
@@ -100,35 +121,35 @@ def _is_repeated(attempt: AttemptRow | None, report: Report, key: str) -> bool:
     return True
 
 
-def _check_live(run: RunRow, attempt: AttemptRow | None, report: Report) -> None:
+def _check_is_leaseholder(run: RunRow, attempt: AttemptRow | None, report: Report) -> None:
     is_live = run.state is TrialState.RUNNING and run.attempt == report.attempt and run.worker_session == report.session
     if not is_live:
         reason = _why_lost(attempt, report.session)
         raise Conflict("lease_lost", f"attempt ({report.attempt}) of {run.id}: {reason}; nothing was changed")
 
 
-def _check_outcome(run: RunRow, report: Report) -> None:
-    """A report carries one end, of the kind the run can have."""
-    right = _END_OF.get(run.purpose, "measurement")
-    given = [name for name in _ENDS if getattr(report, name) is not None]
-    if len(given) != 1 or given[0] not in (right, "failure"):
+def _check_single_result(run: RunRow, report: Report) -> None:
+    """Check that a report carries exactly one result, of the kind that the run has."""
+    expected = _RESULT_FIELD.get(run.purpose, "measurement")
+    reported = [name for name in _RESULT_FIELDS if getattr(report, name) is not None]
+    if len(reported) != 1 or reported[0] not in (expected, "failure"):
         raise invalid(
-            ", ".join(_ENDS),
-            ", ".join(given) or None,
-            f"a report of a {run.purpose} run carries either {right} or failure, but this has "
-            f"({', '.join(given) or 'neither'}); send exactly one",
+            ", ".join(_RESULT_FIELDS),
+            ", ".join(reported) or None,
+            f"a report of a {run.purpose} run carries either {expected} or failure, but this has "
+            f"({', '.join(reported) or 'neither'}); send exactly one",
         )
 
 
-def _ended(report: Report, key: str, told: Diagnosis | None) -> JudgedEnd:
+def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None) -> JudgedEnd:
     return JudgedEnd(
         gpu_seconds=report.gpu_seconds,
         measurement=report.measurement,
         model_summary=report.model_summary,
         resume_check=report.resume_check,
-        diagnosis=told,
+        diagnosis=diagnosis,
         failure=report.failure,
-        # A worker that itself says so is leaving in good order and hands the run back.
+        # `worker_lost` from the worker itself means that it shuts down in good order and hands the run back.
         is_release=report.failure is not None and report.failure.kind is FailureKind.WORKER_LOST,
         log_tail=report.log_tail,
         report_key=key,

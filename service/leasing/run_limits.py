@@ -1,4 +1,4 @@
-"""How long a run may take: what the operator allows, and time for steps as slow as they were predicted or measured."""
+"""Time limits of runs: the operator's limits, plus time for steps as slow as predicted or measured."""
 
 from typing import NamedTuple
 
@@ -7,60 +7,61 @@ from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
-_SLOWER = 3
-"""Than predicted a step may be; beyond, the worker follows the steps that it sees."""
+_SLOWDOWN = 3
+"""Factor by which a step may be slower than predicted; beyond it, the worker extends the limit by the steps it sees."""
 
 
 class LeaseLimits(NamedTuple):
-    """Seconds of a run, from its start, and without any progress."""
+    """Time limits of a run in seconds: from its start, and without any progress."""
 
     deadline_s: float
     no_progress_s: float
 
 
 def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
-    """The limits of a run of this task."""
+    """Limits of a run of this task."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
-    # The prediction comes with the trial; what its search run measured is a statement more.
-    slow_s = _SLOWER * (_predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0)
-    return LeaseLimits(settings.run_deadline_s + _steps(task) * slow_s, settings.no_progress_s + slow_s)
+    # The prediction is loaded with the trial; reading the search run's measurement would take another SQL statement.
+    slow_s = _SLOWDOWN * (_predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0)
+    return LeaseLimits(settings.run_deadline_s + _step_count(task) * slow_s, settings.no_progress_s + slow_s)
 
 
-_STARTS_S = 60.0
-"""What starting and ending a run may take where none of its trial has been seen."""
-_SPARE = 1.5
-"""Times as long as foreseen a run may take."""
+_START_AND_END_S = 60.0
+"""Seconds for starting and ending a run, for trials that have not run before."""
+_SPARE_FACTOR = 1.5
+"""Factor by which a run may take longer than foreseen."""
 
 
 def foreseen_s(run: RunRow, task: Task) -> float:
-    """How long a run will hardly exceed: by its trial's search run, else by what was predicted of a step."""
+    """Seconds that a run will hardly exceed: by its trial's search run, else by the predicted step time."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
-        return _STARTS_S
-    seen = next((done.measurement for done in run.trial.runs if done.purpose == RunPurpose.SEARCH), None)
-    if seen is not None and isinstance(task, TrialTask):
-        return _SPARE * seen.elapsed_s
-    step_s = _predicted_s(run.trial, task) or _measured_s(run.trial) or 0.0
-    return _STARTS_S + _SPARE * _steps(task) * step_s
+        return _START_AND_END_S
+    # A search run of the same trial covers start, warm-up and windows, so its whole duration is the best estimate.
+    searched = next((earlier.measurement for earlier in run.trial.runs if earlier.purpose == RunPurpose.SEARCH), None)
+    if searched is not None and isinstance(task, TrialTask):
+        return _SPARE_FACTOR * searched.elapsed_s
+    step_time_s = _predicted_step_s(run.trial, task) or _measured_step_s(run.trial) or 0.0
+    return _START_AND_END_S + _SPARE_FACTOR * _step_count(task) * step_time_s
 
 
-def _steps(task: TrialTask | ResumeTask | TraceTask) -> int:
-    """The fewest that a task's plan asks for, after as much warm-up as it allows."""
+def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:
+    """Fewest steps that a task's plan asks for, after as much warm-up as it allows."""
     if isinstance(task, TraceTask):
-        return task.warmup_steps + _SLOWER * task.steps
+        return task.warmup_steps + _SLOWDOWN * task.steps
     if isinstance(task, TrialTask):
         return task.plan.parity_steps + task.plan.max_warmup_steps + task.plan.min_windows
     return task.plan.fewest_steps + 2 * task.plan.steps_after
 
 
-def _measured_s(trial: TrialRow) -> float | None:
-    """A step of the trial's search run."""
+def _measured_step_s(trial: TrialRow) -> float | None:
+    """Step time of the trial's search run in seconds; None: not measured."""
     measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return None if measured is None else measured.step_time_s
 
 
-def _predicted_s(trial: TrialRow, task: TrialTask | ResumeTask | TraceTask) -> float | None:
-    """A step as it was predicted; None where nobody knows."""
+def _predicted_step_s(trial: TrialRow, task: TrialTask | ResumeTask | TraceTask) -> float | None:
+    """Predicted step time in seconds; None: nothing was predicted."""
     if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None
     return task.workload.tokens_per_step / trial.prediction.tokens_per_s_per_gpu / task.cluster.world_size

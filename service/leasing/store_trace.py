@@ -1,4 +1,4 @@
-"""Take the raw trace of a rank from the worker that recorded it, while it holds the run."""
+"""Store the raw trace of a rank, sent by the worker that recorded it while it holds the run."""
 
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db import traces
@@ -12,42 +12,46 @@ _GZIP = b"\x1f\x8b"
 
 
 def check_size(context: Context, size: int) -> None:
-    """Reject what is not to be stored, before it is read.
+    """Reject a trace that is too large, before it is read.
 
     Raises:
         ApiError: 413, with both figures.
     """
     settings = context.settings
-    most = min(settings.max_trace_mib, settings.keep_traces_mib)
-    if size > most * _MIB:
+    limit_mib = min(settings.max_trace_mib, settings.keep_traces_mib)
+    if size > limit_mib * _MIB:
         raise ApiError(
             "content_too_large",
-            f"the trace has {size / _MIB:.1f} MiB, and the service stores {most:g} MiB of a rank at most "
+            f"the trace has {size / _MIB:.1f} MiB, and the service stores {limit_mib:g} MiB of a rank at most "
             "(SHARDTUNE_MAX_TRACE_MIB, SHARDTUNE_KEEP_TRACES_MIB)",
         )
 
 
 def store(context: Context, run_id: str, rank: int, worker_session: str, attempt: int, content: bytes) -> None:
-    """Store it, in place of what the trial's earlier runs left; the project's oldest go where it has too many.
+    """Store a rank's raw trace, replacing those of the trial's earlier runs; removes the project's oldest traces if it
+    has too many.
 
     Raises:
-        NotFound: no such run.
+        NotFound: the run does not exist.
         Conflict: the attempt is not the sender's, or has ended.
-        Invalid: the run has no such rank or no traces, or this is none.
+        Invalid: the run has no such rank, the run records no traces, or the content is not a gzip file.
     """
+    # The announced size was checked by the route; a body sent in chunks announces none.
     check_size(context, len(content))
     if not content.startswith(_GZIP):
         raise invalid("body", None, "body must be a trace compressed by gzip, as torch's profiler writes to a .json.gz")
     with context.db.write() as session:
         if context.principal.project_id is not None:
             of_session(context, session, worker_session)
-        found = leases.lock_with_study(session, run_id)
-        if found is None:
+        locked = leases.lock_with_study(session, run_id)
+        if locked is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the trace and ask for a lease")
-        study, run = found
+        study, run = locked
+        # Fenced by session and attempt like a report: a worker that lost its lease must not replace the traces of the
+        # next attempt.
         if run.state is not TrialState.RUNNING or (run.attempt, run.worker_session) != (attempt, worker_session):
             raise Conflict("lease_lost", f"attempt ({attempt}) of {run.id} is not the sender's, or has ended")
         if run.purpose is not RunPurpose.TRACE or rank >= study.cluster.world_size:
             raise invalid("rank", rank, f"rank ({rank}) must be one of a run under the profiler; {run.id} has no such")
-        most = int(context.settings.keep_traces_mib * _MIB)
-        traces.put(session, run, study.project_id, rank, content, most, context.now())
+        max_bytes = int(context.settings.keep_traces_mib * _MIB)
+        traces.put(session, run, study.project_id, rank, content, max_bytes, context.now())

@@ -1,1 +1,3 @@
-"""States of studies, trials and runs: transitions, ends, expiry, applying a plan. Leaves making the plan to `planning`."""
+"""State machines of studies, trials and runs: transitions, ends of attempts, expiry, applying planned steps. Planning
+lives in `planning`.
+"""

@@ -1,6 +1,5 @@
-"""Apply the steps `service.planning.study_plan` planned, each in a transaction that holds the study and checks its version.
-
-A new trial costs the most to plan, and may be made though runs have ended since (`still_holds`).
+"""Apply the steps that `service.planning.study_plan` planned, each in a transaction that locks the study and checks its
+version.
 """
 
 import logging
@@ -39,52 +38,60 @@ from shardtune.tuner.verdict.resume_check import ResumeRun
 
 log = logging.getLogger(__name__)
 
-_MOST_STEPS = 8
-"""Without a worker a study takes at most two steps in a row; more means that other processes race us."""
+# More than two means that other processes race this one; the next request or sweep goes on.
+_MAX_STEPS = 8
+"""Maximum number of steps in a row; a study needs at most two without a worker."""
 
 
 def advance(context: Context, study_id: str, known: StudySnapshot | None = None) -> bool:
-    """Take every step that needs no worker: end the search, choose whom to promote, store the result; whether any was.
+    """Take every step that needs no worker: end the search, choose the finalists, store the result.
 
-    `known`: the study as it was just now, where the caller has it.
+    Returns whether any step was taken. `known`: the study's present snapshot, if the caller has it.
     """
-    took, seen = False, known
-    for _ in range(_MOST_STEPS):
-        seen = seen or _look_at(context, study_id)
-        step = plan(context, seen, may_ask=False)
+    has_advanced, snapshot = False, known
+    for _ in range(_MAX_STEPS):
+        snapshot = snapshot or _read(context, study_id)
+        # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
+        step = plan(context, snapshot, may_ask=False)
         if isinstance(step, Wait | NewTrial | NewConfirmation | NewResumeRun):
             break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
-            if study.version == seen.version and study.state is StudyState.RUNNING:
-                apply(context, session, study, step, seen)
-                took = True
-        seen = None
-    return took
+            # The version check makes the step safe: another process may have taken it since the snapshot was read.
+            if study.version == snapshot.version and study.state is StudyState.RUNNING:
+                apply(context, session, study, step, snapshot)
+                has_advanced = True
+        snapshot = None
+    return has_advanced
 
 
-def begin_next(context: Context, session: Session, held: HeldRun, seen: StudySnapshot) -> tuple[StudySnapshot, bool]:
-    """Make the run that a user's final comparison needs next right with the end of the one before, and say whether it is of the same
-    block: its worker takes it with one look, where it would plan it in transactions of its own. `seen`: after that end.
+def begin_next(
+    context: Context, session: Session, locked_run: HeldRun, snapshot: StudySnapshot
+) -> tuple[StudySnapshot, bool]:
+    """Add the next run of a user's final comparison in the transaction that ended the previous run.
 
-    The caller holds the study.
+    Returns the snapshot after it, and whether the new run belongs to the same comparison block. `snapshot`: the study
+    after the end. The caller holds the study.
     """
-    study = held.study
+    # One transaction saves the worker a round of planning between two runs of a block: it takes the new run with one
+    # query. Other studies go through `advance`.
+    study = locked_run.study
     if study.purpose != StudyPurpose.USER or study.phase is not StudyPhase.FINAL_COMPARISON:
-        return seen, False
-    step = plan(context, seen, may_ask=False)
+        return snapshot, False
+    step = plan(context, snapshot, may_ask=False)
     if not isinstance(step, NewConfirmation):
-        return seen, False
-    trial = next(row for row in held.trials if row.number == step.trial_number)
+        return snapshot, False
+    trial = next(row for row in locked_run.trials if row.number == step.trial_number)
     run = leases.add_run(session, study, trial, RunPurpose.VALIDATION, context.now(), step.block, step.undecided_s)
     study.version += 1
-    return following(seen, step, study.version, run.state), run.block == held.run.block
+    return following(snapshot, step, study.version, run.state), run.block == locked_run.run.block
 
 
-def following(seen: StudySnapshot, planned: Step, version: int, state: TrialState) -> StudySnapshot:
-    """What was seen, with the run that was made since, by this step."""
-    seen = replace(
-        seen,
+def following(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
+    """Snapshot after the run that this step made, without reading the study again."""
+    # Derived, not read: reading a study's whole history for each new run would cost the more the longer the study runs.
+    snapshot = replace(
+        snapshot,
         version=version,
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
@@ -92,22 +99,22 @@ def following(seen: StudySnapshot, planned: Step, version: int, state: TrialStat
         calibrations=NOTHING_LEARNT,
         hardware=None,
     )
-    match planned:
+    match step:
         case NewTrial():
-            made = Observation(len(seen.history), planned.config, planned.origin, state)
-            known = {rejection.config.content_key() for rejection in seen.rejected}
-            rejected = (one for one in planned.rejections if one.config.content_key() not in known)
-            return replace(seen, history=(*seen.history, made), rejected=(*seen.rejected, *rejected))
+            new_trial = Observation(len(snapshot.history), step.config, step.origin, state)
+            known_keys = {rejection.config.content_key() for rejection in snapshot.rejected}
+            rejected = (item for item in step.rejections if item.config.content_key() not in known_keys)
+            return replace(snapshot, history=(*snapshot.history, new_trial), rejected=(*snapshot.rejected, *rejected))
         case NewConfirmation():
-            runs, gpu_seconds = seen.final_comparison_cost
-            return replace(seen, final_comparison_cost=(runs + 1, gpu_seconds))
+            runs, gpu_seconds = snapshot.final_comparison_cost
+            return replace(snapshot, final_comparison_cost=(runs + 1, gpu_seconds))
         case NewResumeRun():
-            return replace(seen, restarts=(*seen.restarts, ResumeRun(planned.trial_number, state, None, None)))
+            return replace(snapshot, restarts=(*snapshot.restarts, ResumeRun(step.trial_number, state, None, None)))
         case _:
-            raise AssertionError(f"{type(planned).__name__} makes no run")
+            raise AssertionError(f"{type(step).__name__} makes no run")
 
 
-def _look_at(context: Context, study_id: str) -> StudySnapshot:
+def _read(context: Context, study_id: str) -> StudySnapshot:
     with context.db.read() as session:
         study = studies.get(session, study_id)
         assert study is not None
@@ -115,57 +122,58 @@ def _look_at(context: Context, study_id: str) -> StudySnapshot:
 
 
 def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
-    """The study as the transaction sees it; its history is read only where it has changed since it was last."""
-    known = context.planner_cache.snapshot(study.id, study.version)
-    if known is not None:
-        opened = leases.open_states(session, [study.id]).get(study.id, set())
-        return study_snapshot.with_open_runs(known, opened)
-    seen = study_snapshot.view(session, study)
-    context.planner_cache.keep_snapshot(seen)
-    return seen
+    """Read the study's snapshot in this transaction; its history is read only if its version changed."""
+    cached = context.planner_cache.snapshot(study.id, study.version)
+    if cached is not None:
+        open_states = leases.open_states(session, [study.id]).get(study.id, set())
+        return study_snapshot.with_open_runs(cached, open_states)
+    snapshot = study_snapshot.view(session, study)
+    context.planner_cache.keep_snapshot(snapshot)
+    return snapshot
 
 
 def catch_up(context: Context) -> None:
-    """Take the steps that a killed service owes: a report is stored first, and what follows from it after that.
-
-    The next question for work would take them, too, but there may be no worker left to ask.
-    """
+    """Take the steps that a killed service owes: a report is stored first, and its consequences in later transactions."""
     with context.db.read() as session:
         running = studies.running_versions(session)
     count_done(running, partial(advance, context), str)
 
 
-def plan(context: Context, seen: StudySnapshot, may_ask: bool) -> Step:
-    """The study's next step; a planner that breaks fails its study.
-
-    Planning is pure, so it would break again at every request, and no study behind this one would get a worker.
-    """
+def plan(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
+    """Plan the study's next step; an exception in the planner fails the study."""
+    # Planning is pure, so it would raise again at every request, and no study behind this one would get a worker.
     try:
-        if seen.system_study is not None and seen.system_study.kind != SystemStudyKind.SEARCH:
-            return system_study_plan.plan(seen, seen.system_study, may_ask)
-        return study_plan.plan(seen, context.planner_cache, context.now(), may_ask)
-    except Exception as error:  # a border: it ends this study, where the loop would meet it for ever
-        log.exception("planning failed", extra={"study": seen.study_id})
+        if snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH:
+            return system_study_plan.plan(snapshot, snapshot.system_study, may_ask)
+        return study_plan.plan(snapshot, context.planner_cache, context.now(), may_ask)
+    except Exception as error:  # A border: without it every request for work would meet the same exception.
+        log.exception("planning failed", extra={"study": snapshot.study_id})
         return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
-def still_holds(context: Context, session: Session, study: StudyRow, step: Step, seen: StudySnapshot) -> bool:
-    """Whether a new trial may be made though the study has changed since it was planned: runs have ended meanwhile, of
-    which the sampler was not told, as of those that end right after. The caller holds the study, and nobody else asks there.
+def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:
+    """Whether a new trial may still be added though the study's version has changed since it was planned.
+
+    The caller holds the study and its ask lock.
     """
-    if not isinstance(step, NewTrial) or study.phase is not seen.phase or study.spec != seen.spec:
+    # Sampling takes longest, so runs often end meanwhile. Their results reach the sampler one trial later, as those of
+    # runs that end right after do; throwing the plan away would only cost time.
+    if not isinstance(step, NewTrial) or study.phase is not snapshot.phase or study.spec != snapshot.spec:
         return False
-    if trials.count(session, study.id) != len(seen.history):
+    if trials.count(session, study.id) != len(snapshot.history):
         return False
-    elapsed_s = (context.now() - seen.started_at).total_seconds()
-    return stopping.end_of_search(seen.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
+    elapsed_s = (context.now() - snapshot.started_at).total_seconds()
+    return stopping.end_of_search(snapshot.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
 
 
-def apply(context: Context, session: Session, study: StudyRow, step: Step, seen: StudySnapshot) -> RunRow | None:
-    """Do one step; the run it makes, if any. The caller holds the study, at the version the step was planned for or at one
-    where it `still_holds`."""
+def apply(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> RunRow | None:
+    """Apply one step; returns the run it makes, if any.
+
+    The caller holds the study, at the version that the step was planned for or at one where it `still_holds`.
+    """
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
+    # Rejections are stored with the step: a resumed plan must not predict the memory of the same configurations again.
     if not isinstance(step, NewConfirmation | NewResumeRun) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
@@ -173,13 +181,13 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
         case Wait():
             return None
         case NewTrial():
-            number = len(seen.history)
+            number = len(snapshot.history)
             trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction, step.reason)
             run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now, undecided_s=step.undecided_s)
         case NewConfirmation():
-            again = trials.by_number(session, study.id, step.trial_number)
-            assert again is not None
-            run = leases.add_run(session, study, again, RunPurpose.VALIDATION, now, step.block, step.undecided_s)
+            trial_row = trials.by_number(session, study.id, step.trial_number)
+            assert trial_row is not None
+            run = leases.add_run(session, study, trial_row, RunPurpose.VALIDATION, now, step.block, step.undecided_s)
         case NewResumeRun():
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
@@ -197,7 +205,8 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, seen:
             traces.ask_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
-            # Of a study that was extended: what it found since contradicts it.
+            # An extended study has an earlier result; its new trials contradict it, so it must not stand beside the
+            # failure.
             study.result = None
             transitions.end_study(session, study, StudyState.FAILED, step.reason, now)
             log.warning("study failed: %s", step.reason, extra=extra)

@@ -1,4 +1,4 @@
-"""Whether a run that ended well counts: its machine may have been disturbed, and it may be repeated for that."""
+"""Decide whether a successful run counts, or is repeated because other programs disturbed its machine."""
 
 from sqlalchemy.orm import Session
 
@@ -10,20 +10,28 @@ from shardtune.service.lifecycle.locked_run import HeldRun
 from shardtune.tuner.verdict import disturbance
 
 
-def judge(session: Session, held: HeldRun, measured: Measurement) -> Measurement | Failure:
-    """The measurement as it counts, or why it is to be repeated. The caller holds the run."""
-    study, share = held.study, held.study.spec.budget.repeat_disturbed
-    reason = disturbance.reason(measured, study.cluster, lambda: _cores(session, held)) if share else None
+def judge(session: Session, locked_run: HeldRun, measurement: Measurement) -> Measurement | Failure:
+    """Mark the measurement as disturbed where it counts all the same, or return the failure that repeats the run.
+
+    The caller holds the run.
+    """
+    study, repeat_limit = locked_run.study, locked_run.study.spec.budget.repeat_disturbed
+    reason = (
+        disturbance.reason(measurement, study.cluster, lambda: _cpu_count(session, locked_run))
+        if repeat_limit
+        else None
+    )
     if reason is None:
-        return measured
-    of_run = held.ends.count(AttemptEnd.DISTURBED)
-    of_study = leases.attempts_that_ended(session, study.id, AttemptEnd.DISTURBED)
-    counted = sum(run.state is TrialState.COMPLETE for trial in held.trials for run in trial.runs)
-    if disturbance.may_repeat(share, of_run, of_study, counted):
-        return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measured.conditions)
-    return measured.model_copy(update={"disturbed": reason})
+        return measurement
+    # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
+    repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
+    repeats_of_study = leases.attempts_that_ended(session, study.id, AttemptEnd.DISTURBED)
+    complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
+    if disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs):
+        return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measurement.conditions)
+    return measurement.model_copy(update={"disturbed": reason})
 
 
-def _cores(session: Session, held: HeldRun) -> int | None:
-    key = held.run.fingerprint_key
+def _cpu_count(session: Session, locked_run: HeldRun) -> int | None:
+    key = locked_run.run.fingerprint_key
     return fingerprints.values(session, [key])[key].cpu_count if key is not None else None

@@ -1,4 +1,4 @@
-"""End attempts whose worker is gone: the lease ran out, or a new session of the worker took its place."""
+"""End attempts whose worker is gone: its lease expired, or a new session of the worker replaced it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +17,9 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> int:
-    """End every expired attempt; returns how many there were."""
+    """End every expired attempt; returns the number of expired leases."""
     with context.db.read() as session:
+        # Read without locks; each attempt is checked again under its lock, since its worker may renew meanwhile.
         expired = leases.expired(session, context.now())
     ended = count_done(expired, partial(_end_expired, context), lambda run: run.study_id)
     context.metrics.expired(ended)
@@ -33,32 +34,41 @@ def _end_expired(context: Context, run: RunRow) -> bool:
 def close_lost(
     context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
 ) -> bool:
-    """End the live attempt of a run as `worker_lost` if, seen under the lock, `still` holds; whether it was ended.
+    """End the live attempt of a run as `worker_lost` if `still` holds for the locked run; returns whether it was ended.
 
-    `is_release`: as one its worker handed back, which is nobody's fault.
+    `is_release`: end it as if its worker had handed it back, which is nobody's fault.
     """
     with context.db.write() as session:
-        held = hold(session, run_id)
-        assert held is not None, run_id
-        run = held.run
+        locked_run = hold(session, run_id)
+        assert locked_run is not None, run_id
+        run = locked_run.run
         if run.state is not TrialState.RUNNING or not still(run):
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
-        ended = JudgedEnd(gpu_seconds=_spent(context, held.study, run), failure=failure, is_release=is_release)
-        outcomes.settle(session, held, ended, context.now())
+        ended = JudgedEnd(
+            gpu_seconds=_gpu_seconds_until_silence(context, locked_run.study, run),
+            failure=failure,
+            is_release=is_release,
+        )
+        outcomes.settle(session, locked_run, ended, context.now())
     context.metrics.ended(run.purpose, ended.end, ended.gpu_seconds)
+    # After the commit, in transactions of its own; if the process dies here, `advance.catch_up` does it at the next
+    # start.
     advance.advance(context, run.study_id)
     return True
 
 
 async def keep_sweeping(context: Context) -> None:
-    """Catch up with what a killed service left, then sweep until cancelled: without it no lost run is ever retried."""
-    due: Callable[[Context], object] = advance.catch_up
+    """Catch up with the steps that a killed service owes, then sweep until cancelled."""
+    # Without this loop no lost run would ever be retried.
+    task: Callable[[Context], object] = advance.catch_up
 
     async def step() -> None:
-        nonlocal due
-        await run_in_threadpool(due, context)
-        due = sweep
+        nonlocal task
+        await run_in_threadpool(task, context)
+        task = sweep
+
+    # Replaced only after success: a database that is away at the start must not lose the catch-up.
 
     await run_every(context.settings.sweep_s, at_once=True, looking_for_expired_leases=step)
 
@@ -67,8 +77,8 @@ def _is_expired(context: Context, run: RunRow) -> bool:
     return run.lease_until is not None and run.lease_until < context.now()
 
 
-def _spent(context: Context, study: StudyRow, run: RunRow) -> float:
-    """GPU-seconds up to the last sign of life, which is one lease before the end of the lease."""
+def _gpu_seconds_until_silence(context: Context, study: StudyRow, run: RunRow) -> float:
+    """GPU-seconds up to the worker's last sign of life, which is one lease before the lease expires."""
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s

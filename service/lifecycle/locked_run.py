@@ -1,4 +1,4 @@
-"""A run in the hands of a transaction that will settle it."""
+"""A run that a transaction has locked in order to end it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,30 +13,31 @@ from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 
 @dataclass
 class HeldRun:
-    """Study and run are held until the transaction ends; what belongs to them is read since."""
+    """Study and run, locked until the transaction ends; other rows are read on first use."""
 
     study: StudyRow
     run: RunRow
     attempts: Sequence[AttemptRow]
-    """At this run, in order."""
+    """All attempts at this run, in order."""
 
     def attempt(self, number: int) -> AttemptRow | None:
-        """One of them."""
+        """Attempt with this number, if there is one."""
         return next((row for row in self.attempts if row.attempt == number), None)
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """How the finished ones ended."""
+        """Ends of the finished attempts."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property
     def trials(self) -> Sequence[TrialRow]:
-        """All trials of the study with their runs: what a result is held against."""
+        """All trials of the study with their runs, which a result is compared with."""
+        # Loaded lazily: ends of trace and model-summary runs need neither trials nor rejections.
         return trials.of_study(self._session, self.study.id)
 
     @cached_property
     def rejected(self) -> tuple[Rejection, ...]:
-        """What the memory gate rejected in the study."""
+        """Configurations of the study that the memory gate rejected."""
         return tuple(row.value for row in trials.rejections(self._session, self.study.id))
 
     @property
@@ -47,6 +48,7 @@ class HeldRun:
 
 
 def hold(session: Session, run_id: str) -> HeldRun | None:
-    """The run as it stands, and nobody changes it but the caller; None: there is no such run."""
-    found = leases.lock_with_study(session, run_id)
-    return HeldRun(*found, leases.attempts(session, run_id)) if found is not None else None
+    """Lock a run and its study until the transaction ends; None: the run does not exist."""
+    # The attempts are read after the lock: before it, another process could end one.
+    rows = leases.lock_with_study(session, run_id)
+    return HeldRun(*rows, leases.attempts(session, run_id)) if rows is not None else None

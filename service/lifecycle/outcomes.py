@@ -1,4 +1,4 @@
-"""What the end of an attempt means for its run, its trial and its study."""
+"""Apply the end of an attempt to its run, its trial and its study."""
 
 import logging
 from collections.abc import Sequence
@@ -24,18 +24,20 @@ from shardtune.tuner.verdict import disturbance, ranking, resume_check
 
 log = logging.getLogger(__name__)
 
-_SAME_END = 2
-"""A platform fault is retried once; the same end twice is final."""
-_SAME_END_OF_STUDY = 3
-"""For the profile and validation runs a lost worker counts less: the study (or a measured trial) hangs on them. A lost node never
-counts by itself: only all tries together end the run."""
-_MOST_TRIES = 4
-"""Whatever the ends: a run that never ends the same way twice is not retried forever."""
+_MAX_EQUAL_ENDS = 2
+"""Number of equal ends that is final: a platform fault is retried once."""
+# The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
+# only the total number of tries ends the run.
+_MAX_EQUAL_ENDS_LENIENT = 3
+"""Number of equal ends that is final for a lost worker in a model-summary or validation run."""
+# A run that never ends the same way twice would otherwise be retried forever.
+_MAX_TRIES = 4
+"""Maximum number of tries, whatever the ends."""
 
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """How an attempt ended: exactly one of measurement, profile, restart, diagnosis and failure."""
+    """End of an attempt: exactly one of measurement, model summary, resume check, diagnosis and failure."""
 
     gpu_seconds: float
     measurement: Measurement | None = None
@@ -49,7 +51,7 @@ class JudgedEnd:
 
     @property
     def end(self) -> AttemptEnd:
-        """For the attempt's row."""
+        """Value for the attempt's row."""
         if self.is_release:
             return AttemptEnd.RELEASED
         return AttemptEnd(self.failure.kind) if self.failure else AttemptEnd.COMPLETE
@@ -58,162 +60,186 @@ class JudgedEnd:
 def next_state(
     purpose: RunPurpose, ended: JudgedEnd, earlier: Sequence[AttemptEnd], might_fit: bool = False
 ) -> TrialState:
-    """State of a run after an attempt; `earlier` are the ends of the attempts before it.
+    """State of a run after an attempt; `earlier` holds the ends of the previous attempts.
 
-    `might_fit`: it ran out of memory near the edge, which has to happen twice before it counts.
+    `might_fit`: it ran out of memory near the limit, which must happen twice before it counts.
     """
     failure = ended.failure
     if failure is None:
         is_pruned = purpose == RunPurpose.SEARCH and ended.measurement is not None and ended.measurement.is_pruned
         return TrialState.PRUNED if is_pruned else TrialState.COMPLETE
     if failure.kind is FailureKind.DISTURBED:
-        # The service finds it only where it may be repeated; a worker could claim it for ever.
+        # The service judges a run disturbed only if it may be repeated; this bounds a worker that reports it forever.
         return TrialState.WAITING if earlier.count(ended.end) < disturbance.MOST_REPEATS else TrialState.FAILED
     if failure.is_infeasible:
+        # Near the limit one failure does not prove that the configuration does not fit (memory_gate.near_the_edge).
         is_first = ended.end not in earlier
         return TrialState.WAITING if might_fit and is_first else TrialState.INFEASIBLE
     if ended.is_release:
+        # A release is nobody's fault: the run waits again, however often.
         return TrialState.WAITING
     if purpose == RunPurpose.MODEL_SUMMARY and failure.kind is FailureKind.CRASH:
         # Building on the meta device is deterministic: a second attempt would crash alike.
         return TrialState.FAILED
-    lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
-    allowed = _MOST_TRIES if failure.kind is FailureKind.NODE_LOST else _SAME_END_OF_STUDY if lenient else _SAME_END
+    is_lenient = purpose != RunPurpose.SEARCH and failure.kind is FailureKind.WORKER_LOST
+    max_equal_ends = (
+        _MAX_TRIES
+        if failure.kind is FailureKind.NODE_LOST
+        else _MAX_EQUAL_ENDS_LENIENT
+        if is_lenient
+        else _MAX_EQUAL_ENDS
+    )
+    # Releases and disturbances say nothing about the configuration or the platform, so they use up no try.
     tries = [end for end in earlier if end not in (AttemptEnd.RELEASED, AttemptEnd.DISTURBED)]
-    final = sum(end == ended.end for end in tries) + 1 >= allowed or len(tries) + 1 >= _MOST_TRIES
-    return TrialState.FAILED if final else TrialState.WAITING
+    is_final = sum(end == ended.end for end in tries) + 1 >= max_equal_ends or len(tries) + 1 >= _MAX_TRIES
+    return TrialState.FAILED if is_final else TrialState.WAITING
 
 
-def settle(session: Session, held: HeldRun, ended: JudgedEnd, now: datetime) -> None:
-    """End the live attempt of a run and everything that follows from it.
+def settle(session: Session, locked_run: HeldRun, reported_end: JudgedEnd, now: datetime) -> None:
+    """End the live attempt of a run, and apply everything that follows from it.
 
-    A measurement over the memory limit, or of another training, is a failure from here on.
+    A measurement over the memory limit, or of a training that diverges from the reference, becomes a failure.
     """
-    study, run, attempt = held.study, held.run, held.attempt(held.run.attempt)
+    study, run, attempt = locked_run.study, locked_run.run, locked_run.attempt(locked_run.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
     if run.purpose not in (RunPurpose.MODEL_SUMMARY, RunPurpose.TRACE):
-        # Read before anything changes: reading would write what has changed, and the rest again later.
-        assert held.trials
-    failure = ended.failure or _fault_found(session, held, ended)
-    if failure is None and ended.measurement is not None:
-        counts = disturbances.judge(session, held, ended.measurement)
-        if isinstance(counts, Failure):
-            failure = counts
+        # Read before anything changes: a query would make SQLAlchemy flush the pending changes, and the rest again
+        # later.
+        assert locked_run.trials
+    failure = reported_end.failure or _find_failure(session, locked_run, reported_end)
+    if failure is None and reported_end.measurement is not None:
+        judged_measurement = disturbances.judge(session, locked_run, reported_end.measurement)
+        if isinstance(judged_measurement, Failure):
+            failure = judged_measurement
         else:
-            ended = replace(ended, measurement=counts)
-    judged = replace(ended, measurement=None if failure else ended.measurement, failure=failure)
-    state = next_state(run.purpose, judged, held.ends, _might_fit(study, run, failure))
-    _close_run(run, state, ended, failure, now)
-    _close_attempt(held, attempt, ended, judged, now)
-    _follow(session, held, judged, now)
+            reported_end = replace(reported_end, measurement=judged_measurement)
+    judged_end = replace(reported_end, measurement=None if failure else reported_end.measurement, failure=failure)
+    state = next_state(run.purpose, judged_end, locked_run.ends, _is_near_memory_limit(study, run, failure))
+    _close_run(run, state, reported_end, failure, now)
+    _close_attempt(locked_run, attempt, reported_end, judged_end, now)
+    _apply_to_trial_and_study(session, locked_run, judged_end, now)
 
 
-def _close_run(run: RunRow, state: TrialState, ended: JudgedEnd, failure: Failure | None, now: datetime) -> None:
-    """What is to be repeated keeps nothing of this attempt but its output."""
+def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure: Failure | None, now: datetime) -> None:
+    """Set the run's final columns; a run that will be repeated keeps only the attempt's output."""
     transitions.run(run, state, now)
+    # A retried run must not show the failed attempt's values while it waits.
     is_over = state is not TrialState.WAITING
-    run.lease_until, run.log_tail = None, ended.log_tail
-    run.measurement = ended.measurement if is_over else None
-    run.resume_check = ended.resume_check if is_over else None
-    run.diagnosis = ended.diagnosis if is_over else None
+    run.lease_until, run.log_tail = None, reported_end.log_tail
+    run.measurement = reported_end.measurement if is_over else None
+    run.resume_check = reported_end.resume_check if is_over else None
+    run.diagnosis = reported_end.diagnosis if is_over else None
     run.failure = failure if is_over else None
 
 
-def _fault_found(session: Session, held: HeldRun, ended: JudgedEnd) -> Failure | None:
-    study, run = held.study, held.run
-    if ended.resume_check is not None:
-        return resume_check.fault(ended.resume_check, study.spec.workload.precision)
-    if ended.measurement is None:
+def _find_failure(session: Session, locked_run: HeldRun, reported_end: JudgedEnd) -> Failure | None:
+    study, run = locked_run.study, locked_run.run
+    if reported_end.resume_check is not None:
+        return resume_check.fault(reported_end.resume_check, study.spec.workload.precision)
+    if reported_end.measurement is None:
         return None
-    if ended.measurement.suspect is not None:
-        message = f"the numbers cannot be true: {ended.measurement.suspect}"[:4000]
-        return Failure(kind=FailureKind.SUSPECT, message=message, conditions=ended.measurement.conditions)
-    over = objective.over_limit(ended.measurement, study.cluster, study.spec.objective)
-    if over is not None or run.purpose != RunPurpose.VALIDATION or run.trial is None:
-        return over
-    history = [study_snapshot.observation(row, study.comparison_round) for row in held.trials]
-    rejected = held.rejected
-    return study_plan.confirm_failure(history, rejected, study.spec, run.trial.number, ended.measurement)
+    if reported_end.measurement.suspect is not None:
+        message = f"the numbers cannot be true: {reported_end.measurement.suspect}"[:4000]
+        return Failure(kind=FailureKind.SUSPECT, message=message, conditions=reported_end.measurement.conditions)
+    limit_failure = objective.over_limit(reported_end.measurement, study.cluster, study.spec.objective)
+    if limit_failure is not None or run.purpose != RunPurpose.VALIDATION or run.trial is None:
+        return limit_failure
+    history = [study_snapshot.observation(row, study.comparison_round) for row in locked_run.trials]
+    rejected = locked_run.rejected
+    return study_plan.confirm_failure(history, rejected, study.spec, run.trial.number, reported_end.measurement)
 
 
-def _might_fit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
-    """A confirmation run needs no second try here: its trial has been measured before."""
+def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
+    """Whether the run ran out of memory near the limit, so that it gets a second try."""
+    # Validation runs need no second try here: their trial has been measured before.
     if failure is None or run.trial is None or run.purpose != RunPurpose.SEARCH:
         return False
     return memory_gate.near_the_edge(failure, run.trial.prediction, study.cluster, study.spec.objective)
 
 
-def _close_attempt(held: HeldRun, attempt: AttemptRow, ended: JudgedEnd, judged: JudgedEnd, now: datetime) -> None:
-    study, run = held.study, held.run
-    attempt.end, attempt.failure, attempt.finished_at = judged.end, judged.failure, now
-    attempt.gpu_seconds, attempt.report_key = ended.gpu_seconds, ended.report_key
-    study.gpu_seconds += ended.gpu_seconds
+def _close_attempt(
+    locked_run: HeldRun, attempt: AttemptRow, reported_end: JudgedEnd, judged_end: JudgedEnd, now: datetime
+) -> None:
+    study, run = locked_run.study, locked_run.run
+    attempt.end, attempt.failure, attempt.finished_at = judged_end.end, judged_end.failure, now
+    attempt.gpu_seconds, attempt.report_key = reported_end.gpu_seconds, reported_end.report_key
+    study.gpu_seconds += reported_end.gpu_seconds
     study.version += 1
-    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "end": judged.end, "state": run.state.value}
+    extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "end": judged_end.end, "state": run.state.value}
     log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
 
 
-def _follow(session: Session, held: HeldRun, judged: JudgedEnd, now: datetime) -> None:
-    """What the run's new state does to its trial and study."""
-    study, run = held.study, held.run
+def _apply_to_trial_and_study(session: Session, locked_run: HeldRun, judged_end: JudgedEnd, now: datetime) -> None:
+    """Apply the run's new state to its trial and study."""
+    study, run = locked_run.study, locked_run.run
     if run.purpose == RunPurpose.TRACE:
-        return  # The study has its answer, and what a profile saw or broke does not touch it.
+        return  # The study has its answer; neither a trace nor its failure changes it.
     if run.purpose == RunPurpose.MODEL_SUMMARY:
-        _follow_profile(session, study, run, judged, now)
+        _apply_model_summary(session, study, run, judged_end, now)
         return
     assert run.trial is not None
     if run.purpose == RunPurpose.SEARCH:
-        transitions.trial(run.trial, run.state, now, None if run.state is TrialState.WAITING else judged.failure)
-    elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED) and not _stays(study, run, judged):
-        # A trial that cannot be repeated is no answer, whoever's fault it is.
-        assert judged.failure is not None
+        transitions.trial(run.trial, run.state, now, None if run.state is TrialState.WAITING else judged_end.failure)
+    elif run.state in (TrialState.INFEASIBLE, TrialState.FAILED) and not _leaves_trial_unchanged(
+        study, run, judged_end
+    ):
+        # A trial that cannot be repeated cannot be recommended, whoever's fault it is.
+        assert judged_end.failure is not None
         if run.trial.state is TrialState.COMPLETE:
-            transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged.failure)
+            transitions.trial(run.trial, TrialState.INFEASIBLE, now, judged_end.failure)
         study.final_comparison = None
-    _judge(session, study, held.trials, now)
+    _judge_trajectories(session, study, locked_run.trials, now)
 
 
-def _stays(study: StudyRow, run: RunRow, judged: JudgedEnd) -> bool:
-    """A resume check that failed is told, and takes nothing away, where the platform failed or the baseline had won."""
+def _leaves_trial_unchanged(study: StudyRow, run: RunRow, judged_end: JudgedEnd) -> bool:
+    """Whether a failed resume check leaves trial and comparison unchanged: the platform failed, or the baseline had
+    won.
+    """
+    # The baseline is what its user runs today; a failed check is reported and takes nothing away.
     if run.purpose != RunPurpose.RESUME_CHECK:
         return False
-    assert run.trial is not None and judged.failure is not None
+    assert run.trial is not None and judged_end.failure is not None
     is_baseline = study.final_comparison is not None and run.trial.number == study.final_comparison.baseline
-    return is_baseline or not resume_check.rejects(judged.failure)
+    return is_baseline or not resume_check.rejects(judged_end.failure)
 
 
-def _follow_profile(session: Session, study: StudyRow, run: RunRow, judged: JudgedEnd, now: datetime) -> None:
+def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_end: JudgedEnd, now: datetime) -> None:
     if run.state is TrialState.COMPLETE:
-        study.model_summary = judged.model_summary
-        assert judged.model_summary is not None
-        if judged.model_summary.note is not None:
-            study.notes = (*study.notes, judged.model_summary.note)
-        if judged.model_summary.attention is not None:
+        study.model_summary = judged_end.model_summary
+        assert judged_end.model_summary is not None
+        if judged_end.model_summary.note is not None:
+            study.notes = (*study.notes, judged_end.model_summary.note)
+        if judged_end.model_summary.attention is not None:
             study.notes = (
                 *study.notes,
-                f"attention: {judged.model_summary.attention}, since the architecture has no fused one",
+                f"attention: {judged_end.model_summary.attention}, since the architecture has no fused one",
             )
-        rejection = script_backends.narrow(study, judged.model_summary)
+        rejection = script_backends.narrow(study, judged_end.model_summary)
         if rejection is not None:
             transitions.end_study(session, study, StudyState.FAILED, rejection, now)
             return
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
-        assert judged.failure is not None
-        reason = f"the model could not be profiled ({judged.failure.kind.value}): {judged.failure.message}"
+        assert judged_end.failure is not None
+        reason = f"the model could not be profiled ({judged_end.failure.kind.value}): {judged_end.failure.message}"
         transitions.end_study(session, study, StudyState.FAILED, reason, now)
 
 
-def _judge(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
-    """Compare all trajectories again, and turn out the trials that train something else."""
+def _judge_trajectories(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
+    """Compare all trajectories again, and mark complete trials that diverge as infeasible."""
+    # All again, not only the new one: its measurement may change which trajectory is the reference.
     rows = {row.number: row for row in trials}
     history = [study_snapshot.observation(row, study.comparison_round) for row in rows.values()]
     parity_groups = study_plan.judge(history, study.spec)
-    turned_out = {n: why for n, why in parity_groups.infeasible.items() if rows[n].state is TrialState.COMPLETE}
-    if turned_out:
-        # One of them may have become complete just now, which is an event of its own.
+    diverged = {
+        number_: reason_
+        for number_, reason_ in parity_groups.infeasible.items()
+        if rows[number_].state is TrialState.COMPLETE
+    }
+    if diverged:
+        # A trial may have become complete in this transaction; the flush writes that event before the next one.
         session.flush()
-    for number, reason in turned_out.items():
+    for number, reason in diverged.items():
         failure = Failure(kind=FailureKind.NUMERICS, message=reason)
         transitions.trial(rows[number], TrialState.INFEASIBLE, now, failure)
         log.warning("trial trains something else: %s", reason, extra={"study": study.id, "trial": number})

@@ -1,24 +1,27 @@
-"""A training script of the user's own says which backends it can take: nothing else is tried in its study."""
+"""Restrict a study to the backends that the user's training script supports."""
 
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.db.tables.studies import StudyRow
 
 
 def narrow(study: StudyRow, model_summary: ModelSummary) -> str | None:
-    """Leave the study what its script takes; why nothing is left, where that is so."""
+    """Remove unsupported backends from the study's space; returns why the study cannot run, or None."""
     if model_summary.backends is None:
         return None
-    taken = " and ".join(model_summary.backends)
+    supported = " and ".join(model_summary.backends)
     if study.baseline is not None and study.baseline.backend not in model_summary.backends:
         return (
-            f"baseline is a configuration of {study.baseline.backend}, and the script takes {taken} only, so it was not tried; "
+            f"baseline is a configuration of {study.baseline.backend}, and the script takes {supported} only, so it was not tried; "
             "give a baseline of that backend, or none"
         )
-    asked = study.spec.space.backends
-    left = tuple(backend for backend in asked if backend in model_summary.backends)
-    if not left:
-        return f"space.backends ({', '.join(asked)}) has nothing that the script takes ({taken}); name one of these"
-    if left != asked:
-        study.spec = study.spec.model_copy(update={"space": study.spec.space.model_copy(update={"backends": left})})
-        study.notes = (*study.notes, f"the script takes {taken} only, so nothing else is tried")
+    requested = study.spec.space.backends
+    # The script names its backends only now: the model summary is the first run that executes it.
+    remaining = tuple(backend for backend in requested if backend in model_summary.backends)
+    if not remaining:
+        return f"space.backends ({', '.join(requested)}) has nothing that the script takes ({supported}); name one of these"
+    if remaining != requested:
+        study.spec = study.spec.model_copy(
+            update={"space": study.spec.space.model_copy(update={"backends": remaining})}
+        )
+        study.notes = (*study.notes, f"the script takes {supported} only, so nothing else is tried")
     return None

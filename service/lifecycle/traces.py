@@ -1,4 +1,4 @@
-"""Runs under the profiler of trials of ended studies: which may be asked for, and what their traces point to."""
+"""Request runs under the profiler for trials of ended studies, and explain their traces."""
 
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 
 def why_not(study: StudyRow) -> str | None:
-    """Why nothing of a study can be traced; None where it can."""
+    """Reason why no trial of the study can be traced; None: it can."""
     if study.spec.model.script is not None:
         return (
             f"model.script ({study.spec.model.script}) trains by itself; record traces in it: shardtune explain --trace"
@@ -31,10 +31,13 @@ def why_not(study: StudyRow) -> str | None:
 
 
 def ask(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> RunRow:
-    """A trace of a trial: the one that is open, else a new one. The caller holds the study, which has ended."""
-    known = trials.newest_trace(session, trial)
-    if known is not None and known.state.is_open:
-        return known
+    """Request a trace of a trial; returns the open trace run, else a new one. The caller holds the study, which has
+    ended.
+    """
+    # Idempotent while a trace is open: two people who ask at once get one run.
+    open_trace = trials.newest_trace(session, trial)
+    if open_trace is not None and open_trace.state.is_open:
+        return open_trace
     run = leases.add_run(session, study, trial, RunPurpose.TRACE, now)
     study.version += 1
     session.flush()
@@ -42,25 +45,29 @@ def ask(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> Ru
 
 
 def ask_after_verdict(session: Session, study: StudyRow, now: datetime) -> None:
-    """Of the winner and of the baseline that it was held against, where the study's budget says so."""
+    """Request traces of the winner and of its baseline, if the study's budget says so."""
     result = study.result
     if not study.spec.budget.profile or study.state is not StudyState.COMPLETE or result is None or why_not(study):
         return
-    told = (result.best, result.baseline)
-    for number in dict.fromkeys(one.trial_number for one in told if one is not None):
+    results = (result.best, result.baseline)
+    for number in dict.fromkeys(trial_result.trial_number for trial_result in results if trial_result is not None):
         trial = trials.by_number(session, study.id, number)
         assert trial is not None
         ask(session, study, trial, now)
 
 
-def explained(context: Context, run_id: str, found: Diagnosis) -> Diagnosis:
-    """With what we know of the trial: remedies that the study's space and the memory gate admit, and the predicted parts."""
+def explained(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
+    """Complete a diagnosis with what is known of the trial.
+
+    Adds remedies that the study's space and the memory gate admit, and the predicted parts of a step.
+    """
     with context.db.read() as session:
         run = leases.get(session, run_id)
         study = studies.get(session, run.study_id) if run is not None else None
+        # A run may have been deleted, or its study may lack a summary; the worker's own diagnosis is stored as it is.
         if run is None or run.trial is None or study is None or study.model_summary is None:
-            return found
-        measured = workers.by_session(session, run.worker_session or "")
+            return diagnosis
+        worker = workers.by_session(session, run.worker_session or "")
         config, spec, cluster, model_summary = run.trial.config, study.spec, study.cluster, study.model_summary
-        hardware = measured.offer.measured if measured is not None else None
-    return explain.explained(found, traced_trial.of_spec(spec, cluster, model_summary, config, hardware), hardware)
+        hardware = worker.offer.measured if worker is not None else None
+    return explain.explained(diagnosis, traced_trial.of_spec(spec, cluster, model_summary, config, hardware), hardware)

@@ -1,4 +1,4 @@
-"""The only code that changes the state of a trial, a run or a study."""
+"""State changes of trials, runs and studies: the only code that makes them."""
 
 from datetime import datetime
 
@@ -12,47 +12,53 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
 
 class IllegalMove(AssertionError):
-    """A bug of ours: the state machine has no such arrow."""
+    """Programming error: the state machine has no such transition."""
 
 
-def check(here: TrialState, there: TrialState) -> None:
-    """Raise `IllegalMove` unless the table allows the move."""
-    if there not in ALLOWED_MOVES[here]:
-        raise IllegalMove(f"{here.value} → {there.value}")
+def check(state: TrialState, new_state: TrialState) -> None:
+    """Check that the table allows the move.
+
+    Raises:
+        IllegalMove: it does not.
+    """
+    if new_state not in ALLOWED_MOVES[state]:
+        raise IllegalMove(f"{state.value} → {new_state.value}")
 
 
-def trial(row: TrialRow, to: TrialState, now: datetime, failure: Failure | None = None) -> None:
-    """Move a trial; an end is stamped, and the reason stored with it."""
-    check(row.state, to)
-    row.state = to
-    row.finished_at = None if to.is_open else now
+def trial(row: TrialRow, new_state: TrialState, now: datetime, failure: Failure | None = None) -> None:
+    """Move a trial to a state; an end is stamped with the time, and the failure stored with it."""
+    check(row.state, new_state)
+    row.state = new_state
+    row.finished_at = None if new_state.is_open else now
     row.failure = failure
 
 
-def run(row: RunRow, to: TrialState, now: datetime) -> None:
-    """Move a run that no worker holds (or that is taken away from its worker)."""
-    check(row.state, to)
-    row.state = to
-    row.finished_at = None if to.is_open else now
+def run(row: RunRow, new_state: TrialState, now: datetime) -> None:
+    """Move a run that no worker holds, or that is taken away from its worker."""
+    check(row.state, new_state)
+    row.state = new_state
+    row.finished_at = None if new_state.is_open else now
 
 
 def begin_study(study: StudyRow, now: datetime) -> None:
-    """The worker that it waited for is there."""
+    """Start a study whose worker has arrived."""
     assert study.state is StudyState.WAITING, study.state.value
     study.state, study.started_at = StudyState.RUNNING, now
+    # Each change raises the version: cached snapshots and waiting requests for work are compared with it.
     study.version += 1
 
 
 def pause_study(study: StudyRow, paused: bool) -> None:
-    """Stop giving out runs of a study, or go on. What runs already may finish, and counts."""
+    """Stop leasing runs of a study, or resume. Runs that are executing may finish, and count."""
     assert study.state.is_open, study.state.value
     study.state = StudyState.PAUSED if paused else StudyState.RUNNING
     study.version += 1
 
 
 def end_study(session: Session, study: StudyRow, state: StudyState, reason: str | None, now: datetime) -> None:
-    """End a study for good. What is still open in it is cancelled: workers hear of it with their next heartbeat."""
+    """End a study for good, and cancel its open runs; workers learn of it with their next heartbeat."""
     assert study.state.is_open, f"{study.state.value} → {state.value}"
+    # The attempt is closed here, not by the worker's report: that report will be rejected as a lost lease.
     for row in leases.open_runs(session, study.id):
         if row.state is TrialState.RUNNING:
             attempt = leases.attempt_of(session, row.id, row.attempt)

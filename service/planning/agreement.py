@@ -1,4 +1,4 @@
-"""Whether a finished search has a winner: two backends must have trained the same thing."""
+"""Decide whether a finished search has a winner: trials of two backends must have trained the same thing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,30 +14,35 @@ from shardtune.tuner.verdict.parity import ParityGroups
 
 @dataclass(frozen=True)
 class Settled:
-    """The last parity groups of a search, and how it came about."""
+    """Final parity groups of a search, and notes on how they were found."""
 
     parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
 
 
 def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
-    """The parity groups by two backends; by one, where every other backend had its chance and none is feasible."""
-    precision, wanted = spec.workload.precision, set(spec.space.backends)
-    parity_groups = parity.judge(history, precision, single_backend=len(wanted) == 1)
+    """Group the measured trials by parity, confirmed by two backends.
+
+    One backend is enough if every other backend was tried and has no feasible configuration.
+    """
+    precision, requested = spec.workload.precision, set(spec.space.backends)
+    parity_groups = parity.judge(history, precision, single_backend=len(requested) == 1)
     measured = {obs.config.backend for obs in history if obs.is_measured}
     if parity_groups.reference is not None or len(measured) != 1:
         return Settled(parity_groups)
-    if not wanted <= measured | _had_their_chance(history, rejected):
+    # A backend without any attempt could still contradict the only one measured, so it must have been tried or rejected
+    # first.
+    if not requested <= measured | _tried_without_success(history, rejected):
         return Settled(parity_groups)
-    only = next(iter(measured))
-    note = f"only {only} configurations are feasible, so no other backend could confirm what they train"
+    measured_backend = next(iter(measured))
+    note = f"only {measured_backend} configurations are feasible, so no other backend could confirm what they train"
     return Settled(parity.judge(history, precision, single_backend=True), (note,))
 
 
 def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
 ) -> str | None:
-    """Why there is no winner, None where there is one."""
+    """Reason why the search has no winner; None: it has one."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
         return _nothing_feasible(history, rejected)
@@ -46,17 +51,17 @@ def why_no_winner(
     backends = {obs.config.backend for obs in measured}
     if len(backends) > 1:
         return f"no winner: no two backends train the same thing ({_disagreement(measured, spec)})"
-    missing = sorted(set(spec.space.backends) - backends - _had_their_chance(history, rejected))
-    if missing:
+    untried = sorted(set(spec.space.backends) - backends - _tried_without_success(history, rejected))
+    if untried:
         return (
             f"no winner: only {next(iter(backends))} was tried, and no second backend confirms what it trains; "
-            f"raise the budget so that {' or '.join(missing)} runs too"
+            f"raise the budget so that {' or '.join(untried)} runs too"
         )
     return f"no winner: no two configurations train the same thing ({_disagreement(measured, spec)})"
 
 
-def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends of which a configuration was rejected by the gate, or ended without a measurement that counts."""
+def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
+    """Backends with a configuration that the memory gate rejected, or that ended without a valid measurement."""
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     tried = {obs.config.backend for obs in history if obs.state in ended}
     return tried | {rejection.config.backend for rejection in rejected}
@@ -65,11 +70,11 @@ def _had_their_chance(history: Sequence[Observation], rejected: Sequence[Rejecti
 def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> str:
     parts = []
     if rejected:
-        least = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
+        closest = min(rejected, key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         parts.append(
             f"the memory prediction rejected {'all ' if not history else ''}{len(rejected)}, so that no trial was run for them; "
-            f"the closest needs at least {formatting.memory(least.needed_gib)} where {formatting.memory(least.available_gib)} are "
-            f"available ({least.reason})"
+            f"the closest needs at least {formatting.memory(closest.needed_gib)} where {formatting.memory(closest.available_gib)} are "
+            f"available ({closest.reason})"
         )
     reasons: dict[str, list[Observation]] = {}
     for obs in history:
@@ -83,10 +88,10 @@ def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejecti
     return "no configuration is feasible: " + "; ".join(parts) + remedy
 
 
-def _disagreement(complete: Sequence[Observation], spec: StudySpec) -> str:
+def _disagreement(measured: Sequence[Observation], spec: StudySpec) -> str:
     bounds = parity.tolerance(spec.workload.precision)
-    first = complete[0]
-    for other in complete[1:]:
+    first = measured[0]
+    for other in measured[1:]:
         reason = parity.difference(first, other, bounds)
         if reason is not None:
             return f"trial {other.number} against trial {first.number}: {reason}"

@@ -1,7 +1,8 @@
-"""What the stored runs of a fingerprint teach the predictor; each is read once, and held against its prediction once.
+"""Calibrate the predictor with the stored runs of a fingerprint; each run is read once, and compared with its
+prediction once.
 
-A row that cannot be read (edited by hand, or of another version) is left out with a line in the log: it belongs to
-another study, and must not keep this one from its next lease.
+A row that cannot be read (edited by hand, or of another version) is left out with a log line: it belongs to another
+study, and must not keep this one from its next lease.
 """
 
 import logging
@@ -28,36 +29,38 @@ from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 log = logging.getLogger(__name__)
 
 MOST_RUNS = 400
-"""The newest ones count; enough to tell the factors apart."""
+"""Maximum number of runs, the newest first; enough to estimate the factors separately."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What is known of a fingerprint beyond the catalogue."""
+    """Measured knowledge of a fingerprint, beyond the catalogue's figures."""
 
     calibrations: Calibrations = NOTHING_LEARNT
     hardware: MeasuredHardware | None = None
     runs: tuple[ComparedRun, ...] = ()
-    """Of all its studies, beside what was predicted for them."""
+    """Runs of all studies on the fingerprint, each with its prediction."""
 
 
 def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str) -> Experience:
-    """From all studies measured on a fingerprint; nothing before a study's first lease.
+    """Calibrations from all studies measured on a fingerprint; nothing before a study's first lease.
 
-    A project learns from its own workers and from those that serve every project: what the workers of another one say
-    they have measured is for that one alone.
+    A project learns from its own workers and from those that serve every project. Measurements by workers of another
+    project count for that project alone.
     """
     if fingerprint_key is None:
         return Experience()
     hardware = workers.measured_hardware(session, fingerprint_key, project_id)
     run_ids = trials.measured_ids(session, fingerprint_key, project_id, MOST_RUNS)
 
-    def compare(new: Sequence[str]) -> dict[str, ComparedRun]:
-        return _compared(planner_cache, session, project_id, hardware, new)
+    def compare(new_run_ids: Sequence[str]) -> dict[str, ComparedRun]:
+        return _compared(planner_cache, session, project_id, hardware, new_run_ids)
 
-    name = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
-    learnt = planner_cache.learnt(name, run_ids, compare)
-    return Experience(learnt.calibrations, hardware, learnt.known)
+    # The key names all that the comparison depends on. New hardware rates change every prediction, so they begin a new
+    # entry.
+    cache_key = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
+    calibrated = planner_cache.learnt(cache_key, run_ids, compare)
+    return Experience(calibrated.calibrations, hardware, calibrated.known)
 
 
 def _compared(
@@ -67,15 +70,16 @@ def _compared(
     hardware: MeasuredHardware | None,
     run_ids: Sequence[str],
 ) -> dict[str, ComparedRun]:
-    """Runs beside their predictions, by id; those that teach nothing are left out."""
+    """Compare runs with their predictions; returns those that teach something, by run id."""
     by_study: dict[str, list[tuple[str, TrialConfig, Measurement]]] = defaultdict(list)
-    for run in _readable(session, run_ids):
+    for run in _read_runs(session, run_ids):
         if run.measurement is not None:
             by_study[run.study_id].append((run.run_id, run.config, run.measurement))
-    found: dict[str, ComparedRun] = {}
+    compared: dict[str, ComparedRun] = {}
     for study_id, runs in by_study.items():
-        subject = planner_cache.subject(study_id, partial(_subject, session, study_id))
-        # What a measurement is held against rests on the model's profile, which a worker reports as well.
+        subject = planner_cache.subject(study_id, partial(_read_subject, session, study_id))
+        # The prediction rests on the model summary, which a worker reports: a summary from another project's worker
+        # could be wrong.
         if subject is None or subject.profiled_for not in (None, project_id):
             continue
         group = MeasuredTrials(
@@ -87,13 +91,13 @@ def _compared(
             hardware=hardware,
             study=study_id,
         )
-        found |= zip((run_id for run_id, _, _ in runs), learning.compare(group), strict=True)
-    return found
+        compared |= zip((run_id for run_id, _, _ in runs), learning.compare(group), strict=True)
+    return compared
 
 
-def _subject(session: Session, study_id: str) -> Subject | None:
-    """What a study measured; None where its runs teach nothing, or not yet."""
-    study = _study(session, study_id)
+def _read_subject(session: Session, study_id: str) -> Subject | None:
+    """Model, workload and cluster of a study; None: its runs teach nothing, or not yet."""
+    study = _read_study(session, study_id)
     if study is None or study.model_summary is None or not study.model_summary.blocks or _is_repetition(study):
         return None
     shape = traced_shape.of_study(study.spec.model, study.model_summary)
@@ -103,24 +107,26 @@ def _subject(session: Session, study_id: str) -> Subject | None:
 
 
 def _is_repetition(study: StudyRow) -> bool:
-    """Canaries repeat one configuration, which would outweigh all others."""
+    """Whether the study repeats one configuration, as canaries do."""
+    # Many runs of a single configuration would outweigh all others in the calibration.
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 
 
-def _readable(session: Session, run_ids: Sequence[str]) -> Sequence[MeasuredRun]:
+def _read_runs(session: Session, run_ids: Sequence[str]) -> Sequence[MeasuredRun]:
     try:
+        # Read all at once; only if one row is broken, read them one by one to leave out that row alone.
         return trials.measured_runs(session, run_ids)
     except ValidationError:
-        found: list[MeasuredRun] = []
+        readable_runs: list[MeasuredRun] = []
         for run_id in run_ids:
             try:
-                found += trials.measured_runs(session, [run_id])
+                readable_runs += trials.measured_runs(session, [run_id])
             except ValidationError as error:
                 log.warning("run %s teaches the predictor nothing: its stored values cannot be read: %s", run_id, error)
-        return found
+        return readable_runs
 
 
-def _study(session: Session, study_id: str) -> StudyRow | None:
+def _read_study(session: Session, study_id: str) -> StudyRow | None:
     try:
         return studies.get(session, study_id)
     except ValidationError as error:

@@ -1,7 +1,8 @@
-"""What is dear to make for planning, kept; and a lock on asking per study, in the process and among replicas:
-sampling twice from the same history would only be thrown away.
+"""Cache of expensive planning data, and a lock per study on asking for its next step, within the process and among
+replicas.
 
-The study's version decides what counts; these locks save work, they do not protect anything.
+The study's version decides what is valid. The locks only save work: sampling twice from the same history would be
+thrown away.
 """
 
 import threading
@@ -27,46 +28,50 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.space import Space
 
-Kept = TypeVar("Kept")
+CachedValue = TypeVar("CachedValue")
 
+# A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""A plan to wait is believed for this long: a budget in seconds may run out without a change of the study."""
-_MOST_SPACES = 64
-_MOST_POOLS = 16
-"""Up to ten MB each."""
-_MOST_SNAPSHOTS = 64
-_MOST_IDLE = 1024
+"""Seconds for which a plan to wait is trusted."""
+_MAX_SPACES = 64
+_MAX_POOLS = 16
+"""Maximum number of candidate pools; each takes up to 10 MB."""
+_MAX_SNAPSHOTS = 64
+_MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """From runs on one fingerprint."""
+    """Runs on one fingerprint, and the calibrations fitted to them."""
 
     run_ids: Sequence[str]
     runs: Mapping[str, ComparedRun | None]
-    """None: it teaches nothing."""
+    """Each run with its prediction, by run id; None: the run teaches nothing."""
     calibrations: Calibrations
 
     @property
     def known(self) -> tuple[ComparedRun, ...]:
-        """Those that teach something, the newest first."""
+        """Runs that teach something, the newest first."""
         return tuple(run for run in self.runs.values() if run is not None)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What a study measures, which is known for good once its model has been profiled."""
+    """Model, workload and cluster that a study measures; fixed once the model summary is known."""
 
     shape: ModelShape
     workload: Workload
     cluster: Cluster
     profiled_for: str | None
-    """The only project that may believe the profile; None: every one."""
+    """The only project that may trust the model summary; None: every project."""
 
 
 class PlannerCache:
-    """A lock per study, and what is dear to make: the spaces, which never change once the profile is known, the
-    calibrations, which change with every measured run, and the snapshots of studies, each good for one version."""
+    """Caches of a process for planning, and one ask lock per study.
+
+    Spaces never change once the model summary is known; calibrations change with every measured run; each snapshot is
+    valid for one version of its study.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -74,80 +79,88 @@ class PlannerCache:
         self._spaces: dict[str, Space] = {}
         self._pools: dict[str, tuple[str, Pool]] = {}
         self._specs: dict[str, StudySpec] = {}
-        self._idle: dict[str, tuple[int, float]] = {}
+        self._idle_at_version: dict[str, tuple[int, float]] = {}
         self._cores: dict[str, int] = {}
         self._learnt: dict[str, Learnt] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
-        self._begun: dict[str, str] = {}
+        self._begun_blocks: dict[str, str] = {}
         self._subjects: dict[str, Subject] = {}
 
     @contextmanager
     def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
-        """Hold the study's lock for asking what comes next; False when it was not free so long."""
+        """Hold the study's ask lock; yields False if it did not become free within `patience_s` seconds."""
+        # A thread lock first: without it, the threads of this process would each hold a database connection while they
+        # wait for the advisory lock.
         with self._guard:
             lock = self._locks.setdefault(study_id, threading.Lock())
         if not lock.acquire(timeout=patience_s):
             yield False
             return
         try:
-            with database.sole(f"ask {study_id}", patience_s) as sole:
-                yield sole
+            with database.sole(f"ask {study_id}", patience_s) as has_database_lock:
+                yield has_database_lock
         finally:
             lock.release()
 
     def note_idle(self, study_id: str, version: int) -> None:
-        """At this version the study has nothing for anybody."""
+        """Record that the study has no work for any worker at this version."""
         with self._guard:
-            while len(self._idle) >= _MOST_IDLE:
-                self._idle.pop(next(iter(self._idle)))
-            self._idle[study_id] = (version, time.monotonic())
+            while len(self._idle_at_version) >= _MAX_ENTRIES:
+                self._idle_at_version.pop(next(iter(self._idle_at_version)))
+            self._idle_at_version[study_id] = (version, time.monotonic())
 
     def is_idle(self, study_id: str, version: int) -> bool:
-        """Whether looking again would find nothing: 200 workers cost one look at a study, not 200."""
-        known, at_s = self._idle.get(study_id, (-1, 0.0))
-        return known == version and time.monotonic() - at_s < _IDLE_S
+        """Whether reading the study again would find no work."""
+        # With 200 waiting workers this costs one look at a study per version, not 200.
+        idle_version, at_s = self._idle_at_version.get(study_id, (-1, 0.0))
+        return idle_version == version and time.monotonic() - at_s < _IDLE_S
 
     def note_begun(self, worker_session: str, study_id: str) -> None:
-        """In this study waits the next run of a block that the worker began."""
-        self._keep(self._begun, worker_session, study_id, _MOST_IDLE)
+        """Record that the study has a waiting run of a block that this worker session began."""
+        self._store(self._begun_blocks, worker_session, study_id, _MAX_ENTRIES)
 
     def take_begun(self, worker_session: str) -> str | None:
-        """Such a study, told once; None where none is known here."""
-        return self._begun.pop(worker_session, None)
+        """Study with such a run, returned once; None: none is known in this process."""
+        return self._begun_blocks.pop(worker_session, None)
 
     def cores(self, fingerprint_key: str, read: Callable[[], int]) -> int:
-        """Of the machine under a fingerprint, which is named by its content and so never another."""
-        known = self._cores.get(fingerprint_key)
-        if known is None:
-            known = read()
-            self._keep(self._cores, fingerprint_key, known, _MOST_IDLE)
-        return known
+        """Number of CPU cores of the machine under a fingerprint."""
+        # Never invalidated: a fingerprint's key is a hash of its content.
+        count = self._cores.get(fingerprint_key)
+        if count is None:
+            count = read()
+            self._store(self._cores, fingerprint_key, count, _MAX_ENTRIES)
+        return count
 
     def subject(self, study_id: str, read: Callable[[], Subject | None]) -> Subject | None:
-        """What a study measures; read until it is known."""
-        known = self._subjects.get(study_id)
-        if known is None and (known := read()) is not None:
-            self._keep(self._subjects, study_id, known, _MOST_IDLE)
-        return known
+        """Subject of a study; read until it is known."""
+        cached_subject = self._subjects.get(study_id)
+        if cached_subject is None and (cached_subject := read()) is not None:
+            self._store(self._subjects, study_id, cached_subject, _MAX_ENTRIES)
+        return cached_subject
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:
-        """The study's space, built on first use."""
+        """Search space of the study, built on first use."""
         space = self._spaces.get(study_id)
         if space is None:
             space = build()
-            self._keep(self._spaces, study_id, space, _MOST_SPACES)
+            self._store(self._spaces, study_id, space, _MAX_SPACES)
         return space
 
     def pool(self, study_id: str, state: str, build: Callable[[], Pool]) -> Pool:
-        """The candidates of a study with their predictions, made anew when the hardware's rates have been measured."""
-        known = self._pools.get(study_id)
-        if known is None or known[0] != state:
-            known = (state, build())
-            self._keep(self._pools, study_id, known, _MOST_POOLS)
-        return known[1]
+        """Candidate configurations of a study with their predictions; rebuilt when `state` differs, that is, when new
+        hardware rates were measured.
+        """
+        entry = self._pools.get(study_id)
+        if entry is None or entry[0] != state:
+            entry = (state, build())
+            self._store(self._pools, study_id, entry, _MAX_POOLS)
+        return entry[1]
 
     def give_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
-        """Say what studies are about without reading it again: but for its budget, that never changes."""
+        """Set the rows' `spec` attributes from the cache, reading only those that are missing."""
+        # A spec is large JSON that never changes except for its budget, and every request for work looks at every
+        # running study.
         studies.read_specs(session, [row for row in rows if row.id not in self._specs])
         with self._guard:
             for row in rows:
@@ -155,39 +168,42 @@ class PlannerCache:
                     set_committed_value(row, "spec", self._specs[row.id])
                 else:
                     self._specs[row.id] = row.spec
-            while len(self._specs) > _MOST_IDLE:
+            while len(self._specs) > _MAX_ENTRIES:
                 self._specs.pop(next(iter(self._specs)))
 
     def snapshot(self, study_id: str, version: int) -> StudySnapshot | None:
-        """What is known of the study at this version; which of its runs wait and run may have changed since."""
-        known = self._snapshots.get(study_id)
-        return known if known is not None and known.version == version else None
+        """Snapshot of the study at this version, if cached; its open runs may have changed since."""
+        cached = self._snapshots.get(study_id)
+        return cached if cached is not None and cached.version == version else None
 
-    def keep_snapshot(self, seen: StudySnapshot) -> None:
-        """For whoever takes the study's next step in this process."""
+    def keep_snapshot(self, snapshot: StudySnapshot) -> None:
+        """Cache a snapshot for the study's next step in this process."""
         with self._guard:
-            self._snapshots.pop(seen.study_id, None)
-            while len(self._snapshots) >= _MOST_SNAPSHOTS:
+            # Removed first, so that a study in use moves to the end and the oldest unused one is dropped.
+            self._snapshots.pop(snapshot.study_id, None)
+            while len(self._snapshots) >= _MAX_SNAPSHOTS:
                 self._snapshots.pop(next(iter(self._snapshots)))
-            self._snapshots[seen.study_id] = seen
+            self._snapshots[snapshot.study_id] = snapshot
 
     def learnt(
         self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
     ) -> Learnt:
-        """Learnt from these runs, of which only those are compared that were not yet. `name` tells what they share."""
-        known = self._learnt.get(name)
-        if known is None or known.run_ids != run_ids:
-            before = known.runs if known is not None else {}
-            unknown = [run_id for run_id in run_ids if run_id not in before]
-            new = compare(unknown) if unknown else {}
-            runs = {run_id: before[run_id] if run_id in before else new.get(run_id) for run_id in run_ids}
-            known = Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
-            self._keep(self._learnt, name, known, _MOST_SPACES)
-        return known
+        """Calibrations for these runs; compares only runs that are not cached yet. `name` identifies what the runs
+        share.
+        """
+        entry = self._learnt.get(name)
+        if entry is None or entry.run_ids != run_ids:
+            earlier = entry.runs if entry is not None else {}
+            missing = [run_id for run_id in run_ids if run_id not in earlier]
+            compared = compare(missing) if missing else {}
+            runs = {run_id: earlier[run_id] if run_id in earlier else compared.get(run_id) for run_id in run_ids}
+            entry = Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
+            self._store(self._learnt, name, entry, _MAX_SPACES)
+        return entry
 
-    def _keep(self, kept: dict[str, Kept], name: str, value: Kept, most: int) -> None:
-        """In the place of the oldest, where there are as many as may be."""
+    def _store(self, cache: dict[str, CachedValue], key: str, value: CachedValue, limit: int) -> None:
+        """Store a value, dropping the oldest entries beyond `most`."""
         with self._guard:
-            while len(kept) >= most:
-                kept.pop(next(iter(kept)))
-            kept[name] = value
+            while len(cache) >= limit:
+                cache.pop(next(iter(cache)))
+            cache[key] = value

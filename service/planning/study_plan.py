@@ -1,7 +1,7 @@
-"""What a study does next, decided by the tuner from one consistent view of it. Nothing here reads, writes or waits.
+"""Decide a study's next step from one consistent snapshot. Nothing here reads the database, writes or waits.
 
-`plan` runs outside any transaction; `service.lifecycle.advance` applies its answer only if the study is as it was, but for
-runs that ended while a new trial was planned.
+`plan` runs outside any transaction; `service.lifecycle.advance` applies its step only if the study is unchanged, except
+for runs that ended while a new trial was planned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,14 @@ from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_ch
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until a run ends (or a worker asks)."""
+    """Nothing to do until a run ends or a worker asks."""
 
     rejections: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True)
 class NewTrial:
-    """Try this configuration."""
+    """Add a trial of this configuration."""
 
     config: TrialConfig
     origin: TrialOrigin
@@ -42,12 +42,12 @@ class NewTrial:
     prediction: TrialPrediction | None
     reason: TrialReason | None = None
     undecided_s: StepTimeRange | None = None
-    """Where its step time has to be known well."""
+    """Range of step times, in seconds, within which the measurement has to be precise."""
 
 
 @dataclass(frozen=True)
 class NewConfirmation:
-    """Run this trial again, in this block of the final comparison."""
+    """Add a validation run of this trial, in this block of the final comparison."""
 
     trial_number: int
     block: int
@@ -56,14 +56,14 @@ class NewConfirmation:
 
 @dataclass(frozen=True)
 class NewResumeRun:
-    """The verdict stands; have this trial go on from its own checkpoint."""
+    """Add a resume check of this trial, whose verdict stands."""
 
     trial_number: int
 
 
 @dataclass(frozen=True)
 class Confirm:
-    """The search is over; promote these, or check the only one there is."""
+    """End the search, and compare these finalists, or check the only one."""
 
     final_comparison: Finalists
     reason: str | None
@@ -72,7 +72,7 @@ class Confirm:
 
 @dataclass(frozen=True)
 class Complete:
-    """The study has its answer."""
+    """Complete the study with its result."""
 
     result: StudyResult
     reason: str | None = None
@@ -81,7 +81,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Fail:
-    """The study cannot have an answer."""
+    """Fail the study: it cannot have a result."""
 
     reason: str
     rejections: tuple[Rejection, ...] = ()
@@ -91,7 +91,7 @@ Step = Wait | NewTrial | NewConfirmation | NewResumeRun | Confirm | Complete | F
 
 
 def judge(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
-    """Who trains the same thing, as far as is known while the search runs."""
+    """Group the trials by parity, as far as is known while the search runs."""
     return parity.judge(history, spec.workload.precision, single_backend=len(spec.space.backends) == 1)
 
 
@@ -102,114 +102,131 @@ def confirm_failure(
     number: int,
     measurement: Measurement,
 ) -> Failure | None:
-    """Why a validation run is no repetition of its trial: it left the study's reference."""
+    """Failure of a validation run whose trajectory left the study's reference; None: it repeats its trial."""
     reference = agreement.final_parity_groups(history, rejected, spec).parity_groups.reference
-    trial_of = {obs.number: obs for obs in history}
-    if reference is None or number not in trial_of:
+    trials_by_number = {obs.number: obs for obs in history}
+    if reference is None or number not in trials_by_number:
         return None
-    again = replace(trial_of[number], measurement=measurement)
+    repeated = replace(trials_by_number[number], measurement=measurement)
     bounds = parity.tolerance(spec.workload.precision)
-    reason = parity.difference(trial_of[reference], again, bounds)
+    reason = parity.difference(trials_by_number[reference], repeated, bounds)
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 
 
-def plan(seen: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
-    """The next step. `may_ask` False: only what needs no worker; a study that could ask waits."""
-    if seen.state is not StudyState.RUNNING or seen.model_summary is None:
+def plan(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
+    """Plan the next step. With `may_ask` False, plan only steps that need no worker: a study that could ask the sampler
+    waits.
+    """
+    if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()
-    if seen.phase is StudyPhase.FINAL_COMPARISON and seen.final_comparison is not None:
-        return _next_confirmation(seen, seen.final_comparison)
-    if seen.phase is StudyPhase.FINAL_COMPARISON:
-        return _end_of_search(seen, None, ())
-    elapsed_s = (now - seen.started_at).total_seconds()
-    reason = stopping.end_of_search(seen.history, seen.spec.budget, seen.gpu_seconds, elapsed_s)
+    if snapshot.phase is StudyPhase.FINAL_COMPARISON and snapshot.final_comparison is not None:
+        return _next_confirmation(snapshot, snapshot.final_comparison)
+    # A final comparison without finalists lost a trial and begins anew: its finalists are picked again from what is
+    # left.
+    if snapshot.phase is StudyPhase.FINAL_COMPARISON:
+        return _end_search(snapshot, None, ())
+    elapsed_s = (now - snapshot.started_at).total_seconds()
+    reason = stopping.end_of_search(snapshot.history, snapshot.spec.budget, snapshot.gpu_seconds, elapsed_s)
     if reason is not None:
-        return _end_of_search(seen, reason, ())
-    return _ask(seen, seen.model_summary, planner_cache) if may_ask else Wait()
+        return _end_search(snapshot, reason, ())
+    return _next_trial(snapshot, snapshot.model_summary, planner_cache) if may_ask else Wait()
 
 
-def _ask(seen: StudySnapshot, model_summary: ModelSummary, planner_cache: PlannerCache) -> Step:
-    spec = seen.spec
+def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_cache: PlannerCache) -> Step:
+    spec = snapshot.spec
+    # Kept per study: building a space takes long, and it depends only on what never changes after the model summary.
     try:
-        built = planner_cache.space(
-            seen.study_id,
-            lambda: space.build(spec.workload, seen.cluster, model_summary, spec.space, seen.cores),
+        search_space = planner_cache.space(
+            snapshot.study_id,
+            lambda: space.build(spec.workload, snapshot.cluster, model_summary, spec.space, snapshot.cores),
         )
     except ValueError as error:
         return Fail(str(error))
-    shape, known = traced_shape.of_study(spec.model, model_summary), seen.calibrations
-    memory = learning.memory_of(known, shape)
-    sampler = study_sampler.of(seen, built, shape, planner_cache)
-    challengers = seen.system_study.challengers if seen.system_study is not None else ()
+    shape, calibrations = traced_shape.of_study(spec.model, model_summary), snapshot.calibrations
+    memory = learning.memory_of(calibrations, shape)
+    sampler = study_sampler.of(snapshot, search_space, shape, planner_cache)
+    challengers = snapshot.system_study.challengers if snapshot.system_study is not None else ()
     suggestion = suggest.next_config(
-        built,
-        study_sampler.seeds_of(seen, seeds.seed_configs(built, seen.cluster, seen.baseline, challengers), shape),
-        seen.history,
-        {rejection.config.content_key() for rejection in seen.rejected},
-        lambda config: memory_gate.gate(config, shape, spec.workload, seen.cluster, spec.objective, memory),
+        search_space,
+        study_sampler.seeds_of(
+            snapshot, seeds.seed_configs(search_space, snapshot.cluster, snapshot.baseline, challengers), shape
+        ),
+        snapshot.history,
+        {rejection.config.content_key() for rejection in snapshot.rejected},
+        lambda config: memory_gate.gate(config, shape, spec.workload, snapshot.cluster, spec.objective, memory),
         spec.seed,
-        warm_start.levelled(seen.warm, seen.history),
+        warm_start.levelled(snapshot.warm, snapshot.history),
         sampler,
     )
-    settled = stopping.no_gain_expected(suggestion.reason, seen.history, spec.budget)
-    if settled is not None:
-        return _end_of_search(seen, settled, suggestion.rejections)
+    stop_reason = stopping.no_gain_expected(suggestion.reason, snapshot.history, spec.budget)
+    # Even where a configuration is left, expected gains may be too small to go on.
+    if stop_reason is not None:
+        return _end_search(snapshot, stop_reason, suggestion.rejections)
     if suggestion.config is not None:
         assert suggestion.origin is not None
-        prediction = learning.predict_trial(shape, spec.workload, seen.cluster, suggestion.config, known, seen.hardware)
+        prediction = learning.predict_trial(
+            shape, spec.workload, snapshot.cluster, suggestion.config, calibrations, snapshot.hardware
+        )
         return NewTrial(
             suggestion.config,
             suggestion.origin,
             suggestion.rejections,
             prediction,
             suggestion.reason,
-            run_length.of_search(seen.history, judge(seen.history, spec).infeasible),
+            run_length.of_search(snapshot.history, judge(snapshot.history, spec).infeasible),
         )
-    return _end_of_search(seen, stopping.EXHAUSTED, suggestion.rejections)
+    return _end_search(snapshot, stopping.EXHAUSTED, suggestion.rejections)
 
 
-def _end_of_search(seen: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for what still runs, then pick who is promoted, or say why there is nobody."""
-    if seen.has_open_run:
+def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
+    """Wait for runs that are open, then pick the finalists, or fail with the reason why there are none."""
+    if snapshot.has_open_run:
         return Wait(rejections)
-    rejected = (*seen.rejected, *rejections)
-    settled = agreement.final_parity_groups(seen.history, rejected, seen.spec)
-    failure = agreement.why_no_winner(seen.history, rejected, seen.spec, settled.parity_groups)
+    rejected = (*snapshot.rejected, *rejections)
+    final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
+    failure = agreement.why_no_winner(snapshot.history, rejected, snapshot.spec, final_parity.parity_groups)
     if failure is not None:
-        # Where nothing ran, the failure has said why.
+        # If nothing ran, the failure itself gives the reason.
         return Fail(
-            failure if reason is None or not seen.history else f"{failure} (search ended: {reason})", rejections
+            failure if reason is None or not snapshot.history else f"{failure} (search ended: {reason})", rejections
         )
-    field = ranking.pick(seen.history, seen.baseline is not None, settled.parity_groups)
-    field = replace(field, notes=(*seen.notes, *settled.notes, *field.notes, *resume_check.notes(seen.restarts)))
+    field = ranking.pick(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
+    field = replace(
+        field, notes=(*snapshot.notes, *final_parity.notes, *field.notes, *resume_check.notes(snapshot.restarts))
+    )
     return Confirm(field, reason, rejections)
 
 
-def _next_confirmation(seen: StudySnapshot, field: Finalists) -> Step:
-    if seen.has_open_run and not seen.is_stranded:
+def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
+    if snapshot.has_open_run and not snapshot.is_stranded:
+        # A stranded resume check can never run, so it does not hold up the result.
         return Wait()
-    if not field.has_rivals:
-        return _checked(seen, ranking.unbeaten(seen.history, field))
-    searched = ranking.search_speeds(seen.history)
+    if not finalists.has_rivals:
+        return _check_resume(snapshot, ranking.unbeaten(snapshot.history, finalists))
+    searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
-        field, searched, seen.fresh, seen.spec.budget.max_pairs, seen.study_id
+        finalists, searched, snapshot.fresh, snapshot.spec.budget.max_pairs, snapshot.study_id
     )
     if ranking_state.next is not None:
-        return validation_run(seen, ranking_state.next, searched)
-    return _checked(seen, ranking.result(seen.history, field, ranking_state, seen.final_comparison_cost))
+        return validation_run(snapshot, ranking_state.next, searched)
+    return _check_resume(
+        snapshot, ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost)
+    )
 
 
 def validation_run(
-    seen: StudySnapshot, due: final_comparison.NextRun, searched: Mapping[int, float]
+    snapshot: StudySnapshot, next_run: final_comparison.NextRun, searched: Mapping[int, float]
 ) -> NewConfirmation:
-    """The next run of a final comparison, timed as long as its block needs."""
-    tokens = seen.spec.workload.tokens_per_step / seen.cluster.world_size
-    return NewConfirmation(due.trial, due.block, run_length.of_block(due, searched, seen.fresh, tokens))
+    """Plan the next run of a final comparison, timed as long as its block needs."""
+    tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
+    return NewConfirmation(
+        next_run.trial, next_run.block, run_length.of_block(next_run, searched, snapshot.fresh, tokens_per_rank)
+    )
 
 
-def _checked(seen: StudySnapshot, result: StudyResult) -> Step:
-    """Before it is given as the answer, the best goes on from its own checkpoint."""
-    check = resume_check.next_step(result, seen.spec, seen.restarts, seen.has_resume_worker)
+def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
+    """Plan the resume check of the best trial, which has to pass before the result is stored."""
+    check = resume_check.next_step(result, snapshot.spec, snapshot.restarts, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
         return NewResumeRun(result.best.trial_number)
     return Complete(result.model_copy(update={"resume_check": check}))

@@ -1,4 +1,4 @@
-"""Who proposes a study's trials: the sampler its user named, with what is known of the hardware."""
+"""Build a study's sampler and seeds: the sampler that its user named, with what is known of the hardware."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,38 +22,44 @@ _OF_OPTUNA: dict[str, Sampler] = {
 }
 
 
-def of(seen: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
-    """The study's sampler; TPE in place of the guided one where nothing predicts its speeds."""
-    spec, known = seen.spec, seen.calibrations
+def of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
+    """Sampler of the study; TPE replaces the guided sampler where speeds cannot be predicted."""
+    spec, calibrations = snapshot.spec, snapshot.calibrations
     if spec.sampler != "guided":
         return _OF_OPTUNA[spec.sampler]
     if shape is None:
         return optuna_samplers.tpe
-    basis = PredictionBasis(shape, spec.workload, seen.cluster, seen.hardware)
-    measured = "" if seen.hardware is None else seen.hardware.content_key()
-    limit = available_gib(seen.cluster, spec.objective)
-    earlier = None if seen.warm is None else seen.warm.study_id
-    related = tuple(run for run in seen.related if run.study != earlier)
-    learnt = Knowledge(limit, known.speed, learning.memory_of(known, shape), related)
+    basis = PredictionBasis(shape, spec.workload, snapshot.cluster, snapshot.hardware)
+    measured = "" if snapshot.hardware is None else snapshot.hardware.content_key()
+    limit = available_gib(snapshot.cluster, spec.objective)
+    # The trials of a warm start's study reach the sampler as its own history, so they must not count a second time.
+    warm_study_id = None if snapshot.warm is None else snapshot.warm.study_id
+    related = tuple(run for run in snapshot.related if run.study != warm_study_id)
+    knowledge = Knowledge(limit, calibrations.speed, learning.memory_of(calibrations, shape), related)
 
     def guided(view: SearchView) -> Iterator[Draw | None]:
-        # The pool takes a second to make, which seeds do not need.
-        pool = planner_cache.pool(seen.study_id, measured, lambda: Pool(space, basis))
-        return GuidedSampler(pool, learnt)(view) if pool.knows_speed else optuna_samplers.tpe(view)
+        # Built lazily: the pool takes a second to build, and seeds do not need it.
+        pool = planner_cache.pool(snapshot.study_id, measured, lambda: Pool(space, basis))
+        return GuidedSampler(pool, knowledge)(view) if pool.knows_speed else optuna_samplers.tpe(view)
 
     return guided
 
 
-def seeds_of(seen: StudySnapshot, given: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:
-    """What runs before the sampler is asked: by prediction where the study is guided by it, else all of them."""
-    if seen.spec.sampler != "guided" or shape is None:
-        return given
-    spec, known = seen.spec, seen.calibrations
+def seeds_of(snapshot: StudySnapshot, all_seeds: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:
+    """Configurations to run before the sampler is asked: chosen by prediction in a guided study, else all seeds."""
+    if snapshot.spec.sampler != "guided" or shape is None:
+        return all_seeds
+    spec, calibrations = snapshot.spec, snapshot.calibrations
 
     def forecast(configs: Sequence[TrialConfig]) -> list[tuple[float, float]] | None:
-        speeds = learning.predict_speeds(shape, spec.workload, seen.cluster, configs, known, seen.hardware)
-        return None if speeds is None else [(float(speed), float(speed) * known.speed.highest) for speed in speeds]
+        speeds = learning.predict_speeds(
+            shape, spec.workload, snapshot.cluster, configs, calibrations, snapshot.hardware
+        )
+        # The second figure is the highest speed that the calibration's uncertainty allows.
+        return (
+            None if speeds is None else [(float(speed), float(speed) * calibrations.speed.highest) for speed in speeds]
+        )
 
     return seeds.due_seeds(
-        given, seen.history, {rejection.config.content_key() for rejection in seen.rejected}, forecast
+        all_seeds, snapshot.history, {rejection.config.content_key() for rejection in snapshot.rejected}, forecast
     )

@@ -1,4 +1,4 @@
-"""A study as one transaction sees it: what its next step is decided from."""
+"""Snapshot of a study as one transaction sees it: the input of its next step."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from shardtune.tuner.verdict.resume_check import ResumeRun
 
 @dataclass(frozen=True)
 class StudySnapshot:
-    """A study at one version."""
+    """State of a study at one version."""
 
     study_id: str
     version: int
@@ -38,39 +38,39 @@ class StudySnapshot:
     notes: tuple[str, ...]
     gpu_seconds: float
     started_at: datetime
-    """From here its budget of time counts."""
+    """Start of the study's time budget."""
     final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
     fresh: tuple[ValidationRun, ...]
-    """Complete runs of this final comparison, in order."""
+    """Complete validation runs of this final comparison, in order."""
     final_comparison_cost: tuple[int, float]
-    """Runs and GPU-seconds of all final comparisons so far."""
+    """Number of runs and GPU-seconds of all final comparisons so far."""
     has_waiting_run: bool
     has_open_run: bool
     calibrations: Calibrations = NOTHING_LEARNT
-    """What its fingerprint's runs have taught; the priors where nothing is asked."""
+    """Calibrations by the runs of the study's fingerprint; the priors where no sampler is asked."""
     hardware: MeasuredHardware | None = None
-    """What a worker of that fingerprint has measured."""
+    """Hardware rates that a worker of the fingerprint measured."""
     related: tuple[ComparedRun, ...] = ()
-    """Runs of other studies on that fingerprint."""
+    """Runs of other studies on the fingerprint."""
     cores: int | None = None
-    """Of the machine under that fingerprint; None where nothing is asked."""
+    """CPU cores of the machine under the fingerprint; None where no sampler is asked."""
     system_study: SystemStudy | None = None
     warm: WarmStart | None = None
     restarts: tuple[ResumeRun, ...] = ()
-    """Runs that ask a winner to go on from its checkpoint."""
+    """Resume checks of the study, in order."""
     has_resume_worker: bool = True
-    """A live worker understands such a run."""
+    """Whether a live worker understands resume checks."""
 
     @property
     def has_work(self) -> bool:
-        """A run waits that some live worker can take."""
+        """Whether a run waits that a live worker can take."""
         return self.has_waiting_run and not self.is_stranded
 
     @property
     def is_stranded(self) -> bool:
-        """What waits is a resume check, and no worker that is left understands it."""
+        """Whether the waiting run is a resume check that no live worker understands."""
         return (
             self.has_waiting_run
             and not self.has_resume_worker
@@ -85,19 +85,20 @@ def view(
     rejected: tuple[Rejection, ...] | None = None,
     confirming_s: float | None = None,
 ) -> StudySnapshot:
-    """The study and its history as the transaction sees them.
+    """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `confirming_s`: its trials, what was rejected, and the GPU-seconds of its final comparisons, where these are known.
+    `rows`, `rejected`, `confirming_s`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
+    already known.
     """
-    # Held until the end: runs find their trials among the session's rows only while somebody refers to these.
+    # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
     rows = trials.of_study(session, study.id) if rows is None else rows
-    opened = _open_states(session, study, rows)
+    open_states_ = _open_states(session, study, rows)
     if rejected is None:
         rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
-    confirming = sum(run.purpose == RunPurpose.VALIDATION for run in runs)
+    validation_count = sum(run.purpose == RunPurpose.VALIDATION for run in runs)
     if confirming_s is None:
-        confirming_s = leases.gpu_seconds_confirming(session, study.id) if confirming else 0.0
+        confirming_s = leases.gpu_seconds_confirming(session, study.id) if validation_count else 0.0
     return StudySnapshot(
         study_id=study.id,
         version=study.version,
@@ -113,55 +114,67 @@ def view(
         final_comparison=study.final_comparison,
         history=tuple(observation(row, study.comparison_round) for row in rows),
         rejected=rejected,
-        fresh=tuple(fresh for run in runs if (fresh := _fresh(run, study.comparison_round)) is not None),
-        final_comparison_cost=(confirming, confirming_s),
-        restarts=tuple(_restart(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
-        has_waiting_run=TrialState.WAITING in opened,
-        has_open_run=bool(opened),
+        fresh=tuple(
+            validation_run
+            for run in runs
+            if (validation_run := _validation_run(run, study.comparison_round)) is not None
+        ),
+        final_comparison_cost=(validation_count, confirming_s),
+        restarts=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
+        has_waiting_run=TrialState.WAITING in open_states_,
+        has_open_run=bool(open_states_),
         system_study=study.system_study,
-        warm=_warm(session, study.system_study),
+        warm=_read_warm_start(session, study.system_study),
     )
 
 
 def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) -> set[TrialState]:
     if study.phase is StudyPhase.MODEL_SUMMARY:
-        # The only run that is no trial's.
+        # The model summary is the only run without a trial.
         return leases.open_states(session, [study.id]).get(study.id, set())
     return {run.state for row in rows for run in row.runs if run.state.is_open}
 
 
-def with_open_runs(seen: StudySnapshot, opened: Collection[TrialState]) -> StudySnapshot:
-    """A view of the study's present version with what changes without a new version: which runs wait and run now."""
-    return replace(seen, has_waiting_run=TrialState.WAITING in opened, has_open_run=bool(opened))
+def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
+    """Snapshot of the study's present version with its open runs as they are now: these change without a new version."""
+    return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 
 
-def _warm(session: Session, system_study: SystemStudy | None) -> WarmStart | None:
+def _read_warm_start(session: Session, system_study: SystemStudy | None) -> WarmStart | None:
     if system_study is None or system_study.warm_study_id is None:
         return None
-    earlier = studies.get(session, system_study.warm_study_id)
-    if earlier is None:
+    earlier_study = studies.get(session, system_study.warm_study_id)
+    # A study may have been deleted since; the search then starts without its trials.
+    if earlier_study is None:
         return None
-    rows = trials.of_study(session, earlier.id)
+    rows = trials.of_study(session, earlier_study.id)
     return WarmStart(
-        earlier.id, earlier.fingerprint_key, tuple(observation(row, earlier.comparison_round) for row in rows)
+        earlier_study.id,
+        earlier_study.fingerprint_key,
+        tuple(observation(row, earlier_study.comparison_round) for row in rows),
     )
 
 
-def _fresh(run: RunRow, comparison_round: int) -> ValidationRun | None:
-    if not _counts(run, comparison_round) or run.trial is None or run.block is None or run.measurement is None:
+def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
+    if (
+        not _is_current_validation(run, comparison_round)
+        or run.trial is None
+        or run.block is None
+        or run.measurement is None
+    ):
         return None
-    seen = run.measurement.conditions
-    hosts = frozenset(seen.hosts if seen is not None else ())
+    conditions = run.measurement.conditions
+    hosts = frozenset(conditions.hosts if conditions is not None else ())
     return ValidationRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts)
 
 
-def _restart(run: RunRow) -> ResumeRun:
+def _resume_run(run: RunRow) -> ResumeRun:
     assert run.trial is not None
     return ResumeRun(run.trial.number, run.state, run.resume_check, run.failure)
 
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:
-    """A trial as the tuner sees it; validation runs of earlier final comparisons do not count."""
+    """Trial in the form that the tuner reads; validation runs of earlier final comparisons do not count."""
     return Observation(
         number=row.number,
         config=row.config,
@@ -169,13 +182,15 @@ def observation(row: TrialRow, comparison_round: int) -> Observation:
         state=row.state,
         measurement=next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None),
         failure=row.failure,
+        # A comparison that begins anew raises `comparison_round`: runs against a candidate that has left prove nothing
+        # for the next.
         validation_runs=tuple(
-            run.measurement for run in row.runs if _counts(run, comparison_round) and run.measurement
+            run.measurement for run in row.runs if _is_current_validation(run, comparison_round) and run.measurement
         ),
     )
 
 
-def _counts(run: RunRow, comparison_round: int) -> bool:
+def _is_current_validation(run: RunRow, comparison_round: int) -> bool:
     return (
         run.purpose == RunPurpose.VALIDATION
         and run.comparison_round == comparison_round

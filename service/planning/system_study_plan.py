@@ -1,6 +1,6 @@
-"""What a challenge or a canary does next, decided by the tuner from one consistent view of it. Nothing here writes.
+"""Decide the next step of a challenge or a canary from one consistent snapshot. Nothing here writes.
 
-Their trials are given; a retune's wide search is a search like any other (service.planning.study_plan).
+Their trials are given; a retune's wide search is planned by service.planning.study_plan, like any other search.
 """
 
 from dataclasses import replace
@@ -33,74 +33,85 @@ _ALL_RAN = "the incumbent and its challengers have run"
 _GAVE_UP = "the challenge ended before an interval could be given: going on would not have made the challenger a winner"
 
 
-def plan(seen: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
-    """The next step. `may_ask` False: only what needs no worker."""
-    if seen.state is not StudyState.RUNNING or seen.model_summary is None or seen.has_open_run:
+def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
+    """Plan the next step. With `may_ask` False, plan only steps that need no worker."""
+    # One run at a time: these studies compare, so nothing of their own may run beside a run.
+    if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None or snapshot.has_open_run:
         return Wait()
     if system_study.kind == SystemStudyKind.CANARY:
-        return _canary(seen, system_study)
-    if seen.phase is StudyPhase.FINAL_COMPARISON:
-        return _next_pair(seen, seen.final_comparison) if seen.final_comparison is not None else _end(seen, ())
+        return _plan_canary(snapshot, system_study)
+    if snapshot.phase is StudyPhase.FINAL_COMPARISON:
+        return (
+            _next_pair(snapshot, snapshot.final_comparison)
+            if snapshot.final_comparison is not None
+            else _pick_rival(snapshot, ())
+        )
     suggestion = suggest.next_given(
-        _given(seen, system_study),
-        seen.history,
-        {rejection.config.content_key() for rejection in seen.rejected},
-        _gate(seen),
+        _given_trials(snapshot, system_study),
+        snapshot.history,
+        {rejection.config.content_key() for rejection in snapshot.rejected},
+        _challenger_gate(snapshot),
     )
     if suggestion.config is None:
-        return _end(seen, suggestion.rejections)
+        return _pick_rival(snapshot, suggestion.rejections)
     if not may_ask:
         return Wait()
     assert suggestion.origin is not None
-    shape = traced_shape.of_study(seen.spec.model, seen.model_summary)
-    known, hardware = seen.calibrations, seen.hardware
-    prediction = learning.predict_trial(shape, seen.spec.workload, seen.cluster, suggestion.config, known, hardware)
+    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary)
+    calibrations, hardware = snapshot.calibrations, snapshot.hardware
+    prediction = learning.predict_trial(
+        shape, snapshot.spec.workload, snapshot.cluster, suggestion.config, calibrations, hardware
+    )
     return NewTrial(suggestion.config, suggestion.origin, suggestion.rejections, prediction)
 
 
-def _given(seen: StudySnapshot, system_study: SystemStudy) -> list[tuple[TrialConfig, TrialOrigin]]:
-    assert seen.baseline is not None
-    incumbent: list[tuple[TrialConfig, TrialOrigin]] = [(seen.baseline, TrialOrigin.BASELINE)]
-    return [*incumbent, *((config, TrialOrigin.CHALLENGER) for config in system_study.challengers)]
+def _given_trials(snapshot: StudySnapshot, system_study: SystemStudy) -> list[tuple[TrialConfig, TrialOrigin]]:
+    assert snapshot.baseline is not None
+    baseline_trial: list[tuple[TrialConfig, TrialOrigin]] = [(snapshot.baseline, TrialOrigin.BASELINE)]
+    return [*baseline_trial, *((config, TrialOrigin.CHALLENGER) for config in system_study.challengers)]
 
 
-def _gate(seen: StudySnapshot) -> suggest.Gate:
-    """Challengers only: the incumbent has run, and whether it still does is the question."""
-    assert seen.model_summary is not None
-    shape = traced_shape.of_study(seen.spec.model, seen.model_summary)
-    memory = learning.memory_of(seen.calibrations, shape)
+def _challenger_gate(snapshot: StudySnapshot) -> suggest.Gate:
+    """Memory gate for the challengers; the incumbent always passes."""
+    # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
+    # it.
+    assert snapshot.model_summary is not None
+    shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary)
+    memory = learning.memory_of(snapshot.calibrations, shape)
 
     def gate(config: TrialConfig) -> Rejection | None:
-        if config == seen.baseline:
+        if config == snapshot.baseline:
             return None
-        return memory_gate.gate(config, shape, seen.spec.workload, seen.cluster, seen.spec.objective, memory)
+        return memory_gate.gate(
+            config, shape, snapshot.spec.workload, snapshot.cluster, snapshot.spec.objective, memory
+        )
 
     return gate
 
 
-def _end(seen: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
-    """All have run once: who is paired with the incumbent?"""
-    rejected = (*seen.rejected, *rejections)
-    settled = agreement.final_parity_groups(seen.history, rejected, seen.spec)
-    incumbent = next((obs for obs in seen.history if obs.origin == TrialOrigin.BASELINE), None)
+def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
+    """Choose the challenger to pair with the incumbent, after all have run once."""
+    rejected = (*snapshot.rejected, *rejections)
+    final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
+    incumbent = next((obs for obs in snapshot.history if obs.origin == TrialOrigin.BASELINE), None)
     if incumbent is None or incumbent.state is not TrialState.COMPLETE:
-        return Fail(_why_fallen(incumbent), rejections)
-    failure = agreement.why_no_winner(seen.history, rejected, seen.spec, settled.parity_groups)
+        return Fail(_incumbent_failure(incumbent), rejections)
+    failure = agreement.why_no_winner(snapshot.history, rejected, snapshot.spec, final_parity.parity_groups)
     if failure is not None:
         return Fail(failure, rejections)
-    field = ranking.pick(seen.history, True, settled.parity_groups)
-    if field.baseline != incumbent.number:
+    finalists = ranking.pick(snapshot.history, True, final_parity.parity_groups)
+    if finalists.baseline != incumbent.number:
         return Fail(f"{INCUMBENT_FELL}: it trains something else than its challengers", rejections)
-    field = challenge.rival(field, seen.history)
-    field = replace(field, notes=(*seen.notes, *settled.notes, *field.notes))
-    if not field.candidates:
-        return Complete(ranking.unbeaten(seen.history, field), _ALL_RAN, rejections)
-    return Confirm(field, _ALL_RAN, rejections)
+    finalists = challenge.rival(finalists, snapshot.history)
+    finalists = replace(finalists, notes=(*snapshot.notes, *final_parity.notes, *finalists.notes))
+    if not finalists.candidates:
+        return Complete(ranking.unbeaten(snapshot.history, finalists), _ALL_RAN, rejections)
+    return Confirm(finalists, _ALL_RAN, rejections)
 
 
-def _why_fallen(incumbent: Observation | None) -> str:
+def _incumbent_failure(incumbent: Observation | None) -> str:
     if not has_fallen(incumbent):
-        # The platform's fault, or nobody's: nothing is known of the configuration.
+        # A failure of the platform, or no run at all: nothing is known of the configuration.
         return "the incumbent could not be measured" + (
             f": {incumbent.failure.message}" if incumbent is not None and incumbent.failure is not None else ""
         )
@@ -109,43 +120,50 @@ def _why_fallen(incumbent: Observation | None) -> str:
 
 
 def has_fallen(incumbent: Observation | None) -> bool:
-    """The configuration itself does not run any longer; a failure of the platform says nothing about it."""
+    """Whether the incumbent's configuration itself fails; a failure of the platform says nothing about it."""
     return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
 
 
-def _next_pair(seen: StudySnapshot, field: Finalists) -> Step:
-    most = seen.spec.budget.max_pairs
-    assert field.baseline is not None
-    first = challenge.first_ratio(seen.history, field.baseline, field.candidates[0])
+def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
+    # The two search runs that made it the rival count as the first pair, never towards a win (decision 6).
+    max_pairs = snapshot.spec.budget.max_pairs
+    assert finalists.baseline is not None
+    first = challenge.first_ratio(snapshot.history, finalists.baseline, finalists.candidates[0])
     decide = partial(challenge.decide, first=first)
-    searched = ranking.search_speeds(seen.history)
-    ranking_state = final_comparison.ranking_state(field, searched, seen.fresh, most, seen.study_id, decide)
+    searched = ranking.search_speeds(snapshot.history)
+    ranking_state = final_comparison.ranking_state(
+        finalists, searched, snapshot.fresh, max_pairs, snapshot.study_id, decide
+    )
     if ranking_state.next is not None:
-        return validation_run(seen, ranking_state.next, searched)
-    return Complete(ranking.result(seen.history, field, ranking_state, seen.final_comparison_cost, _GAVE_UP))
+        return validation_run(snapshot, ranking_state.next, searched)
+    return Complete(
+        ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost, _GAVE_UP)
+    )
 
 
-def _canary(seen: StudySnapshot, system_study: SystemStudy) -> Step:
-    """One run of the incumbent; while all were slow, or there is nothing to hold them against, another."""
-    assert seen.baseline is not None
-    if not seen.history:
-        return NewTrial(seen.baseline, TrialOrigin.BASELINE, (), None)
-    trial = seen.history[0]
+def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
+    """Run the incumbent once; again while every run was slow, or while a reference speed is still missing."""
+    assert snapshot.baseline is not None
+    # No prediction: a canary compares measured speeds, and must not teach the predictor one configuration again and
+    # again.
+    if not snapshot.history:
+        return NewTrial(snapshot.baseline, TrialOrigin.BASELINE, (), None)
+    trial = snapshot.history[0]
     if trial.state is not TrialState.COMPLETE or trial.measurement is None:
-        return Fail(_why_fallen(trial))
-    alone = Finalists(trial.number, (), seen.notes)
-    if seen.phase is StudyPhase.SEARCH and _needs_another(trial, system_study):
-        return Confirm(alone, None)
-    if seen.final_comparison is not None and _needs_another(trial, system_study):
+        return Fail(_incumbent_failure(trial))
+    only_finalist = Finalists(trial.number, (), snapshot.notes)
+    if snapshot.phase is StudyPhase.SEARCH and _needs_another(trial, system_study):
+        return Confirm(only_finalist, None)
+    if snapshot.final_comparison is not None and _needs_another(trial, system_study):
         return NewConfirmation(trial.number, len(trial.validation_runs))
-    return Complete(ranking.unbeaten(seen.history, alone))
+    return Complete(ranking.unbeaten(snapshot.history, only_finalist))
 
 
 def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:
-    """There may be more runs, and every one so far was slow or is to be part of what is normal."""
+    """Whether a canary may run again, and every run so far was slow or is needed for the reference speed."""
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.validation_runs)
-    least = system_study.repeat_below
+    slow_below = system_study.repeat_below
     return len(runs) < system_study.most_runs and (
-        least is None or all(run.tokens_per_s_per_gpu < least for run in runs)
+        slow_below is None or all(run.tokens_per_s_per_gpu < slow_below for run in runs)
     )

@@ -1,4 +1,4 @@
-"""What a service process does beside its requests: the same steps again and again, whatever one of them meets."""
+"""Background work of a service process: steps that repeat whatever one of them raises."""
 
 import asyncio
 import logging
@@ -16,14 +16,12 @@ Item = TypeVar("Item")
 
 
 async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> None:
-    """Pause, then take each of the steps, until cancelled; `at_once`: before the first pause, too.
-
-    A border, as a request is: a step that breaks is logged by its name and ends neither the others nor the loop, without
-    which a process would seem well and do half of its work. What was due stays due.
-    """
+    """Pause, then take each step, until cancelled; with `at_once`, take them before the first pause, too."""
     if not at_once:
         await asyncio.sleep(pause_s)
     while True:
+        # Broad on purpose: if a step ended the loop, the process would look healthy and do half of its work. What was
+        # due stays due.
         for name, step in steps.items():
             try:
                 await step()
@@ -33,20 +31,21 @@ async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> Non
 
 
 def count_done(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
-    """Take a step for each item, and go on past those whose rows another transaction holds. Returns what the steps returned, added up.
+    """Take a step for each item, and pass over items whose rows another transaction has locked.
 
-    What is passed over is due in the next round again. `name`: of what is held, such as the study of a run; of it nothing
-    more is tried in this round.
+    Returns the sum of the steps' results. `name` is the locked resource, such as a run's study: after one conflict its
+    other items are skipped, too. Skipped items are due in the next round again.
     """
-    done, held = 0, set[str]()
+    total, locked_names = 0, set[str]()
+    # Each wait for a locked row takes the whole lock timeout, so a study is tried once per round, not once per run.
     for item in items:
-        if name(item) in held:
+        if name(item) in locked_names:
             continue
         try:
-            done += step(item)
+            total += step(item)
         except OperationalError as error:
             if not is_busy(error):
                 raise
-            held.add(name(item))
+            locked_names.add(name(item))
             log.warning("passed over until the next round: %s: %s", name(item), error.orig)
-    return done
+    return total

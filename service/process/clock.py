@@ -10,25 +10,26 @@ from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 
+# Machines that NTP keeps in step differ by less.
 _TOLERANCE_S = 1.0
-"""Machines that are kept in step by NTP differ by less."""
+"""Tolerated difference to the database's clock in seconds."""
 
 
 async def keep_reading(context: Context) -> None:
-    """Look at it as often as a worker renews, until cancelled."""
-    if (words := why_off(context)) is not None:
-        log.warning(words)
+    """Read the database's clock as often as a worker renews, until cancelled."""
+    if (warning := why_off(context)) is not None:
+        log.warning(warning)
     step = partial(run_in_threadpool, context.db.clock.read)
     await run_every(context.settings.heartbeat_s, reading_the_databases_clock=step)
 
 
 def why_off(context: Context) -> str | None:
-    """Where this machine's clock differs from the database's by more than it should."""
+    """Warning if this machine's clock differs from the database's by more than tolerated; else None."""
     offset_s = context.db.clock.offset_s
     if abs(offset_s) <= _TOLERANCE_S:
         return None
-    where = "ahead of" if offset_s > 0 else "behind"
+    direction = "ahead of" if offset_s > 0 else "behind"
     return (
-        f"this machine's clock is {abs(offset_s):.0f} s {where} the database's, by which all times are told; "
+        f"this machine's clock is {abs(offset_s):.0f} s {direction} the database's, by which all times are told; "
         "nothing depends on it but its own log: set it right, such as by NTP"
     )

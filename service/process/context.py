@@ -1,4 +1,4 @@
-"""What every rule of the service needs: the database, the settings, the time, and who asks."""
+"""Dependencies of every rule of the service: the database, the settings, the time, and the sender."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,13 +23,13 @@ from shardtune.service.settings import Settings
 
 
 class Stopping:
-    """A flag, once set for good."""
+    """Flag that, once set, stays set."""
 
     def __init__(self) -> None:
         self._is_set = False
 
     def set(self) -> None:
-        """The process is to end."""
+        """Set the flag: the process is to end."""
         self._is_set = True
 
     def __bool__(self) -> bool:
@@ -37,20 +37,20 @@ class Stopping:
 
 
 @dataclass
-class _Seen:
-    """What never becomes false again."""
+class _OnceTrue:
+    """Conditions that never become false again."""
 
     keys: bool = False
 
 
 @dataclass(frozen=True)
 class Context:
-    """One service process; for the length of a request, with its sender."""
+    """State of one service process; within a request, with its sender."""
 
     db: Database
     settings: Settings
     now: Callable[[], datetime] = utc_now
-    """The clock of everything that is stored: in a service the database's. Tests turn their own."""
+    """Clock of all stored times: the database's in a service. Tests set their own."""
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
     cases: KnownTargets = field(default_factory=KnownTargets)
     work_signal: WorkSignal = field(default_factory=WorkSignal)
@@ -58,45 +58,47 @@ class Context:
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
     metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
-    """Set by the signal to end: whatever waits is answered now."""
+    """Flag set by SIGTERM: whatever waits is answered at once."""
     uses: Uses = field(default_factory=Uses)
     rates: RequestRates = field(default_factory=RequestRates)
     look_ups: LookUps = field(default_factory=LookUps)
     senders: KnownSenders = field(default_factory=KnownSenders)
     principal: Principal = LOCAL
-    _seen: _Seen = field(default_factory=_Seen)
+    _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 
     @classmethod
     def opened(cls, settings: Settings) -> "Context":
-        """Of a process that serves: on its database, within its limits and by its clock."""
+        """Open the context of a serving process: its database, within its limits and by its clock."""
         database = Database(settings.database_url, settings.database_limits)
         return cls(database, settings, database.clock)
 
-    def has_keys(self, look: Callable[[], bool]) -> bool:
-        """Whether a key was ever made; once seen, not looked for again."""
-        self._seen.keys = self._seen.keys or look()
-        return self._seen.keys
+    def has_keys(self, query: Callable[[], bool]) -> bool:
+        """Whether an API key was ever made."""
+        # Once true it stays true, revoked keys included, so that the query is saved for every later request.
+        self._once_true.keys = self._once_true.keys or query()
+        return self._once_true.keys
 
 
 def context_of(request: Request) -> Context:
-    """The process's context, whoever asks: for routes that need no key."""
+    """Context of the process, without a sender: for routes that need no key."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context
 
 
-# Both async, though nothing waits in them: FastAPI takes a thread for each dependency that is not, and beside threads at
-# work each change of threads waits for the interpreter.
-async def _opened(request: Request) -> Context:
+# Async although nothing waits in them: FastAPI runs each dependency that is not async in a thread, and beside busy
+# threads
+# each change of threads waits for the interpreter's lock.
+async def _context_without_sender(request: Request) -> Context:
     return context_of(request)
 
 
-async def _of_sender(request: Request) -> Context:
-    """The context with the sender of the request. Fails where the route forgot `dependencies=[requires(…)]`."""
+async def _context_with_sender(request: Request) -> Context:
+    """Context with the sender of the request. Fails if the route forgot `dependencies=[requires(…)]`."""
     principal = getattr(request.state, "principal", None)
     assert isinstance(principal, Principal), "the route names no action: add dependencies=[requires(Action.…)]"
     return replace(context_of(request), principal=principal)
 
 
-InContext = Annotated[Context, Depends(_of_sender)]
-InOpenContext = Annotated[Context, Depends(_opened)]
+InContext = Annotated[Context, Depends(_context_with_sender)]
+InOpenContext = Annotated[Context, Depends(_context_without_sender)]

@@ -1,29 +1,30 @@
-"""Addresses of names, looked up in threads of their own: a name server that never answers holds up nothing else."""
+"""Resolve host names in threads of their own, so that a name server that never answers delays nothing else."""
 
 import socket
 from functools import partial
 
 from anyio import CapacityLimiter, to_thread
 
-_AT_ONCE = 64
+_MAX_THREADS = 64
 
 
 class LookUps:
-    """Name look-ups of one process."""
+    """DNS resolver of one process, with a limited number of threads."""
 
     def __init__(self) -> None:
         self._limiter: CapacityLimiter | None = None
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """What the system's resolver says. Who stops waiting leaves the thread to end by itself.
+        """Addresses that the system's resolver returns for a name.
 
         Raises:
-            OSError: the name is not known, or nobody says.
-            UnicodeError: it is no name.
+            OSError: the name is unknown, or no server answers.
+            UnicodeError: it is not a valid name.
         """
         if self._limiter is None:
-            # Made inside the loop it belongs to.
-            self._limiter = CapacityLimiter(_AT_ONCE)
-        ask = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        entries = await to_thread.run_sync(ask, limiter=self._limiter, abandon_on_cancel=True)
+            # Made on first use: an anyio limiter belongs to the event loop in which it is created.
+            self._limiter = CapacityLimiter(_MAX_THREADS)
+        # `getaddrinfo` cannot be cancelled: a caller that stops waiting abandons its thread, which ends by itself.
+        resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        entries = await to_thread.run_sync(resolve, limiter=self._limiter, abandon_on_cancel=True)
         return [str(entry[4][0]) for entry in entries]

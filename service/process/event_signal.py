@@ -1,4 +1,4 @@
-"""Who in this process waits for events of which study: one cheap query per poll, however many wait."""
+"""Wake the event streams of this process with one cheap query per poll, however many wait."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,7 @@ from shardtune.db.queries.events import Head
 
 
 class EventSignal:
-    """Newest event numbers of the studies somebody watches. All of it runs in the event loop's thread."""
+    """Newest event numbers of the watched studies. Runs in the event loop's thread only, so it needs no lock."""
 
     def __init__(self) -> None:
         self._watchers: Counter[str] = Counter()
@@ -17,17 +17,18 @@ class EventSignal:
         self._news = asyncio.Event()
 
     def watched(self) -> tuple[str, ...]:
-        """Studies somebody watches."""
+        """Ids of the watched studies."""
         return tuple(self._watchers)
 
     def update(self, heads: Mapping[str, Head]) -> None:
-        """Take in what a poll found, and wake everybody."""
+        """Take in a poll's result, and wake all waiting streams."""
         self._heads = dict(heads)
+        # A new event per poll: clearing the old one could miss a stream that has been woken but has not run yet.
         self._news.set()
         self._news = asyncio.Event()
 
     def has_ended(self, study_id: str) -> bool:
-        """Whether the study had ended when it was last looked at."""
+        """Whether the study had ended at the last poll."""
         return (head := self._heads.get(study_id)) is not None and head.has_ended
 
     @contextmanager
@@ -42,7 +43,7 @@ class EventSignal:
                 del self._watchers[study_id]
 
     async def poll(self, timeout_s: float) -> None:
-        """Wait for the next poll's end, at most so long."""
+        """Wait for the end of the next poll, at most `timeout_s` seconds."""
         try:
             await asyncio.wait_for(self._news.wait(), timeout_s)
         except TimeoutError:
@@ -50,25 +51,26 @@ class EventSignal:
 
 
 class StreamLimits:
-    """How many streams each client holds open."""
+    """Limits on the number of open event streams, per client and in total."""
 
     def __init__(self) -> None:
-        self._taken: Counter[str] = Counter()
+        self._open_streams: Counter[str] = Counter()
 
     def take(self, client: str, most: int, most_of_all: int) -> bool:
-        """Count one more; False when the client, or all together, have as many as they may."""
-        if self._taken[client] >= most or self._taken.total() >= most_of_all:
+        """Count one more stream; False if the client, or all together, have the maximum."""
+        if self._open_streams[client] >= most or self._open_streams.total() >= most_of_all:
             return False
-        self._taken[client] += 1
+        self._open_streams[client] += 1
         return True
 
     @property
     def total(self) -> int:
-        """How many there are."""
-        return self._taken.total()
+        """Number of open streams."""
+        return self._open_streams.total()
 
     def leave(self, client: str) -> None:
-        """Count one less."""
-        self._taken[client] -= 1
-        if not self._taken[client]:
-            del self._taken[client]
+        """Count one stream less."""
+        self._open_streams[client] -= 1
+        # Clients that have none are dropped, so that the counter does not grow with every client that ever came.
+        if not self._open_streams[client]:
+            del self._open_streams[client]

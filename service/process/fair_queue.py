@@ -1,8 +1,7 @@
-"""Turns at something of which a process has few: who has many in hand waits for their own, and nobody else waits for them.
+"""Fair semaphore: grants slots to the sender with the fewest in use, so that one busy project cannot starve others.
 
-A place that gets free goes to the sender that has the fewest in hand; of equals to who has waited longest. Who had more
-than half of the time lately, while others came too, has one place: threads share one interpreter, and each more that
-computes makes everybody wait for it longer.
+Among equal senders the one that has waited longest is next. A sender that used more than half of the recent time while
+others came, too, is limited to one slot.
 """
 
 import asyncio
@@ -12,25 +11,27 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 _HALF_LIFE_S = 2.0
-"""In which what somebody had counts half."""
-_MOST_OF_ALL = 0.5
-"""Share of the time from which on a sender has one place."""
-_ALONE = 0.98
-"""Share of the time from which on nobody else is there who could wait."""
+"""Half-life of past use in seconds."""
+# Threads share one interpreter, so each further thread of a busy sender makes all others wait longer for it.
+_BUSY_FRACTION = 0.5
+"""Fraction of the recent time above which a sender is limited to one slot."""
+# A sender that is alone delays nobody, and may use all its slots.
+_ALONE_FRACTION = 0.98
+"""Fraction of the recent time above which a sender is considered alone."""
 
 
 class Turns:
-    """Places of one process. Belongs to the event loop's thread."""
+    """Slots of one process. Used in the event loop's thread only."""
 
     def __init__(self, at_once: int, of_one_sender: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._free, self._most = at_once, of_one_sender
-        self._in_hand: Counter[str] = Counter()
+        self._free, self._max_per_sender = at_once, of_one_sender
+        self._in_use: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-        self._had = _Had(clock)
+        self._usage = DecayedUsage(clock)
 
     @asynccontextmanager
     async def turn(self, sender: str) -> AsyncIterator[None]:
-        """A place for as long as the block runs."""
+        """Hold a slot for as long as the block runs."""
         await self.take(sender)
         try:
             yield
@@ -38,72 +39,80 @@ class Turns:
             self.release(sender)
 
     async def take(self, sender: str) -> None:
-        """Wait for a place; give it back by `release`."""
-        place = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(sender, deque()).append(place)
-        self._had.count(self._in_hand)
-        self._hand_out()
+        """Wait for a slot; return it with `release`."""
+        slot = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(sender, deque()).append(slot)
+        self._usage.count(self._in_use)
+        self._grant_slots()
         try:
-            await place
+            await slot
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if slot.done() and not slot.cancelled():  # The slot was granted just before the cancellation arrived.
                 self.release(sender)
             raise
 
     def release(self, sender: str) -> None:
-        """The request is handled."""
-        self._had.count(self._in_hand)
+        """Return the sender's slot."""
+        self._usage.count(self._in_use)
         self._free += 1
-        self._in_hand[sender] -= 1
-        if not self._in_hand[sender]:
-            del self._in_hand[sender]
-        self._hand_out()
+        self._in_use[sender] -= 1
+        if not self._in_use[sender]:
+            del self._in_use[sender]
+        self._grant_slots()
 
-    def _hand_out(self) -> None:
-        while self._free and (ready := [one for one in self._waiting if self._in_hand[one] < self._most_of(one)]):
-            # The first of equals is who has waited longest: a sender that is served goes to the end.
-            sender = min(ready, key=self._in_hand.__getitem__)
-            queue = self._waiting.pop(sender)
-            place = queue.popleft()
-            if queue:
-                self._waiting[sender] = queue
-            if not place.cancelled():
+    def _grant_slots(self) -> None:
+        while self._free and (
+            eligible := [
+                waiting_sender
+                for waiting_sender in self._waiting
+                if self._in_use[waiting_sender] < self._max_slots(waiting_sender)
+            ]
+        ):
+            # `min` takes the first of equals, which has waited longest: a sender that gets a slot moves to the end.
+            sender = min(eligible, key=self._in_use.__getitem__)
+            sender_queue = self._waiting.pop(sender)
+            slot = sender_queue.popleft()
+            if sender_queue:
+                self._waiting[sender] = sender_queue
+            if not slot.cancelled():
                 self._free -= 1
-                self._in_hand[sender] += 1
-                place.set_result(None)
+                self._in_use[sender] += 1
+                slot.set_result(None)
 
-    def _most_of(self, sender: str) -> int:
-        return 1 if _MOST_OF_ALL < self._had.share(sender) < _ALONE else self._most
+    def _max_slots(self, sender: str) -> int:
+        return 1 if _BUSY_FRACTION < self._usage.share(sender) < _ALONE_FRACTION else self._max_per_sender
 
 
-class _Had:
-    """Seconds of places that each sender had, of which the older count less."""
+class DecayedUsage:
+    """Seconds of slots that each sender used, with exponential decay."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._counted_s = clock, clock()
-        self._had: dict[str, float] = {}
-        self._of_all = 0.0
+        self._usage: dict[str, float] = {}
+        self._total = 0.0
+        # Growing weights cost nothing per sender; all sums are scaled back only when the weight becomes large.
         self._weight = 1.0
-        """Of a second now. Instead of what was had shrinking, what is added grows, so that it costs nothing per sender."""
+        """Weight of a second now. Added seconds grow instead of old ones shrinking."""
 
-    def count(self, in_hand: Counter[str]) -> None:
-        """Add the time since it was last counted; call it before what is in hand changes."""
+    def count(self, in_use: Counter[str]) -> None:
+        """Add the time since the last call; must be called before the slots in use change."""
         now = self._clock()
         passed_s, self._counted_s = now - self._counted_s, now
+        # Capped: after a long pause the power would overflow, and all earlier use is negligible anyway.
         self._weight *= 2 ** min(passed_s / _HALF_LIFE_S, 64.0)
-        for sender, places in in_hand.items():
-            seconds = passed_s * places * self._weight
-            self._had[sender] = self._had.get(sender, 0.0) + seconds
-            self._of_all += seconds
+        for sender, slots in in_use.items():
+            seconds = passed_s * slots * self._weight
+            self._usage[sender] = self._usage.get(sender, 0.0) + seconds
+            self._total += seconds
         if self._weight > 1e9:
-            self._forget()
+            self._rescale()
 
     def share(self, sender: str) -> float:
-        """Of the time that all had together, from 0 to 1."""
-        return self._had.get(sender, 0.0) / self._of_all if self._of_all else 0.0
+        """Fraction of all senders' recent time that this sender used, from 0 to 1."""
+        return self._usage.get(sender, 0.0) / self._total if self._total else 0.0
 
-    def _forget(self) -> None:
-        scaled = {sender: seconds / self._weight for sender, seconds in self._had.items()}
-        # A millionth of a second is nothing that anybody waits for.
-        self._had = {sender: seconds for sender, seconds in scaled.items() if seconds > 1e-6}
-        self._of_all, self._weight = sum(self._had.values()), 1.0
+    def _rescale(self) -> None:
+        scaled = {sender: seconds / self._weight for sender, seconds in self._usage.items()}
+        # A millionth of a second delays nobody; dropping it bounds the number of senders that are remembered.
+        self._usage = {sender: seconds for sender, seconds in scaled.items() if seconds > 1e-6}
+        self._total, self._weight = sum(self._usage.values()), 1.0

@@ -1,4 +1,4 @@
-"""Who sent requests with which key lately, so that a sender is known before the database is asked."""
+"""Remember which project's key sent a request, so that its sender is known before the database is asked."""
 
 import threading
 
@@ -6,25 +6,27 @@ from starlette.types import Scope
 
 from shardtune.service.process.principal import Principal
 
-_MOST = 4096
+_MAX_KEYS = 4096
 
 
 class KnownSenders:
-    """Projects by key. What is remembered lets nobody in: it tells only whose turn a request takes."""
+    """Project by API key. An entry grants nothing: it only decides whose slots a request uses."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._known: dict[bytes, str] = {}
+        self._senders: dict[bytes, str] = {}
 
     def note(self, secret: str, principal: Principal) -> None:
-        """A key was good."""
+        """Record the sender of a valid key."""
         with self._guard:
-            self._known[f"Bearer {secret}".encode()] = principal.sender
-            while len(self._known) > _MOST:
-                self._known.pop(next(iter(self._known)))
+            self._senders[f"Bearer {secret}".encode()] = principal.sender
+            while len(self._senders) > _MAX_KEYS:
+                # Bounded: a project may make any number of keys, and each entry stays for the life of the process.
+                self._senders.pop(next(iter(self._senders)))
 
     def sender_of(self, scope: Scope) -> str:
-        """The project of the request's key where that was good before, else the address it comes from."""
+        """Project of the request's key if that was valid before; else the client's address."""
+        # A stranger that sends made-up keys shares the slots of its address with its other requests.
         key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        known = self._known.get(key)
-        return known or f"address {(scope.get('client') or ('',))[0]}"
+        project = self._senders.get(key)
+        return project or f"address {(scope.get('client') or ('',))[0]}"

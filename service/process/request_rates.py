@@ -1,4 +1,4 @@
-"""Requests of each project in the present minute, counted by one process."""
+"""Count the requests of each project in the present minute, within one process."""
 
 import threading
 from datetime import datetime
@@ -7,7 +7,7 @@ _MINUTE_S = 60
 
 
 class RequestRates:
-    """How many requests each project sent in the present minute; safe from any thread."""
+    """Requests of each project in the present minute; safe from any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -15,12 +15,13 @@ class RequestRates:
         self._counts: dict[str, int] = {}
 
     def count(self, project_id: str, limit: int, now: datetime) -> float | None:
-        """Count a request. Returns the seconds until the next minute where it is over the limit, else None."""
+        """Count a request. Returns the seconds until the next minute if it exceeds the limit, else None."""
         seconds = now.timestamp()
         minute = int(seconds // _MINUTE_S)
         with self._guard:
+            # All counts start anew with the minute, so nothing of earlier senders is kept.
             if minute != self._minute:
                 self._minute, self._counts = minute, {}
             self._counts[project_id] = self._counts.get(project_id, 0) + 1
-            over = self._counts[project_id] > limit
-        return (minute + 1) * _MINUTE_S - seconds if over else None
+            is_over = self._counts[project_id] > limit
+        return (minute + 1) * _MINUTE_S - seconds if is_over else None

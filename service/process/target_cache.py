@@ -1,4 +1,4 @@
-"""What recommendations are about, kept in the process: the nearest one is looked for among many, and none ever changes that."""
+"""Cache the tuning targets of recommendations."""
 
 import threading
 from collections.abc import Collection
@@ -8,23 +8,32 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.recommendations.tuning_targets import Case, Flat
 from shardtune.db.queries import best
 
-_MOST = 4096
+_MAX_TARGETS = 4096
 
 
 class KnownTargets:
-    """Cases by recommendation."""
+    """Tuning-target fields by recommendation id."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
-        self._known: dict[str, Flat] = {}
+        self._fields_by_id: dict[str, Flat] = {}
 
     def of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
-        """The fields of each recommendation's case, by its id; only those that are not known yet are read."""
-        found = {name: case for name in recommendation_ids if (case := self._known.get(name)) is not None}
-        for row in best.by_ids(session, [name for name in recommendation_ids if name not in found]):
-            found[row.id] = Case(row.answer.model, row.answer.workload, row.answer.cluster).flat()
+        """Fields of each recommendation's tuning target, by its id; reads only those that are not cached."""
+        # Never invalidated: a recommendation's target does not change. The nearest recommendation is chosen among many,
+        # whose answers would otherwise be read for each question.
+        fields_by_id = {
+            recommendation_id: fields
+            for recommendation_id in recommendation_ids
+            if (fields := self._fields_by_id.get(recommendation_id)) is not None
+        }
+        for row in best.by_ids(
+            session,
+            [recommendation_id for recommendation_id in recommendation_ids if recommendation_id not in fields_by_id],
+        ):
+            fields_by_id[row.id] = Case(row.answer.model, row.answer.workload, row.answer.cluster).flat()
         with self._guard:
-            self._known |= found
-            while len(self._known) > _MOST:
-                self._known.pop(next(iter(self._known)))
-        return found
+            self._fields_by_id |= fields_by_id
+            while len(self._fields_by_id) > _MAX_TARGETS:
+                self._fields_by_id.pop(next(iter(self._fields_by_id)))
+        return fields_by_id

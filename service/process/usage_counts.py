@@ -1,4 +1,4 @@
-"""How often recommendations are given out: counted in memory, added to the database every few seconds.
+"""Count how often recommendations are given out: in memory, written to the database every few seconds.
 
 Approximate by design: a process that is killed loses the counts of its last seconds, and a GET writes nothing.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 
 class Uses:
-    """What one process has given out since it last wrote."""
+    """Uses of recommendations in this process since the last write."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -20,7 +20,8 @@ class Uses:
             self._counts[project_id, target_key] += 1
 
     def take(self) -> Mapping[tuple[str, str], int]:
-        """The counts since the last call."""
+        """Take the counts since the last call."""
         with self._guard:
-            taken, self._counts = self._counts, Counter()
-        return taken
+            # Swapped under the lock: a request that counts meanwhile adds to the new counter.
+            counts, self._counts = self._counts, Counter()
+        return counts

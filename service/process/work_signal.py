@@ -1,8 +1,8 @@
-"""Waiting for work without threads: one cheap query per poll and process tells whether anything has changed.
+"""Wake the workers that wait for work, without a thread each: one cheap query per poll tells whether any study changed.
 
-Workers alike (the same hardware and software) get the same answer from the same state of the studies. So once one of
-them was told "nothing", none of the others asks before a study changes: 200 idle workers cost one look, not 200. Only
-those look again for which something waits that nobody else may take, such as the second run of a pair they began.
+Workers of the same hardware and software get the same answer from the same state of the studies. After one was told
+that there is no work, the others do not ask before a study changes: 200 idle workers cost one look, not 200. A run
+pinned to a worker is offered to it even after an identical worker was told that there is no work.
 """
 
 import asyncio
@@ -16,21 +16,24 @@ from anyio import CapacityLimiter, to_thread
 
 from shardtune.service.process.fair_queue import Turns
 
-Looked = TypeVar("Looked")
+Result = TypeVar("Result")
 
+# Claims sample, which uses the CPU: more threads would only compete for the interpreter's lock. Heartbeats and reports
+# have threads of their own.
 CLAIM_THREADS = 4
-"""Claims sample, which is work of the CPU: more of them would only take turns at the interpreter's lock, and the
-threads of heartbeats and reports are others."""
-_OF_ONE_SENDER = CLAIM_THREADS - 1
-"""Whatever one project's claims wait for, one thread is for the others."""
-_MOST_KINDS = 256
-"""Of workers, whose last look is remembered: what a worker says it is makes a kind, and it may say anything."""
-_LOOK_AGAIN_S = 5.0
-"""Some work appears without a change of a study: a budget in seconds runs out and the confirmation begins."""
+"""Number of threads for claims."""
+_MAX_THREADS_PER_SENDER = CLAIM_THREADS - 1
+"""Number of claim threads that one project may use: whatever its claims wait for, one thread is left for the others."""
+# A worker's own description determines its kind, and it may claim anything; without a bound, memory would grow.
+_MAX_KINDS = 256
+"""Maximum number of worker kinds whose last empty answer is remembered."""
+# Some work appears without a change of a study: a budget in seconds runs out, and the final comparison begins.
+_RECHECK_S = 5.0
+"""Seconds after which an empty answer is checked again."""
 
 
-class _Nothing(NamedTuple):
-    """What the last look of a kind of worker came to."""
+class _EmptyAnswer(NamedTuple):
+    """Last empty answer for a kind of worker."""
 
     seen: int
     began_s: float
@@ -38,72 +41,76 @@ class _Nothing(NamedTuple):
 
 
 class WorkSignal:
-    """The studies' versions as last seen, and who found nothing there. Belongs to the event loop's thread."""
+    """Last seen versions of the studies, and the worker kinds that found no work. Used in the event loop's thread only."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        """Requests held open now."""
+        """Number of requests held open now."""
         self._versions: Mapping[str, int] = {}
-        self._seen = 0
-        self._found_nothing: dict[str, _Nothing] = {}
+        self._change_count = 0
+        self._empty_answers: dict[str, _EmptyAnswer] = {}
         self._changed = asyncio.Event()
-        self._of_kind: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._threads = Turns(CLAIM_THREADS, _OF_ONE_SENDER)
+        self._locks_by_kind: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._fair_queue = Turns(CLAIM_THREADS, _MAX_THREADS_PER_SENDER)
         self._limiter: CapacityLimiter | None = None
 
-    async def in_thread(self, sender: str, look: Callable[[], Looked]) -> Looked:
-        """Look at the database for a sender's question, in one of the threads for claims."""
+    async def in_thread(self, sender: str, query: Callable[[], Result]) -> Result:
+        """Run a database query for a sender in one of the threads for claims."""
         if self._limiter is None:
-            # Made inside the loop it belongs to.
+            # Made on first use: an anyio limiter belongs to the event loop in which it is created.
             self._limiter = CapacityLimiter(CLAIM_THREADS)
-        async with self._threads.turn(sender):
-            return await to_thread.run_sync(look, limiter=self._limiter)
+        async with self._fair_queue.turn(sender):
+            return await to_thread.run_sync(query, limiter=self._limiter)
 
     def turn(self, kind: str) -> asyncio.Lock:
-        """Workers of one kind claim one after the other: they want the same studies, in which one asks at a time."""
-        return self._of_kind.setdefault(kind, asyncio.Lock())
+        """Lock under which workers of one kind claim one after the other."""
+        # They want the same studies, and each study answers one request at a time. A weak dictionary drops locks that
+        # nobody holds.
+        return self._locks_by_kind.setdefault(kind, asyncio.Lock())
 
     @property
     def seen(self) -> int:
-        """Grows with every change that was seen; note it before a claim."""
-        return self._seen
+        """Counter of changes; note it before a claim."""
+        return self._change_count
 
     def update(self, versions: Mapping[str, int]) -> None:
-        """Take in the versions of the running studies, and wake the waiting when any differs."""
+        """Take in the versions of the running studies, and wake the waiting requests if any differs."""
         if versions == self._versions:
             return
         self._versions = dict(versions)
-        self._seen += 1
+        self._change_count += 1
         self._changed.set()
         self._changed = asyncio.Event()
 
     def found_nothing(
         self, kind: str, seen: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
     ) -> None:
-        """Workers of this kind have no work in the state that was seen before the claim, but for the `reserved` ids.
+        """Record that workers of this kind had no work in the state noted before the claim, except for the `reserved`
+        ids.
 
-        `began_s`: when the claim began, on the monotonic clock; by default now.
+        `began_s`: time at which the claim began, on the monotonic clock; by default now.
         """
-        self._found_nothing.pop(kind, None)
-        while len(self._found_nothing) >= _MOST_KINDS:
-            self._found_nothing.pop(next(iter(self._found_nothing)))
-        self._found_nothing[kind] = _Nothing(seen, time.monotonic() if began_s is None else began_s, reserved)
+        # Removed first, so that the kind moves to the end and the kind unused for longest is dropped.
+        self._empty_answers.pop(kind, None)
+        while len(self._empty_answers) >= _MAX_KINDS:
+            self._empty_answers.pop(next(iter(self._empty_answers)))
+        self._empty_answers[kind] = _EmptyAnswer(seen, time.monotonic() if began_s is None else began_s, reserved)
 
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
-        """Whether a claim could find something that the last one of this kind did not.
+        """Whether a claim could find work that the last claim of this kind did not.
 
-        `asked_s`: who asked then wants the state of that moment or later, not what was seen last.
+        `asked_s`: a request of that time needs an answer from that moment or later.
         """
-        last = self._found_nothing.get(kind)
+        last = self._empty_answers.get(kind)
         if last is None or worker_id in last.reserved:
             return True
         if asked_s is not None:
             return last.began_s < asked_s
-        return last.seen != self._seen or time.monotonic() - last.began_s >= _LOOK_AGAIN_S
+        return last.seen != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
 
     async def change(self, timeout_s: float) -> None:
-        """Wait for a change, at most so long."""
-        # Not `wait_for`, which makes a task (before Python 3.12): two hundred that wait are woken by every change.
+        """Wait for a change, at most `timeout_s` seconds."""
+        # Not `wait_for`, which makes a task before Python 3.12: every change wakes up to hundreds of waiting requests.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()

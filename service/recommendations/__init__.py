@@ -1,1 +1,1 @@
-"""Record, decide and renew the answer of a case. Leaves finding it to `best`."""
+"""Recommendations: record, decide, renew and withdraw them. Lookup lives in `best`."""

@@ -1,4 +1,4 @@
-"""What people decide about recommendations: pin, unpin, approve, reject, roll back; and what was recommended and decided."""
+"""Decisions of users about recommendations: pin, unpin, approve, reject, roll back; and the history of both."""
 
 import logging
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from shardtune.service.recommendations.record import note_decision, notify, proj
 
 log = logging.getLogger(__name__)
 
-_SERVED_BY = {
+_ACTION_OF = {
     UserDecision.PIN: DecisionAction.PINNED,
     UserDecision.APPROVE: DecisionAction.APPROVED,
     UserDecision.ROLLBACK: DecisionAction.ROLLED_BACK,
@@ -39,51 +39,56 @@ def decide(
     target_key: str,
     action: UserDecision,
     request: DecisionRequest,
-    once: Once = ALWAYS,
+    idempotency: Once = ALWAYS,
     project_id: str | None = None,
     check: Callable[[TuningTargetRow], None] = lambda _: None,
 ) -> Recommendation:
-    """Pin, unpin, approve, reject or roll back; returns the recommendation it is about.
+    """Pin, unpin, approve, reject or roll back a recommendation; returns it.
 
-    `check` sees the case under its lock and may raise.
+    `check` is called with the locked row of the tuning target, and may raise.
 
     Raises:
         NotFound: nothing is known under the key, or no such recommendation.
-        Conflict: the state of things leaves nothing to decide.
+        Conflict: the present state leaves nothing to decide.
     """
     now, by = context.now(), context.principal.name
-    with once.write(context) as session:
-        known = best.current(session, project_of(context, project_id), target_key)
-        row = best.lock(session, known.project_id, known.target_key) if known is not None else None
+    with idempotency.write(context) as session:
+        current = best.current(session, project_of(context, project_id), target_key)
+        # Locked by the present key: a decision under an old key concerns the row that superseded it.
+        row = best.lock(session, current.project_id, current.target_key) if current is not None else None
         if row is None:
             raise unknown_key(target_key)
         check(row)
-        chosen = _chosen(session, row, action, request)
+        chosen = _choose(session, row, action, request)
         match action:
             case UserDecision.UNPIN:
                 row.is_pinned = False
-                done = DecisionAction.UNPINNED
+                recorded_action = DecisionAction.UNPINNED
             case UserDecision.REJECT:
                 if chosen.state is not RecommendationState.PROPOSED:
                     raise Conflict(
                         "nothing_to_decide", f"{chosen.id} is {chosen.state.value}; only proposals can be rejected"
                     )
                 chosen.state = RecommendationState.REJECTED
-                done = DecisionAction.REJECTED
+                recorded_action = DecisionAction.REJECTED
             case UserDecision.PIN | UserDecision.APPROVE | UserDecision.ROLLBACK:
                 serve(session, row, chosen, now, is_new=False)
-                # Whoever rolls back does not want the next study to undo it.
+                # Pin after a rollback, so that the next study does not undo it.
                 row.is_pinned = row.is_pinned or action is not UserDecision.APPROVE
-                done = _SERVED_BY[action]
+                recorded_action = _ACTION_OF[action]
             case _:
                 assert_never(action)
         row.version += 1
-        note_decision(session, row, chosen, done, by, request.note, now)
-        if done is DecisionAction.APPROVED:
+        note_decision(session, row, chosen, recorded_action, by, request.note, now)
+        if recorded_action is DecisionAction.APPROVED:
             notify(session, EventType.BEST_REPLACED, chosen, now)
         session.flush()
-        log.info("best configuration %s", done, extra={"target_key": target_key, "recommendation": chosen.id, "by": by})
-        return once.answer(session, view(chosen))
+        log.info(
+            "best configuration %s",
+            recorded_action,
+            extra={"target_key": target_key, "recommendation": chosen.id, "by": by},
+        )
+        return idempotency.answer(session, view(chosen))
 
 
 def page(
@@ -94,19 +99,19 @@ def page(
     limit: int,
 ) -> RecommendationPage:
     """Recommendations of the sender's projects, newest first."""
-    only = context.principal.project_id
-    filters = (only, target_key, *states)
+    project_id = context.principal.project_id
+    filters = (project_id, target_key, *states)
     after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = best.recommendations(session, only, target_key, states, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return RecommendationPage(recommendations=tuple(map(view, shown)), next_page_token=following)
+        rows = best.recommendations(session, project_id, target_key, states, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return RecommendationPage(recommendations=tuple(map(view, page_rows)), next_page_token=next_token)
 
 
 def history(
     context: Context, target_key: str, token: str | None, limit: int, project_id: str | None
 ) -> tuple[DecisionPage, str]:
-    """Every decision about a case, newest first, and the case's tag."""
+    """Decisions about a tuning target, newest first, and the target's entity tag."""
     project_id = project_of(context, project_id)
     filters = (project_id, target_key)
     after = paging.start(token, filters, paging.whole_number)
@@ -115,19 +120,21 @@ def history(
         if case is None:
             raise unknown_key(target_key)
         rows = best.decisions(session, project_id, target_key, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: row.id)
-        # What is decided by an old key is decided about the case that superseded it.
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: row.id)
+        # A decision under an old key concerns the target that superseded it.
         current = best.current(session, project_id, target_key) or case
-        return DecisionPage(decisions=tuple(map(_decision, shown)), next_page_token=following), tag_of(current)
+        return DecisionPage(decisions=tuple(map(_decision_view, page_rows)), next_page_token=next_token), tag_of(
+            current
+        )
 
 
 def tag_of(row: TuningTargetRow) -> str:
-    """An entity tag that changes with everything that is decided about a case."""
+    """Entity tag that changes with every decision about a target."""
     return f'"{row.target_key}-{row.version}"'
 
 
 def view(row: RecommendationRow) -> Recommendation:
-    """A recommendation as users read it."""
+    """Recommendation in the form of the API."""
     return Recommendation(
         recommendation_id=row.id,
         project_id=row.project_id,
@@ -139,29 +146,33 @@ def view(row: RecommendationRow) -> Recommendation:
     )
 
 
-def _chosen(
+def _choose(
     session: Session, row: TuningTargetRow, action: UserDecision, request: DecisionRequest
 ) -> RecommendationRow:
-    """The recommendation a decision is about."""
-    found: RecommendationRow | None
+    """Recommendation that a decision is about."""
+    recommendation: RecommendationRow | None
     if request.recommendation_id is not None:
-        found = best.recommendation(session, request.recommendation_id)
-        if found is None or (found.project_id, found.target_key) != (row.project_id, row.target_key):
+        recommendation = best.recommendation(session, request.recommendation_id)
+        if recommendation is None or (recommendation.project_id, recommendation.target_key) != (
+            row.project_id,
+            row.target_key,
+        ):
             message = f"recommendation_id ({request.recommendation_id}) is not one of this target_key"
             raise NotFound("unknown_recommendation", f"{message}; GET /v1/recommendations lists them")
-        return found
+        return recommendation
+    # Without an id: the action itself says which one is meant.
     if action in (UserDecision.APPROVE, UserDecision.REJECT):
-        found = best.newest_proposal(session, row.project_id, row.target_key)
+        recommendation = best.newest_proposal(session, row.project_id, row.target_key)
     elif action is UserDecision.ROLLBACK:
-        found = best.served_before(session, row)
+        recommendation = best.served_before(session, row)
     else:
-        found = row.serving
-    if found is None:
+        recommendation = row.serving
+    if recommendation is None:
         raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.target_key}; see its history")
-    return found
+    return recommendation
 
 
-def _decision(row: DecisionRow) -> Decision:
+def _decision_view(row: DecisionRow) -> Decision:
     return Decision(
         at=row.created_at, action=row.action, recommendation_id=row.recommendation_id, by=row.by, note=row.note
     )

@@ -1,8 +1,8 @@
-"""What finished studies recommend, and which of it is served.
+"""Record what finished studies recommend, and choose the current recommendation.
 
-A new answer is served at once where nothing is served yet or it is faster than what is (both measured on one fingerprint),
-unless the project (or the operator, for all) demands approval or somebody pinned the present one: then it waits as a
-proposal. What a retune found is service.recommendations.renewals' to recommend; what people decide, service.recommendations.decisions'.
+A new result becomes current at once if there is none yet, or if it is faster than the current one (both measured on one
+fingerprint). If the project or the operator demands approval, or the current one is pinned, it waits as a proposal.
+service.recommendations.renewals handles results of retunes, service.recommendations.decisions those of users.
 """
 
 import secrets
@@ -32,33 +32,35 @@ SERVICE = "service"
 
 
 def propose(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
-    """Take in the answer of a study that has ended by `now`. The caller holds the study."""
+    """Record the result of a study that has ended by `now`. The caller holds the study."""
     assert study.result is not None
+    # Challenges and canaries recommend through their retune; a proposal of their own would bypass it.
     if study.system_study is not None:
         return
     row = served_case(session, study, now)
-    found = recommend(session, row, study, study.result, now)
+    recommendation = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
-        notify(session, EventType.BEST_PROPOSED, found, now)
+        notify(session, EventType.BEST_PROPOSED, recommendation, now)
         return
-    if row.serving is None or row.serving.study_id == study.id or speed(found) > speed(row.serving):
+    # A study that was extended replaces its own earlier result, whether it became faster or not.
+    if row.serving is None or row.serving.study_id == study.id or speed(recommendation) > speed(row.serving):
         has_replaced = row.serving is not None
-        serve(session, row, found, now)
-        note_decision(session, row, found, DecisionAction.SERVED, SERVICE, None, now)
+        serve(session, row, recommendation, now)
+        note_decision(session, row, recommendation, DecisionAction.SERVED, SERVICE, None, now)
         if has_replaced:
-            notify(session, EventType.BEST_REPLACED, found, now)
+            notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
-        found.state = RecommendationState.RETIRED
-        note_decision(session, row, found, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is faster", now)
+        recommendation.state = RecommendationState.RETIRED
+        note_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is faster", now)
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
-    """Whether the operator or the study's project has every answer approved."""
+    """Whether the operator or the study's project demands approval of every result."""
     return context.settings.requires_approval or study.project.requires_approval
 
 
 def served_case(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
-    """The row of what a study decided, made if there is none; held until the transaction ends."""
+    """Row of the tuning target that a study measured, created if missing; locked until the transaction ends."""
     assert study.fingerprint is not None
     case = Case(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
@@ -81,9 +83,9 @@ def recommend(
     now: datetime,
     renewed: Renewed | None = None,
 ) -> RecommendationRow:
-    """A proposal of what a study found. The caller holds the study and the row."""
+    """Record a study's result as a proposal. The caller holds the study and the row."""
     assert study.fingerprint is not None
-    found = RecommendationRow(
+    recommendation = RecommendationRow(
         id=f"rec-{secrets.token_hex(8)}",
         project_id=study.project_id,
         target_key=row.target_key,
@@ -99,28 +101,37 @@ def recommend(
         ),
         created_at=now,
     )
-    session.add(found)
+    session.add(recommendation)
     session.flush()
-    note_decision(session, row, found, DecisionAction.PROPOSED, SERVICE, None, now)
+    note_decision(session, row, recommendation, DecisionAction.PROPOSED, SERVICE, None, now)
     row.version += 1
-    return found
+    return recommendation
 
 
-def notify(session: Session, event: EventType, found: RecommendationRow, now: datetime, **more: Any) -> None:
-    """Tell webhooks what became of a recommendation."""
-    best_of = found.answer.result.best
+def notify(
+    session: Session, event: EventType, recommendation: RecommendationRow, now: datetime, **extra_data: Any
+) -> None:
+    """Notify webhooks of a change of a recommendation."""
+    contender = recommendation.answer.result.best
     data = {
-        "project_id": found.project_id,
-        "target_key": found.target_key,
-        "recommendation_id": found.id,
-        "description": best_of.description,
-        "tokens_per_s_per_gpu": best_of.tokens_per_s_per_gpu,
+        "project_id": recommendation.project_id,
+        "target_key": recommendation.target_key,
+        "recommendation_id": recommendation.id,
+        "description": contender.description,
+        "tokens_per_s_per_gpu": contender.tokens_per_s_per_gpu,
     }
-    outbox.notify(session, project_id=found.project_id, study_id=found.study_id, kind=event, data=data | more, now=now)
+    outbox.notify(
+        session,
+        project_id=recommendation.project_id,
+        study_id=recommendation.study_id,
+        kind=event,
+        data=data | extra_data,
+        now=now,
+    )
 
 
 def adopt_earlier(context: Context) -> None:
-    """Recommend what studies found before there were recommendations."""
+    """Record results of studies that ended before recommendations existed."""
     with context.db.write() as session:
         for study in best.unrecommended(session):
             if study.result is not None and study.fingerprint is not None:
@@ -128,7 +139,7 @@ def adopt_earlier(context: Context) -> None:
 
 
 def project_of(context: Context, named: str | None) -> str:
-    """The project asked about.
+    """Project that a request is about.
 
     Raises:
         NotFound: it is not the sender's.
@@ -140,17 +151,20 @@ def project_of(context: Context, named: str | None) -> str:
 
 
 def unknown_key(target_key: str) -> NotFound:
-    """Nothing was ever measured under this key."""
+    """Error for a target key without any measurement."""
     return NotFound("unknown_best", f"target_key ({target_key}) has no answer; POST /v1/best:resolve starts a study")
 
 
-def serve(session: Session, row: TuningTargetRow, found: RecommendationRow, now: datetime, is_new: bool = True) -> None:
-    """Give this out from now on. The caller holds the row. `is_new`: it has just been measured."""
-    if row.serving is not None and row.serving.id != found.id:
+def serve(
+    session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
+) -> None:
+    """Make a recommendation the current one. The caller holds the row. `is_new`: it was measured just now."""
+    if row.serving is not None and row.serving.id != recommendation.id:
         row.serving.state = RecommendationState.RETIRED
-    found.state = RecommendationState.SERVING
-    row.serving, row.serving_id, row.updated_at = found, found.id, now
-    row.fingerprint_key = found.answer.fingerprint.content_key()
+    recommendation.state = RecommendationState.SERVING
+    row.serving, row.serving_id, row.updated_at = recommendation, recommendation.id, now
+    row.fingerprint_key = recommendation.answer.fingerprint.content_key()
+    # A new measurement is fresh by definition; a rollback keeps the marks of the fingerprint it was measured on.
     if is_new:
         row.freshness, row.changed_fields, row.superseded_by = Freshness.FRESH, (), None
         row.stale_since, row.stale_announced_at, row.stale_announced_for = None, None, ()
@@ -161,18 +175,18 @@ def serve(session: Session, row: TuningTargetRow, found: RecommendationRow, now:
 def note_decision(
     session: Session,
     row: TuningTargetRow,
-    found: RecommendationRow,
+    recommendation: RecommendationRow,
     action: DecisionAction,
     by: str,
     note: str | None,
     now: datetime,
 ) -> None:
-    """Keep a decision. The caller holds the row."""
+    """Append a decision to the history. The caller holds the row."""
     session.add(
         DecisionRow(
             project_id=row.project_id,
             target_key=row.target_key,
-            recommendation_id=found.id,
+            recommendation_id=recommendation.id,
             action=action,
             by=by,
             note=note,
@@ -182,5 +196,5 @@ def note_decision(
 
 
 def speed(row: RecommendationRow) -> float:
-    """Of what it recommends, in tokens_per_s_per_gpu."""
+    """Speed of the recommended configuration, in tokens per second of one rank."""
     return row.answer.result.best.tokens_per_s_per_gpu

@@ -1,8 +1,8 @@
-"""What a retune's study means for what is served: the incumbent is renewed, and a faster configuration is put to consent.
+"""Apply the outcome of a retune: renew the incumbent, and recommend or propose a faster configuration.
 
-The key of a case contains the fingerprint, so on a changed one the answer stands under a new key. The old row stays as
-it was, with the key that superseded it: whoever asks by the old key is given the present answer, and told so. Pin and
-approval go over to the new row with the incumbent, which is always renewed there first: so a replacement can be rolled back.
+A target's key contains the fingerprint, so on a changed one the recommendation stands under a new key. The old row
+keeps its state and points to the key that superseded it: requests by the old key get the present recommendation, and
+are told so.
 """
 
 from datetime import datetime
@@ -30,45 +30,49 @@ SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: 
 
 
 def keep(session: Session, old: TuningTargetRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
-    """The incumbent still stands: it is fresh again, with what the study measured. The caller holds study and row."""
+    """Renew the incumbent, with the study's new measurement. The caller holds study and row."""
     assert study.result is not None
-    found = _renew(session, old, study, study.result, why, now)
-    notify(session, EventType.BEST_RENEWED, found, now, reason=why)
-    return found
+    renewed = _renew(session, old, study, study.result, why, now)
+    notify(session, EventType.BEST_RENEWED, renewed, now, reason=why)
+    return renewed
 
 
 def replace(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, why: str) -> str:
-    """Another configuration was shown to be faster: serve it, or put it to those who decide; says which.
+    """Recommend a configuration that was shown to be faster, or propose it for approval; returns which.
 
     The caller holds study and row.
     """
     assert study.result is not None and old.serving is not None
     now = context.now()
-    if _is_of(study.result, old.serving):
-        stands = study.result.baseline
-        beside = StudyResult(best=stands, baseline=stands, speedup=None, verdict=Verdict.NOT_FASTER, notes=(why,))
-        _renew(session, old, study, beside, "measured beside what replaces it", now)
+    # The incumbent is renewed under the new key first, so that its replacement can be rolled back there.
+    if _has_as_baseline(study.result, old.serving):
+        baseline = study.result.baseline
+        incumbent_result = StudyResult(
+            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, notes=(why,)
+        )
+        _renew(session, old, study, incumbent_result, "measured beside what replaces it", now)
     row = served_case(session, study, now)
-    found = recommend(session, row, study, study.result, now)
+    replacement = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
-        notify(session, EventType.BEST_PROPOSED, found, now, reason=why)
+        notify(session, EventType.BEST_PROPOSED, replacement, now, reason=why)
         return PROPOSED
     serving = row.serving
-    is_other = row.target_key != old.target_key and serving is not None and not _is_of(study.result, serving)
-    if is_other and serving is not None and speed(serving) >= speed(found):
-        found.state = RecommendationState.RETIRED
-        note_decision(session, row, found, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
+    # The new fingerprint may have a recommendation of its own, from a study that ran there; the faster one stays.
+    has_other = row.target_key != old.target_key and serving is not None and not _has_as_baseline(study.result, serving)
+    if has_other and serving is not None and speed(serving) >= speed(replacement):
+        replacement.state = RecommendationState.RETIRED
+        note_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
         _supersede(session, old, row, now)
         return KEPT_BACK
-    serve(session, row, found, now)
-    note_decision(session, row, found, DecisionAction.SERVED, SERVICE, why, now)
+    serve(session, row, replacement, now)
+    note_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, why, now)
     _supersede(session, old, row, now)
-    notify(session, EventType.BEST_REPLACED, found, now, reason=why)
+    notify(session, EventType.BEST_REPLACED, replacement, now, reason=why)
     return SERVED
 
 
 def leave(session: Session, old: TuningTargetRow, why: str, now: datetime) -> None:
-    """Nothing was decided: what is served stays as it is, stale where it was. The caller holds the row."""
+    """Record an inconclusive retune: the recommendation stays as it is, stale if it was. The caller holds the row."""
     if old.serving is not None:
         note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, why[:2000], now)
 
@@ -79,31 +83,32 @@ def _renew(
     incumbent = old.serving
     assert incumbent is not None
     row = served_case(session, study, now)
-    before = incumbent.answer
-    first = before.renewed or Renewed(
+    answer = incumbent.answer
+    original = answer.renewed or Renewed(
         recommendation_id=incumbent.id,
         study_id=incumbent.study_id,
-        verdict=before.result.verdict,
-        speedup=before.result.speedup,
+        verdict=answer.result.verdict,
+        speedup=answer.result.speedup,
     )
-    found = recommend(session, row, study, result, now, first)
+    renewed = recommend(session, row, study, result, now, original)
     if row.serving is None or row.serving.answer.result.best.config == result.best.config:
-        serve(session, row, found, now)
-        note_decision(session, row, found, DecisionAction.RENEWED, SERVICE, why, now)
+        serve(session, row, renewed, now)
+        note_decision(session, row, renewed, DecisionAction.RENEWED, SERVICE, why, now)
     else:
-        # The case was decided on this fingerprint already, by a study of its own.
-        found.state = RecommendationState.RETIRED
+        # Another study has recommended something else on this fingerprint already.
+        renewed.state = RecommendationState.RETIRED
         note_decision(
-            session, row, found, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is served here already", now
+            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is served here already", now
         )
     _supersede(session, old, row, now)
-    return found
+    return renewed
 
 
 def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
-    """The case goes on under its new key, with the consent given under the old one."""
+    """Move a target to its new key, with the consent given under the old one."""
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
+    # Pin, uses and declared length describe the target and not the fingerprint, so they move with it.
     assert old.serving is not None
     row.is_pinned = row.is_pinned or old.is_pinned
     row.uses, row.planned_gpu_seconds = max(row.uses, old.uses), row.planned_gpu_seconds or old.planned_gpu_seconds
@@ -115,10 +120,10 @@ def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now
 
 
 def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
-    """Whether what is served now is what the study took for the incumbent."""
+    """Whether the current recommendation is the study's incumbent."""
     return row.serving is not None and row.serving.answer.result.best.config == study.baseline
 
 
-def _is_of(result: StudyResult, serving: RecommendationRow) -> bool:
-    """The result's baseline is what is served."""
+def _has_as_baseline(result: StudyResult, serving: RecommendationRow) -> bool:
+    """Whether the result's baseline is the current recommendation."""
     return result.baseline.config == serving.answer.result.best.config

@@ -1,4 +1,4 @@
-"""Take back what a study recommends: what was served before it takes its place, or nothing."""
+"""Withdraw a study's recommendation; the previous one takes its place, if there is one."""
 
 from datetime import datetime
 
@@ -11,25 +11,28 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.recommendations.record import note_decision, notify, serve
 
 
-def withdraw(session: Session, found: RecommendationRow, by: str, why: str, now: datetime) -> None:
-    """Of a recommendation that is served or waits for approval. The caller holds its study."""
-    row = best.lock(session, found.project_id, found.target_key)
-    assert row is not None, found.id
+def withdraw(session: Session, recommendation: RecommendationRow, by: str, why: str, now: datetime) -> None:
+    """Withdraw a recommendation that is current or waits for approval. The caller holds its study."""
+    row = best.lock(session, recommendation.project_id, recommendation.target_key)
+    assert row is not None, recommendation.id
     earlier = None
-    if row.serving_id == found.id:
+    if row.serving_id == recommendation.id:
         earlier = best.served_before(session, row)
-        _serve_instead(session, row, earlier, now)
-    # Not retired: going back to what was served before must not bring it back.
-    found.state = RecommendationState.REJECTED
+        _make_current_instead(session, row, earlier, now)
+    # Rejected, not retired: a later rollback must not bring it back.
+    recommendation.state = RecommendationState.REJECTED
     row.version += 1
-    note_decision(session, row, found, DecisionAction.WITHDRAWN, by, why, now)
+    note_decision(session, row, recommendation, DecisionAction.WITHDRAWN, by, why, now)
     if earlier is not None:
         note_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, why, now)
         notify(session, EventType.BEST_REPLACED, earlier, now)
     session.flush()
 
 
-def _serve_instead(session: Session, row: TuningTargetRow, earlier: RecommendationRow | None, now: datetime) -> None:
+def _make_current_instead(
+    session: Session, row: TuningTargetRow, earlier: RecommendationRow | None, now: datetime
+) -> None:
+    # A pin belonged to the withdrawn recommendation.
     row.is_pinned = False
     if earlier is not None:
         serve(session, row, earlier, now, is_new=False)

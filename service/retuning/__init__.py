@@ -1,1 +1,1 @@
-"""Retunes: queue, admission, challenge, search again. Leaves when they are asked for to `schedules` and `best`."""
+"""Retunes: queue, admission, challenge, wide search. `schedules` and `best` request them."""

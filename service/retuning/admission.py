@@ -1,4 +1,6 @@
-"""Whether a queued retune may start now: windows, the day's money, how many run, and what it is worth."""
+"""Decide whether a queued retune may start now: time windows, the day's budget, running retunes, and its likely
+benefit.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,48 +21,49 @@ from shardtune.service.workers import registry
 
 @dataclass(frozen=True)
 class Later:
-    """It waits."""
+    """The retune has to wait."""
 
     reason: str
+    # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
     holds_up: str = ""
-    """Nothing less used starts before it: of a project by its id, of the `fleet` where a window of all is shut, or nothing.
-    What one project has to wait for is no reason to hold up another."""
+    """Retunes that must not overtake it: those of a project by its id, all by `fleet`, or none."""
 
 
 @dataclass(frozen=True)
 class Never:
-    """It is skipped."""
+    """The retune is skipped."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """It may start."""
+    """The retune may start."""
 
 
 Admission = Admitted | Later | Never
 
 
 def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
-    """Whether a retune may start. The caller holds the money (`retune_money.hold`)."""
+    """Decide whether a retune may start. The caller holds the budget (`retune_budget.hold`)."""
     spec = schedule_of(session, row)
+    # A person who asks for a retune has decided that it is worth its cost.
     if row.cause != RetuneCause.MANUAL:
         reason = cost_benefit.why_not(
             retune_budget.likely_cost(session, row), row.planned_gpu_seconds, spec.likely_gain if spec else None
         )
         if reason is not None:
             return Never(reason)
-    return _closed(context, session, row, spec, context.now()) or _affordable(context, session, row)
+    return _check_windows(context, session, row, spec, context.now()) or _check_budget(context, session, row)
 
 
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
-    """What the schedule says that asked for a retune."""
-    found = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
-    return None if found is None else found.spec
+    """Spec of the schedule that requested a retune, if any."""
+    schedule = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
+    return None if schedule is None else schedule.spec
 
 
-def _closed(
+def _check_windows(
     context: Context, session: Session, row: RetuneRow, spec: ScheduleSpec | None, now: datetime
 ) -> Later | None:
     policy, settings = retune_budget.policy_of(session, row.project_id), context.settings
@@ -70,32 +73,38 @@ def _closed(
     ]
     if spec is not None:
         rules.append(("its schedule", spec.windows, spec.timezone, ""))
-    for whose, windows, zone, holds_up in rules:
-        if not times.is_open(windows, zone, now):
-            return Later(f"waits for a window of {whose}: {', '.join(windows)} ({zone})", holds_up)
+    for owner, windows, timezone, holds_up in rules:
+        if not times.is_open(windows, timezone, now):
+            return Later(f"waits for a window of {owner}: {', '.join(windows)} ({timezone})", holds_up)
     return None
 
 
-def _affordable(context: Context, session: Session, row: RetuneRow) -> Admission:
+def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admission:
     running = retunes.running(session)
-    mine = [other for other in running if other.project_id == row.project_id]
-    if len(mine) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        return Later(f"waits for {len(mine)} running retunes: one at a time for each live worker", row.project_id)
-    cost, run = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
+    # Two retunes on one worker would only take turns, and each would last twice as long.
+    own_retunes = [other for other in running if other.project_id == row.project_id]
+    if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
+        return Later(
+            f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id
+        )
+    cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
     for account in retune_budget.accounts(context, session, row.project_id):
         limit = account.limit
-        if run > limit.gpu_seconds:
-            return Never(f"one run takes about {run:.0f} GPU-seconds, but {account.words}; raise the limit")
-        promised = _promised(session, [other for other in running if limit.project_id in (None, other.project_id)])
-        left = account.left - promised
-        # What is dearer than a whole day goes on over several: it needs a run's worth, and the limit for itself.
+        if run_cost > limit.gpu_seconds:
+            return Never(f"one run takes about {run_cost:.0f} GPU-seconds, but {account.words}; raise the limit")
+        promised = _promised_gpu_seconds(
+            session, [other for other in running if limit.project_id in (None, other.project_id)]
+        )
+        remaining = account.left - promised
+        # A retune more expensive than a whole day's budget runs over several days: it needs enough for one run, and no
+        # other retune beside it.
         is_long = cost > limit.gpu_seconds
-        if left <= 0 or left < (run if is_long else cost) or (is_long and promised > 0):
-            more = f", {promised:.0f} of them promised to running retunes" if promised else ""
-            return Later(f"waits for the next day: {account.words}{more}", row.project_id)
+        if remaining <= 0 or remaining < (run_cost if is_long else cost) or (is_long and promised > 0):
+            promised_text = f", {promised:.0f} of them promised to running retunes" if promised else ""
+            return Later(f"waits for the next day: {account.words}{promised_text}", row.project_id)
     return Admitted()
 
 
-def _promised(session: Session, running: Sequence[RetuneRow]) -> float:
-    """GPU-seconds running retunes are likely to use yet."""
+def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> float:
+    """GPU-seconds that the running retunes are likely to use from now on."""
     return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)

@@ -1,7 +1,7 @@
-"""Retunes from their start to their outcome: challenge the incumbent first, search wide only if the ranking moved.
+"""Steps of a retune from start to outcome: challenge the incumbent first, search wide only if the ranking moved.
 
-Every step is one transaction that holds the study, the case and the retune (note [lock order] in db.session), and looks
-again before it writes: any number of replicas may take it at once, and a service killed in between takes it again.
+Every step is one transaction that locks study, target and retune (note [lock order] in db.session) and checks again
+before it writes. Several replicas may take a step at once, and a service killed in between takes it again.
 """
 
 import hashlib
@@ -31,15 +31,15 @@ from shardtune.tuner.verdict import challenge
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = timedelta(days=1)
-"""A retune waits this long for a worker of its fingerprint that has gone away."""
+_WORKER_PATIENCE = timedelta(days=1)
+"""Time for which a retune waits for a worker of its fingerprint that has gone."""
 
 
 def start(context: Context, retune: RetuneRow) -> str:
-    """Create the challenge of a retune and return the study's id; called again, it returns the same.
+    """Create the challenge of a retune; returns its study's id. Repeating it returns the same id.
 
     Raises:
-        Conflict: nobody could run it now, or there is nothing to challenge.
+        Conflict: no worker could run it now, or there is nothing to challenge.
     """
     study_id = _study_id(retune, "challenge")
     with context.db.read() as session:
@@ -49,13 +49,14 @@ def start(context: Context, retune: RetuneRow) -> str:
         if row is None or row.serving is None:
             raise Conflict("nothing_to_decide", f"nothing is served under {retune.target_key}; there is no incumbent")
         origin = system_studies.origin(session, row.serving)
+        # Chosen outside the write transaction: predicting the whole space takes too long to hold a row.
         worker = system_studies.worker_for(context, session, row, retune.cause)
-        chosen, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
+        chosen_configs, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
         system_study = SystemStudy(
-            kind=SystemStudyKind.CHALLENGE, retune_id=retune.id, challengers=chosen, warm_study_id=origin.id
+            kind=SystemStudyKind.CHALLENGE, retune_id=retune.id, challengers=chosen_configs, warm_study_id=origin.id
         )
         incumbent = row.serving.answer.result.best.config
-    budget = Budget(max_trials=1 + len(chosen), max_pairs=challenge.PAIRS)
+    budget = Budget(max_trials=1 + len(chosen_configs), max_pairs=challenge.PAIRS)
     try:
         with context.db.write() as session:
             earlier = studies.get(session, origin.id)
@@ -68,79 +69,92 @@ def start(context: Context, retune: RetuneRow) -> str:
 
 
 def advance(context: Context, retune: RetuneRow) -> None:
-    """Take the next step of a running retune: judge what has ended, begin the search, or see that nobody can go on."""
+    """Take the next step of a running retune: judge an ended study, begin the search, or notice that no worker can
+    continue.
+    """
     with context.db.write() as session:
         ids = [name for name in (retune.challenge_study_id, retune.search_study_id) if name is not None]
-        held = [studies.lock(session, name) for name in ids]
-        if not held:
+        locked_studies = [studies.lock(session, name) for name in ids]
+        if not locked_studies:
             return
-        known = best.current(session, retune.project_id, retune.target_key)
-        old = best.lock(session, known.project_id, known.target_key) if known is not None else None
+        # Studies first, then the target, then the retune: the order of note [lock order].
+        current = best.current(session, retune.project_id, retune.target_key)
+        target = best.lock(session, current.project_id, current.target_key) if current is not None else None
         row = retunes.lock(session, retune.id)
+        # Another replica has taken this step since the retune was read.
         if row.state is not RetuneState.RUNNING or row.search_study_id != retune.search_study_id:
             return
-        step = _Step(context, session, row, old, held)
-        if held[-1].state.is_open:
-            step.watch()
-        elif len(held) == 1:
+        step = _Step(context, session, row, target, locked_studies)
+        if locked_studies[-1].state.is_open:
+            step.give_up_without_worker()
+        elif len(locked_studies) == 1:
             step.judge_challenge()
         else:
             step.judge_search()
 
 
 class _Step:
-    """One step of a retune, under its locks."""
+    """One step of a retune, with its rows locked."""
 
     def __init__(
-        self, context: Context, session: Session, retune: RetuneRow, old: TuningTargetRow | None, held: list[StudyRow]
+        self,
+        context: Context,
+        session: Session,
+        retune: RetuneRow,
+        target: TuningTargetRow | None,
+        locked_studies: list[StudyRow],
     ) -> None:
-        self.context, self.session, self.retune, self.old = context, session, retune, old
-        self.challenge, self.study = held[0], held[-1]
+        self.context, self.session, self.retune, self.target = context, session, retune, target
+        self.challenge, self.study = locked_studies[0], locked_studies[-1]
         self.now = context.now()
 
     def judge_challenge(self) -> None:
-        """The challenge has ended: keep the incumbent, search wide, or leave it."""
-        if not self._is_about_what_is_served():
+        """Judge the ended challenge: keep the incumbent, search wide, or record that nothing was shown."""
+        if not self._is_incumbent_current():
             return
         if self.study.state is StudyState.COMPLETE:
             ratios = challenge_findings.log_ratios(self.study)
             finding = challenge_findings.of(self.session, self.study)
             match finding:
                 case "kept":
-                    self._keep()
+                    self._keep_incumbent()
                 case "faster":
-                    self._search(self.study.baseline is not None)
+                    self._begin_search(self.study.baseline is not None)
                 case "inconclusive":
-                    self._leave(
+                    self._record_inconclusive(
                         RetuneOutcome.INCONCLUSIVE, f"{challenge_findings.seen(ratios)}, which could not be shown"
                     )
                 case _:
                     assert_never(finding)
         elif self.study.state is StudyState.FAILED and challenge_findings.has_fallen(self.session, self.study):
-            self._search(with_incumbent=False)
+            self._begin_search(with_incumbent=False)
         else:
-            self._leave_failed()
+            self._record_failure()
 
     def judge_search(self) -> None:
-        """The wide search has ended: its answer, else the challenge's, replaces the incumbent."""
-        if not self._is_about_what_is_served():
+        """Judge the ended search: its result, else the challenge's, replaces the incumbent."""
+        if not self._is_incumbent_current():
             return
         result = self.study.result
-        fell = self.challenge.state is StudyState.FAILED
-        if result is not None and (fell or result.verdict is Verdict.CONFIRMED):
-            self._replace(self.study, f"{self.challenge.reason}; searched again" if fell else "")
-        elif not fell:
-            why = self.study.reason if result is None else "the search found nothing faster"
-            self._replace(self.challenge, f"by the challenge; {why}")
+        incumbent_is_infeasible = self.challenge.state is StudyState.FAILED
+        if result is not None and (incumbent_is_infeasible or result.verdict is Verdict.CONFIRMED):
+            self._replace_incumbent(
+                self.study, f"{self.challenge.reason}; searched again" if incumbent_is_infeasible else ""
+            )
+        # The challenge has shown a faster configuration already, so a search that finds nothing takes nothing away.
+        elif not incumbent_is_infeasible:
+            reason = self.study.reason if result is None else "the search found nothing faster"
+            self._replace_incumbent(self.challenge, f"by the challenge; {reason}")
         else:
-            self._leave_failed()
+            self._record_failure()
 
-    def watch(self) -> None:
-        """Give up a study whose fingerprint no worker has any longer, and begin anew where another one could run it."""
-        known = workers.seen_since(self.session, self.now - _PATIENCE)
-        if any(compatibility.may_run(worker, self.study) for worker in known):
+    def give_up_without_worker(self) -> None:
+        """Give up a study whose fingerprint no worker has any longer, and request the retune again."""
+        recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
+        if any(compatibility.may_run(worker, self.study) for worker in recent_workers):
             return
         reason = "no worker has the fingerprint any longer that it was measured on"
+        # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
         cause, changes = self.retune.cause, self.retune.changes
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
@@ -155,35 +169,40 @@ class _Step:
             now=self.now,
         )
 
-    def _keep(self) -> None:
-        assert self.old is not None
+    def _keep_incumbent(self) -> None:
+        assert self.target is not None
         ratios = challenge_findings.log_ratios(self.study)
-        why = f"kept: {challenge_findings.seen(ratios) if ratios else challengers.unpaired(self.session, self.study)}"
-        renewals.keep(self.session, self.old, self.study, why, self.now)
-        finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, why)
+        explanation = (
+            f"kept: {challenge_findings.seen(ratios) if ratios else challengers.unpaired(self.session, self.study)}"
+        )
+        renewals.keep(self.session, self.target, self.study, explanation, self.now)
+        finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, explanation)
 
-    def _replace(self, study: StudyRow, note: str) -> None:
-        assert self.old is not None and study.result is not None
+    def _replace_incumbent(self, study: StudyRow, note: str) -> None:
+        assert self.target is not None and study.result is not None
         speedup = study.result.speedup
+        # A gain is reported only if it is relative to the incumbent.
         is_gain = speedup is not None and study.result.baseline.config == study.baseline
         gain = Gain(value=speedup.value, ci95=speedup.ci95) if is_gain and speedup is not None else None
-        words = (
+        summary = (
             f"replaced {challenge_findings.percent(speedup)}"
             if gain is not None and speedup is not None
             else "replaced"
         )
-        why = f"{words}: {note}" if note else words
-        outcome = renewals.replace(self.context, self.session, self.old, study, why)
-        finish(self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{why}; it {outcome}", gain)
+        explanation = f"{summary}: {note}" if note else summary
+        outcome = renewals.replace(self.context, self.session, self.target, study, explanation)
+        finish(self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{explanation}; it {outcome}", gain)
 
-    def _search(self, with_incumbent: bool) -> None:
-        """Search wide, with what the challenge ran at the front and the old search's trials as a guide."""
-        assert self.old is not None and self.old.serving is not None and self.study.system_study is not None
-        origin = system_studies.origin(self.session, self.old.serving)
-        ran = [obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE]
-        first = tuple(obs.config for obs in ran if obs.config != self.study.baseline)
+    def _begin_search(self, with_incumbent: bool) -> None:
+        """Search wide, beginning with the challenge's trials and guided by those of the old search."""
+        assert self.target is not None and self.target.serving is not None and self.study.system_study is not None
+        origin = system_studies.origin(self.session, self.target.serving)
+        measured_trials = [
+            obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE
+        ]
+        initial_configs = tuple(obs.config for obs in measured_trials if obs.config != self.study.baseline)
         system_study = SystemStudy(
-            kind=SystemStudyKind.SEARCH, retune_id=self.retune.id, challengers=first, warm_study_id=origin.id
+            kind=SystemStudyKind.SEARCH, retune_id=self.retune.id, challengers=initial_configs, warm_study_id=origin.id
         )
         assert self.study.fingerprint_key is not None
         notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
@@ -202,24 +221,25 @@ class _Step:
         self.retune.reason = "the ranking moved: searching"
         log.info("the ranking moved, searching", extra={"retune": self.retune.id, "study": study.id})
 
-    def _leave(self, outcome: RetuneOutcome, why: str) -> None:
-        assert self.old is not None
-        renewals.leave(self.session, self.old, f"{outcome.value}: {why}", self.now)
-        finish(self.context, self.session, self.retune, outcome, f"{outcome.value}: {why}")
+    def _record_inconclusive(self, outcome: RetuneOutcome, explanation: str) -> None:
+        assert self.target is not None
+        renewals.leave(self.session, self.target, f"{outcome.value}: {explanation}", self.now)
+        finish(self.context, self.session, self.retune, outcome, f"{outcome.value}: {explanation}")
 
-    def _leave_failed(self) -> None:
+    def _record_failure(self) -> None:
         is_cancelled = self.study.state is StudyState.CANCELLED
         outcome = RetuneOutcome.SKIPPED if is_cancelled else RetuneOutcome.FAILED
-        self._leave(outcome, f"study {self.study.id} was {self.study.state.value}: {self.study.reason}")
+        self._record_inconclusive(outcome, f"study {self.study.id} was {self.study.state.value}: {self.study.reason}")
 
-    def _is_about_what_is_served(self) -> bool:
-        if self.old is not None and renewals.is_incumbent(self.old, self.challenge):
+    def _is_incumbent_current(self) -> bool:
+        # A person, or another study, may have changed the recommendation while the retune ran.
+        if self.target is not None and renewals.is_incumbent(self.target, self.challenge):
             return True
-        why = "what is served was changed while it ran"
-        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, why)
+        explanation = "what is served was changed while it ran"
+        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, explanation)
         return False
 
 
 def _study_id(retune: RetuneRow, kind: str) -> str:
-    """The same for each try of the same retune."""
+    """Id of a study of a retune; the same for each try, so that a repeated step adds no second study."""
     return f"study-{hashlib.sha256(f'{retune.id}:{kind}'.encode()).hexdigest()[:12]}"

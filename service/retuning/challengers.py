@@ -1,4 +1,6 @@
-"""Whom a retune runs beside the incumbent: what else is served, the old search's runner-ups, the predictor's favourites."""
+"""Choose what a retune runs beside the incumbent: the fingerprint's own recommendation, runner-ups, and predicted
+favourites.
+"""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -22,55 +24,61 @@ from shardtune.tuner.search import space
 from shardtune.tuner.search.space import Space
 from shardtune.tuner.verdict import challenge
 
-_MOST_PREDICTED = 1500
+_MAX_PREDICTED = 1500
 
 
 def choose(
     planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
-    """At most three configurations, and in words where each comes from."""
+    """Choose at most three configurations, each with its source in words."""
     assert row.serving is not None
     incumbent = row.serving.answer.result.best.config
     history = tuple(observed(session, origin))
     runner_ups = challenge.runner_ups(history, incumbent)
-    known = _known_there(session, row, origin, fingerprint_key)
+    recommended_there = _recommended_there(session, row, origin, fingerprint_key)
     favourites = _favourites(planner_cache, session, origin, history, incumbent, fingerprint_key)
-    chosen = challenge.challengers(known, runner_ups, favourites, incumbent)
-    return chosen, tuple(f"{config.describe()}: {_whence(config, known, runner_ups)}" for config in chosen)
+    chosen = challenge.challengers(recommended_there, runner_ups, favourites, incumbent)
+    return chosen, tuple(
+        f"{config.describe()}: {_describe_source(config, recommended_there, runner_ups)}" for config in chosen
+    )
 
 
 def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
-    """A study's trials as the tuner sees them."""
+    """Trials of a study in the form that the tuner reads."""
     return (study_snapshot.observation(row, study.comparison_round) for row in trials.of_study(session, study.id))
 
 
 def unpaired(session: Session, study: StudyRow) -> str:
-    """How far the challengers of a study came of whom none was paired with the incumbent."""
+    """Describe how near the challengers came, for a study in which none was paired with the incumbent."""
     assert study.result is not None
-    stands = study.result.best
-    rivals = [obs for obs in observed(session, study) if obs.number != stands.trial_number]
+    winner = study.result.best
+    rivals = [obs for obs in observed(session, study) if obs.number != winner.trial_number]
     speeds = [obs.measurement.tokens_per_s_per_gpu for obs in rivals if obs.measurement is not None]
     if not rivals or not speeds:
         return f"none of {len(rivals)} challengers could be measured" if rivals else "there was no challenger"
-    share = max(speeds) / stands.tokens_per_s_per_gpu
-    return f"{len(speeds)} of {len(rivals)} challengers were measured, the nearest reached {share:.0%} of its speed"
+    fraction = max(speeds) / winner.tokens_per_s_per_gpu
+    return f"{len(speeds)} of {len(rivals)} challengers were measured, the nearest reached {fraction:.0%} of its speed"
 
 
-def _whence(config: TrialConfig, known: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]) -> str:
-    if config == known:
+def _describe_source(
+    config: TrialConfig, recommended_there: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]
+) -> str:
+    if config == recommended_there:
         return "served for this case on the present fingerprint"
     return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
 
 
-def _known_there(session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str) -> TrialConfig | None:
-    """What a study of its own has found for the case on the present fingerprint."""
+def _recommended_there(
+    session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
+) -> TrialConfig | None:
+    """Recommendation that a study on the present fingerprint gave for the same target."""
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
     key = Case(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)
-    there = best.served(session, row.project_id, key)
-    if there is None or there.serving is None:
+    target = best.served(session, row.project_id, key)
+    if target is None or target.serving is None:
         return None
-    return there.serving.answer.result.best.config
+    return target.serving.answer.result.best.config
 
 
 def _favourites(
@@ -87,28 +95,35 @@ def _favourites(
         return ()
     spec = origin.spec
     cores = origin.fingerprint.value.cpu_count if origin.fingerprint else None
-    built = space.build(spec.workload, origin.cluster, model_summary, spec.space, cores)
-    past = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
+    search_space = space.build(spec.workload, origin.cluster, model_summary, spec.space, cores)
+    past_experience = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
     present = calibrations.of(planner_cache, session, fingerprint_key, origin.project_id)
-    # Before anything ran there, what its software and hardware teach is what the old ones taught.
-    factors = present.calibrations if present.calibrations.speed.rows else past.calibrations
-    now = Experience(factors, present.hardware or past.hardware)
+    # Before any run on the new fingerprint, the calibrations of the old one are the best estimate.
+    factors = present.calibrations if present.calibrations.speed.rows else past_experience.calibrations
+    present_experience = Experience(factors, present.hardware or past_experience.hardware)
 
-    def predict(known: Experience, shape: ModelShape) -> challenge.Predict:
+    def predict(experience: Experience, shape: ModelShape) -> challenge.Predict:
         def speeds(configs: Sequence[TrialConfig]) -> NDArray[float64] | None:
             return learning.predict_speeds(
-                shape, spec.workload, origin.cluster, configs, known.calibrations, known.hardware
+                shape, spec.workload, origin.cluster, configs, experience.calibrations, experience.hardware
             )
 
         return speeds
 
-    return challenge.favourites(_some(built, origin.id), history, incumbent, predict(past, shape), predict(now, shape))
+    return challenge.favourites(
+        _candidate_configs(search_space, origin.id),
+        history,
+        incumbent,
+        predict(past_experience, shape),
+        predict(present_experience, shape),
+    )
 
 
-def _some(built: Space, salt: str) -> Iterable[TrialConfig]:
-    """The whole space where it is small, else a sample of it."""
-    if built.size(_MOST_PREDICTED + 1) <= _MOST_PREDICTED:
-        return built.enumerate()
+def _candidate_configs(search_space: Space, salt: str) -> Iterable[TrialConfig]:
+    """Configurations to predict: the whole space if it is small, else a sample."""
+    if search_space.size(_MAX_PREDICTED + 1) <= _MAX_PREDICTED:
+        return search_space.enumerate()
+    # Seeded by the study's id, so that a repeated step chooses the same challengers.
     rng = random.Random(salt)
-    draws = (built.sample(lambda _, values: rng.choice(values)) for _ in range(_MOST_PREDICTED))
+    draws = (search_space.sample(lambda _, values: rng.choice(values)) for _ in range(_MAX_PREDICTED))
     return (config for config in draws if config is not None)

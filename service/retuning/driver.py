@@ -1,4 +1,4 @@
-"""Drive the retunes that run: begin again what a crash left, advance, stop what is not worth going on with."""
+"""Drive running retunes: resume what a crash interrupted, advance, and stop those that are not worthwhile."""
 
 import logging
 from collections.abc import Callable
@@ -19,37 +19,38 @@ from shardtune.service.retuning.records import stop
 log = logging.getLogger(__name__)
 
 Advance = Callable[[Context, RetuneRow], None]
-"""Looks at a retune's studies and takes its next step, if it has one; any number of times."""
+"""Function that takes a retune's next step, if there is one; it may be called any number of times."""
 
-_WAITS = "waits for the next day: "
+_WAITS_PREFIX = "waits for the next day: "
 
 
 def drive(context: Context, start: Start, advance: Advance) -> int:
-    """Take the next step of every running retune that no other replica drives; returns how many were looked at."""
+    """Take the next step of every running retune that no other replica drives; returns their number."""
     with context.db.read() as session:
         rows = retunes.running(session)
-    return count_done(rows, lambda row: _drive(context, row, start, advance), lambda row: row.id)
+    return count_done(rows, lambda row: _take_step(context, row, start, advance), lambda row: row.id)
 
 
-def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> bool:
+def _take_step(context: Context, row: RetuneRow, start: Start, advance: Advance) -> bool:
     now = context.now()
     with context.db.write() as session:
+        # The claim expires by itself: if this replica dies, another one continues after CLAIM.
         if not retunes.claim(session, row, now, now + CLAIM):
             return False
     if row.challenge_study_id is None:
         return begin(context, row.id, start)
     with context.db.read() as session:
-        why = _why_stop(session, row)
-    if why is not None:
-        stop(context, row.id, RetuneOutcome.INCONCLUSIVE, why)
+        reason = _why_stop(session, row)
+    if reason is not None:
+        stop(context, row.id, RetuneOutcome.INCONCLUSIVE, reason)
         return True
     try:
         advance(context, row)
-    except Exception as error:  # a border: a step that always breaks is counted and ends its retune, not the loop
+    except Exception as error:  # A border: a step that always fails is counted and ends its retune, not the loop.
         if is_outage(error):
-            raise  # no fault of the step's: whoever looks when the claim has ended takes it again
+            raise  # Not the step's fault: a replica takes it again when the claim has expired.
         log.exception("a retune's step broke", extra={"retune": row.id})
-        _note_broken(context, row.id, f"{type(error).__name__}: {error}; the service's log has the traceback")
+        _record_failed_step(context, row.id, f"{type(error).__name__}: {error}; the service's log has the traceback")
         return True
     _release(context, row.id)
     return True
@@ -57,30 +58,30 @@ def _drive(context: Context, row: RetuneRow, start: Start, advance: Advance) -> 
 
 def _why_stop(session: Session, row: RetuneRow) -> str | None:
     spec = admission.schedule_of(session, row)
-    likely_gain, most = (spec.likely_gain, spec.max_gpu_seconds) if spec is not None else (None, None)
+    likely_gain, max_gpu_seconds = (spec.likely_gain, spec.max_gpu_seconds) if spec is not None else (None, None)
     planned = row.planned_gpu_seconds if row.cause != RetuneCause.MANUAL else None
-    return cost_benefit.why_stop(retunes.spent(session, row), planned, likely_gain, most)
+    return cost_benefit.why_stop(retunes.spent(session, row), planned, likely_gain, max_gpu_seconds)
 
 
-def _note_broken(context: Context, retune_id: str, why: str) -> None:
+def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.tries, row.claimed_until = row.tries + 1, None
         is_final = row.tries >= MOST_TRIES
     if is_final:
-        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step broke {MOST_TRIES} times: {why}")
+        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step broke {MOST_TRIES} times: {reason}")
 
 
 def _release(context: Context, retune_id: str) -> None:
-    """Leave a retune to whoever looks next; say so where it waits for money."""
+    """Release the claim on a retune, and give the reason if it waits for budget."""
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.claimed_until, row.tries = None, 0
         if row.state is not RetuneState.RUNNING:
             return
-        words = _why_idle(context, session, row)
-        if words is not None or (row.reason or "").startswith(_WAITS):
-            row.reason = words
+        reason = _why_idle(context, session, row)
+        if reason is not None or (row.reason or "").startswith(_WAITS_PREFIX):
+            row.reason = reason
 
 
 def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
@@ -89,6 +90,8 @@ def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
     study = studies.get(session, study_id)
     if study is None or not study.state.is_open:
         return None
-    run = retune_budget.likely_run(session, study_id, study.cluster.world_size)
-    short = [account for account in retune_budget.accounts(context, session, row.project_id) if account.left < run]
-    return f"{_WAITS}{short[0].words}, and a run takes about {run:.0f}" if short else None
+    run_cost = retune_budget.likely_run(session, study_id, study.cluster.world_size)
+    insufficient = [
+        account for account in retune_budget.accounts(context, session, row.project_id) if account.left < run_cost
+    ]
+    return f"{_WAITS_PREFIX}{insufficient[0].words}, and a run takes about {run_cost:.0f}" if insufficient else None

@@ -1,6 +1,6 @@
-"""Ask for retunes, and start those whose time has come. What a retune measures is service.retuning.challenge_steps.
+"""Request retunes, and start those that are due. service.retuning.challenge_steps decides what a retune measures.
 
-At most one retune of a case is unfinished: whoever asks meanwhile, and for whatever cause, gets that one.
+At most one retune of a target is unfinished: further requests, whatever their cause, get that one.
 """
 
 import logging
@@ -29,16 +29,16 @@ from shardtune.service.retuning.target_selection import covers
 log = logging.getLogger(__name__)
 
 Start = Callable[[Context, RetuneRow], str]
-"""Creates the challenge study of a retune and returns its id; called again for the same retune, it returns the same."""
+"""Function that creates the challenge study of a retune and returns its id; repeating it returns the same id."""
 
 CLAIM = timedelta(seconds=60)
-"""A replica that dies while it drives a retune is replaced after this."""
+"""Time after which a retune is taken over from a replica that stopped driving it."""
 _HOUR_S = 3600.0
-_AGAIN = timedelta(minutes=5)
+_RETRY_AFTER = timedelta(minutes=5)
 MOST_TRIES = 5
-"""Of a start or a step that breaks."""
+"""Maximum number of tries of a failing start or step."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Of the schedules whose business a cause is."""
+"""Trigger of the schedules that are responsible for a cause."""
 
 
 def request(
@@ -52,12 +52,13 @@ def request(
     not_before: datetime,
     now: datetime,
 ) -> RetuneRow:
-    """Have a recommendation measured again, not before a moment; the retune that is unfinished already, where there is one.
+    """Request that a recommendation is measured again, not before a moment; returns the unfinished retune if there is
+    one.
 
-    That one takes in the changes. While it is queued, a change puts it off to the later moment (a rolling
-    upgrade is one event), and a person who asks brings it forward and makes it theirs.
+    An unfinished retune takes in the changes. While it is queued, a change postpones it to the later moment (a rolling
+    upgrade is one event), and a request by a person brings it forward and becomes its cause.
     """
-    asked = _policy(session, project_id, target_key, cause, schedule_id)
+    policy = _find_policy(session, project_id, target_key, cause, schedule_id)
     row, is_new = retunes.put(
         session,
         project_id,
@@ -66,18 +67,20 @@ def request(
         not_before,
         now,
         changes=tuple(changes),
-        schedule_id=asked.schedule_id,
-        planned_gpu_seconds=asked.planned_gpu_seconds,
+        schedule_id=policy.schedule_id,
+        planned_gpu_seconds=policy.planned_gpu_seconds,
     )
     if is_new:
         log.info("retune requested", extra={"retune": row.id, "target_key": target_key, "cause": cause})
-        if asked.why_not is not None:
-            retunes.end(session, row, RetuneOutcome.SKIPPED, asked.why_not, now)
+        if policy.why_not is not None:
+            retunes.end(session, row, RetuneOutcome.SKIPPED, policy.why_not, now)
         return row
-    known = {change.field: change for change in row.changes}
-    # What was measured on stays what it was, however often it changes since.
-    newer = {one.field: one.model_copy(update={"was": known.get(one.field, one).was}) for one in changes}
-    row.changes = tuple((known | newer).values())
+    changes_by_field = {change.field: change for change in row.changes}
+    # `was` stays the value of the measurement, however often the field changes since.
+    newer_changes = {
+        one.field: one.model_copy(update={"was": changes_by_field.get(one.field, one).was}) for one in changes
+    }
+    row.changes = tuple((changes_by_field | newer_changes).values())
     if row.state is RetuneState.QUEUED and cause == RetuneCause.MANUAL:
         row.cause, row.not_before = cause, min(row.not_before, not_before)
     elif row.state is RetuneState.QUEUED:
@@ -88,65 +91,67 @@ def request(
 
 @dataclass(frozen=True)
 class _Policy:
-    """What schedules and project say to a request."""
+    """Schedule and planned run that apply to a request, or the reason to skip it."""
 
     schedule_id: str | None
     planned_gpu_seconds: float | None
     why_not: str | None = None
 
 
-def _policy(session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None) -> _Policy:
-    """A change or drift is the business of the schedules for that, if any covers the case; else of the project."""
+def _find_policy(
+    session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None
+) -> _Policy:
+    """Find the schedule that is responsible for a change or drift; without one, the project's policy applies."""
     case = best.served(session, project_id, target_key)
     why_not = None
-    found = schedules.get(session, schedule_id) if schedule_id is not None else None
+    schedule = schedules.get(session, schedule_id) if schedule_id is not None else None
     trigger = _TRIGGERS.get(cause)
-    if trigger is not None and found is None and case is not None:
-        of_project = schedules.of_trigger(session, project_id, trigger)
-        for_it = [row for row in of_project if covers(session, case, row.spec.cases)]
-        found = next((row for row in for_it if not row.is_paused), None)
-        if for_it and found is None:
-            why_not = f"schedule {for_it[0].id} is for this, and it is paused"
-        elif not for_it and cause == RetuneCause.FINGERPRINT and not policy_of(session, project_id).on_fingerprint:
+    if trigger is not None and schedule is None and case is not None:
+        project_schedules = schedules.of_trigger(session, project_id, trigger)
+        covering = [row for row in project_schedules if covers(session, case, row.spec.cases)]
+        schedule = next((row for row in covering if not row.is_paused), None)
+        if covering and schedule is None:
+            why_not = f"schedule {covering[0].id} is for this, and it is paused"
+        elif not covering and cause == RetuneCause.FINGERPRINT and not policy_of(session, project_id).on_fingerprint:
             why_not = "this project does not measure again by itself when hardware or software changes; a schedule for that does"
-    hours = found.spec.planned_gpu_hours if found is not None else None
+    hours = schedule.spec.planned_gpu_hours if schedule is not None else None
     planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
-    return _Policy(found.id if found is not None else None, planned, why_not)
+    return _Policy(schedule.id if schedule is not None else None, planned, why_not)
 
 
 def start_due(context: Context, start: Start) -> int:
-    """Start the queued retunes whose time has come, most used recommendation first; returns how many.
+    """Start queued retunes that are due, most used recommendation first; returns the number started.
 
-    What has to wait for money or a window holds up what is less used; it says so in its `reason`.
+    A retune that waits for budget or a window holds up less used ones, and gives its `reason`.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
     held_up: set[str] = set()
-    return count_done(rows, lambda row: _start(context, row, start, held_up), lambda row: row.id)
+    return count_done(rows, lambda row: _admit_and_start(context, row, start, held_up), lambda row: row.id)
 
 
-def _start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) -> bool:
+def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) -> bool:
     if held_up & {"fleet", row.project_id}:
         return False
     now = context.now()
     with context.db.write() as session:
-        # Money is counted and promised under one lock, whichever replica does it.
+        # One lock for all replicas: what is left is counted and promised under it.
         retune_budget.hold(session)
-        found = retunes.lock(session, row.id)
-        if found.state is not RetuneState.QUEUED:
+        locked_retune = retunes.lock(session, row.id)
+        if locked_retune.state is not RetuneState.QUEUED:
             return False
-        decision = admission.decide(context, session, found)
+        decision = admission.decide(context, session, locked_retune)
         match decision:
             case admission.Never(reason):
-                finish(context, session, found, RetuneOutcome.SKIPPED, reason)
+                finish(context, session, locked_retune, RetuneOutcome.SKIPPED, reason)
                 return False
             case admission.Later(reason, holds_up):
                 held_up.add(holds_up)
-                found.reason = reason
+                locked_retune.reason = reason
                 return False
             case admission.Admitted():
                 values = {"state": RetuneState.RUNNING, "started_at": now, "reason": None}
-                if not retunes.claim(session, found, now, now + CLAIM, **values):
+                if not retunes.claim(session, locked_retune, now, now + CLAIM, **values):
                     return False
             case _:
                 assert_never(decision)
@@ -154,20 +159,22 @@ def _start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) ->
 
 
 def begin(context: Context, retune_id: str, start: Start) -> bool:
-    """Create the challenge of a retune that is running and claimed; again after a crash. False: it has to wait."""
+    """Create the challenge of a running, claimed retune; also after a crash. Returns False if it has to wait."""
+    # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
+    # in between repeats the start, which returns the same study.
     with context.db.read() as session:
         row = retunes.get(session, retune_id)
         assert row is not None
     try:
         study_id = start(context, row)
     except ApiError as error:
-        _put_off(context, retune_id, error.detail)
+        _requeue(context, retune_id, error.detail)
         return False
-    except Exception as error:  # a border: a start that always breaks is counted and ends its retune, not the loop
+    except Exception as error:  # A border: a start that always fails is counted and ends its retune, not the loop.
         if is_outage(error):
             raise
         log.exception("a retune could not be started", extra={"retune": retune_id})
-        _put_off(context, retune_id, f"{type(error).__name__}: {error}; the service's log has the traceback", True)
+        _requeue(context, retune_id, f"{type(error).__name__}: {error}; the service's log has the traceback", True)
         return False
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
@@ -178,15 +185,17 @@ def begin(context: Context, retune_id: str, start: Start) -> bool:
     return True
 
 
-def _put_off(context: Context, retune_id: str, why: str, is_broken: bool = False) -> None:
-    """Back into the queue: nobody can run it now, or starting it broke, which is tried so often only."""
+def _requeue(context: Context, retune_id: str, reason: str, is_broken: bool = False) -> None:
+    """Return a retune to the queue: no worker can run it now, or its start failed, which is tried a limited number of
+    times.
+    """
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         if row.state is not RetuneState.RUNNING:
             return
         row.tries += 1 if is_broken else 0
         if row.tries >= MOST_TRIES:
-            finish(context, session, row, RetuneOutcome.FAILED, f"it could not be started: {why}")
+            finish(context, session, row, RetuneOutcome.FAILED, f"it could not be started: {reason}")
             return
         row.state, row.started_at, row.claimed_until = RetuneState.QUEUED, None, None
-        row.not_before, row.reason = context.now() + _AGAIN, f"waits: {why}"
+        row.not_before, row.reason = context.now() + _RETRY_AFTER, f"waits: {reason}"

@@ -1,4 +1,4 @@
-"""Read retunes, and end them. Asking for one and starting it is service.retuning.queue."""
+"""Read retunes, and end them. service.retuning.queue requests and starts them."""
 
 import logging
 from collections.abc import Sequence
@@ -33,91 +33,97 @@ def read(context: Context, retune_id: str) -> Retune:
         NotFound: there is none of this id in the sender's projects.
     """
     with context.db.read() as session:
-        return _views(context, session, [_seen(context, session, retune_id)])[0]
+        return _retune_views(context, session, [_must_exist(context, session, retune_id)])[0]
 
 
-def cancel(context: Context, retune_id: str, once: Once = ALWAYS) -> Retune:
-    """End a retune, and take its runs from their workers; what is served stays as it is. A cancelled one stays cancelled.
+def cancel(context: Context, retune_id: str, idempotency: Once = ALWAYS) -> Retune:
+    """End a retune, and take its runs from their workers; the recommendation stays. A cancelled retune stays cancelled.
 
     Raises:
-        NotFound: there is none of this id in the sender's projects.
+        NotFound: the sender's projects have no retune of this id.
         Conflict: it has ended otherwise, or is just being started.
     """
-    with once.write(context) as session:
-        _seen(context, session, retune_id)
-        row = _held(session, retune_id)
+    with idempotency.write(context) as session:
+        _must_exist(context, session, retune_id)
+        row = _lock(session, retune_id)
         if row.state is RetuneState.ENDED and row.reason != _CANCELLED:
             raise Conflict("retune_ended", f"retune {retune_id} has ended ({row.outcome}); nothing is left to cancel")
+        # Its challenge is being created by a replica without a lock; cancelled now, the study would run without its
+        # retune.
         if row.state is RetuneState.RUNNING and row.challenge_study_id is None:
             raise Conflict("retune_starting", f"retune {retune_id} is just being started; try again in some seconds")
         _stop(context, session, row, RetuneOutcome.SKIPPED, _CANCELLED)
-        return once.answer(session, _views(context, session, [row])[0])
+        return idempotency.answer(session, _retune_views(context, session, [row])[0])
 
 
-def stop(context: Context, retune_id: str, outcome: RetuneOutcome, why: str) -> None:
-    """End a retune and what it still has running."""
+def stop(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
+    """End a retune and its open studies."""
     with context.db.write() as session:
-        _stop(context, session, _held(session, retune_id), outcome, why)
+        _stop(context, session, _lock(session, retune_id), outcome, reason)
 
 
-def _seen(context: Context, session: Session, retune_id: str) -> RetuneRow:
+def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow:
     row = retunes.get(session, retune_id)
     if row is None or not context.principal.sees(row.project_id):
         raise NotFound("unknown_retune", f"retune {retune_id} does not exist; GET /v1/retunes lists those that do")
     return row
 
 
-def _held(session: Session, retune_id: str) -> RetuneRow:
-    """A retune with its challenge, which is locked first (note [lock order]): so no search can begin meanwhile."""
-    known = retunes.get(session, retune_id)
-    if known is not None and known.challenge_study_id is not None:
-        studies.lock(session, known.challenge_study_id)
+def _lock(session: Session, retune_id: str) -> RetuneRow:
+    """Lock a retune and its challenge."""
+    # The challenge is locked first (note [lock order]), so that no search can begin meanwhile.
+    retune = retunes.get(session, retune_id)
+    if retune is not None and retune.challenge_study_id is not None:
+        studies.lock(session, retune.challenge_study_id)
     return retunes.lock(session, retune_id)
 
 
-def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, why: str) -> None:
+def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str) -> None:
     for study_id in (row.challenge_study_id, row.search_study_id):
         study = studies.lock(session, study_id) if study_id is not None else None
         if study is not None and study.state.is_open:
-            transitions.end_study(session, study, StudyState.CANCELLED, why, context.now())
-    finish(context, session, row, outcome, why)
+            transitions.end_study(session, study, StudyState.CANCELLED, reason, context.now())
+    finish(context, session, row, outcome, reason)
 
 
-def page(context: Context, wanted: RetuneFilter, token: str | None, limit: int) -> RetunePage:
+def page(context: Context, retune_filter: RetuneFilter, token: str | None, limit: int) -> RetunePage:
     """Retunes of the sender's projects, newest first."""
-    if not context.principal.sees(wanted.project_id):
+    if not context.principal.sees(retune_filter.project_id):
         return RetunePage(retunes=())
-    wanted = RetuneFilter(
-        wanted.project_id or context.principal.project_id, wanted.target_key, wanted.schedule_id, wanted.states
+    retune_filter = RetuneFilter(
+        retune_filter.project_id or context.principal.project_id,
+        retune_filter.target_key,
+        retune_filter.schedule_id,
+        retune_filter.states,
     )
-    filters = astuple(wanted)
+    filters = astuple(retune_filter)
     with context.db.read() as session:
         after = paging.start(token, filters, paging.moment_and_id)
-        rows = retunes.page(session, wanted, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return RetunePage(retunes=_views(context, session, shown), next_page_token=following)
+        rows = retunes.page(session, retune_filter, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return RetunePage(retunes=_retune_views(context, session, page_rows), next_page_token=next_token)
 
 
-def plan(context: Context, target_key: str, planned: PlannedRun, project_id: str | None) -> PlannedRun:
-    """Declare the training run a best configuration is for; retunes from now on are held against it.
+def plan(context: Context, target_key: str, declared: PlannedRun, project_id: str | None) -> PlannedRun:
+    """Declare the training run that a recommendation is for; its retunes are then compared with that run.
 
     Raises:
         NotFound: nothing is known under the key.
     """
     with context.db.write() as session:
-        known = best.current(session, project_of(context, project_id), target_key)
-        row = best.lock(session, known.project_id, known.target_key) if known is not None else None
+        current = best.current(session, project_of(context, project_id), target_key)
+        row = best.lock(session, current.project_id, current.target_key) if current is not None else None
         if row is None:
             raise unknown_key(target_key)
-        hours = planned.planned_gpu_hours
+        hours = declared.planned_gpu_hours
         row.planned_gpu_seconds = None if hours is None else hours * 3600
-    return planned
+    return declared
 
 
 def finish(
     context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, gain: Gain | None = None
 ) -> None:
-    """End a retune the caller holds, and book what it saves; one that has ended stays as it is."""
+    """End a retune that the caller has locked, and record what it saves; an ended one stays as it is."""
     if row.state is RetuneState.ENDED:
         return
     row.gain = gain or row.gain
@@ -127,14 +133,14 @@ def finish(
     log.info("retune ended: %s", reason, extra=extra)
 
 
-def _views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
-    """Retunes as users read them, with what is served of their cases."""
-    served = best.served_of(session, {(row.project_id, row.target_key) for row in rows})
+def _retune_views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
+    """Retunes in the form of the API, with the recommendations of their targets."""
+    targets = best.served_of(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour
-    return tuple(_view(session, row, served.get((row.project_id, row.target_key)), price) for row in rows)
+    return tuple(_retune_view(session, row, targets.get((row.project_id, row.target_key)), price) for row in rows)
 
 
-def _view(session: Session, row: RetuneRow, case: TuningTargetRow | None, price: float | None) -> Retune:
+def _retune_view(session: Session, row: RetuneRow, case: TuningTargetRow | None, price: float | None) -> Retune:
     answer = case.serving.answer if case is not None and case.serving is not None else None
     spent = row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row)
     return Retune(

@@ -1,4 +1,6 @@
-"""Make the studies that the service itself wants. They run where and what they are told, and under no user's quota."""
+"""Create system studies: studies that the service itself wants. They run on given workers, and count against no user's
+quota.
+"""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -32,21 +34,22 @@ def add(
     notes: Sequence[str],
     now: datetime,
 ) -> StudyRow:
-    """A study of an earlier one's case for workers of a fingerprint, with the incumbent as its baseline.
+    """Add a study of an earlier study's target for workers of a fingerprint, with the incumbent as baseline.
 
-    The study of that name where there is one already: asking again, after a crash or from another replica, adds none.
+    Returns the existing study of this id if there is one, so that a repetition after a crash or by another replica adds
+    none.
     """
-    known = studies.get(session, study_id)
-    if known is not None:
-        return known
-    model_summary = _model_summary(session, earlier, fingerprint_key)
+    existing_study = studies.get(session, study_id)
+    if existing_study is not None:
+        return existing_study
+    model_summary = _valid_model_summary(session, earlier, fingerprint_key)
     study = StudyRow(
         id=study_id,
         project_id=earlier.project_id,
         purpose=StudyPurpose.CANARY if system_study.kind == SystemStudyKind.CANARY else StudyPurpose.RETUNE,
         state=StudyState.RUNNING,
         phase=StudyPhase.MODEL_SUMMARY if model_summary is None else StudyPhase.SEARCH,
-        spec=_spec(earlier, incumbent, system_study, budget),
+        spec=_study_spec(earlier, incumbent, system_study, budget),
         cluster=earlier.cluster,
         baseline=incumbent,
         model_summary=model_summary,
@@ -63,10 +66,10 @@ def add(
     return study
 
 
-def origin(session: Session, found: RecommendationRow) -> StudyRow:
-    """The search behind a recommendation: challenges only measured again what it had found."""
-    renewed = found.answer.renewed
-    study = studies.get(session, renewed.study_id if renewed is not None else found.study_id)
+def origin(session: Session, recommendation: RecommendationRow) -> StudyRow:
+    """Search study behind a recommendation; challenges only measured its result again."""
+    renewed = recommendation.answer.renewed
+    study = studies.get(session, renewed.study_id if renewed is not None else recommendation.study_id)
     while study is not None and study.system_study is not None and study.system_study.warm_study_id is not None:
         if study.system_study.kind == SystemStudyKind.SEARCH:
             break
@@ -76,7 +79,7 @@ def origin(session: Session, found: RecommendationRow) -> StudyRow:
 
 
 def able(context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster) -> list[WorkerRow]:
-    """Live workers that could measure a case, by name."""
+    """Live workers that could measure a target, by name."""
     return [
         worker
         for worker in registry.live(context, session, project_id)
@@ -87,39 +90,48 @@ def able(context: Context, session: Session, project_id: str, model: ModelSpec, 
 
 
 def worker_for(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
-    """Whose fingerprint the incumbent is challenged on: after a change, that of the worker which changed last.
+    """Worker on whose fingerprint the incumbent is challenged; after a change, the worker that changed last.
 
     Raises:
         Conflict: no live worker could run it.
     """
     assert row.serving is not None
     answer, measured = row.serving.answer, row.serving.study
-    found = able(context, session, row.project_id, answer.model, answer.cluster)
-    if not found:
+    live_workers = able(context, session, row.project_id, answer.model, answer.cluster)
+    if not live_workers:
         raise Conflict("no_worker", "no live worker could measure it")
     has_changed = cause == RetuneCause.FINGERPRINT
-    wanted = [worker for worker in found if bool(compatibility.changed_fields(worker, measured)) == has_changed]
-    return max(wanted or found, key=lambda worker: (worker.registered_at, worker.name))
+    preferred = [
+        worker for worker in live_workers if bool(compatibility.changed_fields(worker, measured)) == has_changed
+    ]
+    return max(preferred or live_workers, key=lambda worker: (worker.registered_at, worker.name))
 
 
-def _spec(earlier: StudyRow, incumbent: TrialConfig | None, system_study: SystemStudy, budget: Budget) -> StudySpec:
+def _study_spec(
+    earlier: StudyRow, incumbent: TrialConfig | None, system_study: SystemStudy, budget: Budget
+) -> StudySpec:
     changes: dict[str, Any] = {"cluster": earlier.cluster, "baseline": incumbent, "budget": budget}
     if system_study.kind != SystemStudyKind.SEARCH and incumbent is not None:
-        # Only what runs can be asked to confirm what the others train.
+        # Parity needs a second backend only among those that run in this study.
         backends = {config.backend for config in (incumbent, *system_study.challengers)}
         ordered = tuple(sorted(backends))
         changes["space"] = earlier.spec.space.model_copy(update={"backends": ordered})
     return earlier.spec.model_copy(update=changes)
 
 
-def _model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
-    """The model is counted again only where something that counts it has changed."""
+def _valid_model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
+    """Model summary of the earlier study, if it is valid on the fingerprint; None: the model must be summarized again."""
     if earlier.fingerprint is None:
         return None
     if earlier.fingerprint_key == fingerprint_key:
         return earlier.model_summary
-    now = session.get(FingerprintRow, fingerprint_key)
-    assert now is not None
-    was = earlier.fingerprint.value
-    is_same = (was.torch, was.transformers) == (now.value.torch, now.value.transformers)
+    fingerprint = session.get(FingerprintRow, fingerprint_key)
+    assert fingerprint is not None
+    measured_fingerprint = earlier.fingerprint.value
+    # Only torch and transformers determine parameters and FLOPs; other changes of the fingerprint leave the summary
+    # valid.
+    is_same = (measured_fingerprint.torch, measured_fingerprint.transformers) == (
+        fingerprint.value.torch,
+        fingerprint.value.transformers,
+    )
     return earlier.model_summary if is_same else None

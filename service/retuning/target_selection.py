@@ -1,6 +1,6 @@
-"""Which recommendations a schedule is about.
+"""Select the recommendations that a schedule is about.
 
-A case named by its `target_key` stays the same case when the fingerprint, and with it the key, changes.
+A target named by its `target_key` stays the same target when the fingerprint, and with it the key, changes.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,27 @@ from shardtune.service.workers import registry
 
 
 def selected(context: Context, session: Session, project_id: str, cases: Cases) -> list[str]:
-    """Keys of the cases a schedule selects now, in order: one per model, workload and cluster.
+    """Keys of the targets that a schedule selects now, in order: one per model, workload and cluster.
 
-    Of answers that differ in their fingerprint only, those of machines that are there count; where none is, the newest.
+    Of recommendations that differ only in fingerprint, those of live workers count; without any, the newest.
     """
     live = set(registry.live_fingerprints(context, session, project_id))
-    by_shape: dict[str, list[TuningTargetRow]] = {}
+    rows_by_target: dict[str, list[TuningTargetRow]] = {}
     for row in schedules.serving_cases(session, project_id):
         if covers(session, row, cases):
-            by_shape.setdefault(row.target_key_without_fingerprint, []).append(row)
-    return sorted(row.target_key for rows in by_shape.values() for row in _present(rows, live))
+            rows_by_target.setdefault(row.target_key_without_fingerprint, []).append(row)
+    return sorted(row.target_key for rows in rows_by_target.values() for row in _present(rows, live))
 
 
 def covers(session: Session, row: TuningTargetRow, cases: Cases) -> bool:
-    """Whether a selection is about a case."""
+    """Whether a selection includes a target."""
     if cases.target_keys:
-        named = (best.served(session, row.project_id, key) for key in cases.target_keys)
+        # Compared without fingerprint: the named key may belong to hardware or software that has changed since.
+        named_targets = (best.served(session, row.project_id, key) for key in cases.target_keys)
         return any(
-            other is not None and other.target_key_without_fingerprint == row.target_key_without_fingerprint
-            for other in named
+            named_target is not None
+            and named_target.target_key_without_fingerprint == row.target_key_without_fingerprint
+            for named_target in named_targets
         )
     if cases.model is None:
         return True
@@ -41,5 +43,5 @@ def covers(session: Session, row: TuningTargetRow, cases: Cases) -> bool:
 
 
 def _present(rows: Sequence[TuningTargetRow], live: set[str]) -> Sequence[TuningTargetRow]:
-    there = [row for row in rows if row.fingerprint_key in live]
-    return there or rows[:1]
+    live_rows = [row for row in rows if row.fingerprint_key in live]
+    return live_rows or rows[:1]

@@ -1,1 +1,1 @@
-"""What can be done with a study: create, read, act, extend, follow. Leaves its runs to `leasing`."""
+"""Operations on studies: create, read, act, extend, follow. Leases of their runs live in `leasing`."""

@@ -1,4 +1,4 @@
-"""What a person does to a study: pause, resume, cancel, clone. More budget for it is service.studies.extension."""
+"""Actions of users on studies: pause, resume, cancel, clone. service.studies.extension raises budgets."""
 
 import logging
 
@@ -17,16 +17,17 @@ from shardtune.service.studies.create_and_read import must_exist, read_models
 log = logging.getLogger(__name__)
 
 
-def cancel(context: Context, study_id: str, once: Once = ALWAYS, if_match: str | None = None) -> Study:
+def cancel(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match: str | None = None) -> Study:
     """End a study and take its runs from their workers; a cancelled study stays as it is.
 
     Raises:
         Conflict: it has ended otherwise.
-        PreconditionFailed: it is not what the sender saw.
+        PreconditionFailed: it is not as the sender saw it.
     """
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
         must_exist(context, session, study_id)
         row = studies.lock(session, study_id)
+        # Compared while the row is locked: nobody can change the study between the comparison and the end.
         etags.check(if_match, read_models(session, [row])[0])
         if row.state.is_open:
             transitions.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
@@ -36,21 +37,24 @@ def cancel(context: Context, study_id: str, once: Once = ALWAYS, if_match: str |
                 "study_ended", f"study {study_id} is {row.state.value}; only a running study can be cancelled"
             )
         session.flush()
-        return once.answer(session, read_models(session, [row])[0])
+        return idempotency.answer(session, read_models(session, [row])[0])
 
 
-def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if_match: str | None = None) -> Study:
-    """Stop giving out runs of a study, or go on with it.
+def pause(
+    context: Context, study_id: str, paused: bool, idempotency: Once = ALWAYS, if_match: str | None = None
+) -> Study:
+    """Stop leasing runs of a study, or resume it.
 
     Raises:
         Conflict: it has ended.
-        PreconditionFailed: it is not what the sender saw.
-        TooMany: going on would break a quota of its project.
+        PreconditionFailed: it is not as the sender saw it.
+        TooMany: resuming would break a quota of its project.
     """
-    with once.write(context) as session:
-        found = must_exist(context, session, study_id)
-        if not paused and found.state is StudyState.PAUSED:
-            quotas.admit_study(session, found.project_id, context.now())
+    with idempotency.write(context) as session:
+        study_row = must_exist(context, session, study_id)
+        # The project is locked before the study (note [lock order]), so the quota is checked first.
+        if not paused and study_row.state is StudyState.PAUSED:
+            quotas.admit_study(session, study_row.project_id, context.now())
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
         if not row.state.is_open:
@@ -60,7 +64,8 @@ def pause(context: Context, study_id: str, paused: bool, once: Once = ALWAYS, if
         transitions.pause_study(row, paused)
         session.flush()
         log.info("study paused" if paused else "study resumed", extra={"study": study_id})
-        study = once.answer(session, read_models(session, [row])[0])
+        study = idempotency.answer(session, read_models(session, [row])[0])
+    # Steps that need no worker were not taken while it was paused; after the commit, in transactions of their own.
     if not paused:
         advance.advance(context, study_id)
     return study
@@ -70,19 +75,19 @@ def clone(
     context: Context,
     study_id: str,
     request: CloneRequest,
-    once: Once = ALWAYS,
+    idempotency: Once = ALWAYS,
     new_id: str | None = None,
     project_id: str | None = None,
 ) -> Study:
-    """A new study with another one's spec, changed as asked for, in the same project unless another is named.
+    """Create a study with another study's spec and the requested changes, by default in the same project.
 
-    Nothing but the spec is taken over: the trials are run anew.
+    Only the spec is copied: all trials run anew.
 
     Raises:
-        NotFound: there is no such study.
-        ServiceError: as a creation.
+        NotFound: the study does not exist.
+        ApiError: as for a new study.
     """
     with context.db.read() as session:
         row = must_exist(context, session, study_id)
         spec, project_id = request.applied_to(row.spec), project_id or row.project_id
-    return rules.create(context, spec, once, new_id, project_id)
+    return rules.create(context, spec, idempotency, new_id, project_id)

@@ -1,4 +1,4 @@
-"""The precision that a new study trains: the stated one, else that of its baseline's own tool, else the device's."""
+"""Decide the precision of a new study: the stated one, else that of its baseline's tool, else the device's."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,15 @@ from shardtune.tuner import baseline
 
 
 def stated_precision(request: StudyRequest) -> tuple[Precision | None, str | None]:
-    """What the request says of it, if anything, and a note where its baseline says it."""
+    """Precision that the request states, if any, with a note if its baseline implies it."""
     if request.workload.precision is not None:
         return request.workload.precision, None
     return baseline.implied_precision(request.baseline) or (None, None)
 
 
 def choose_precision(request: StudyRequest, devices: Sequence[DeviceDtypes]) -> tuple[Precision, tuple[str, ...]]:
-    """The precision on these devices, and what its user should know of it."""
-    stated, of_baseline = stated_precision(request)
+    """Precision on these devices, with notes for the user."""
+    # Stated first: `auto` would train the same file with other dtypes on another GPU.
+    stated, baseline_note = stated_precision(request)
     precision, note = decide(stated, devices)
-    return precision, tuple(filter(None, [of_baseline, note]))
+    return precision, tuple(filter(None, [baseline_note, note]))

@@ -1,4 +1,4 @@
-"""Configurations side by side, of one study or of several, with what was measured of each."""
+"""Compare configurations of one or several studies, with their measurements."""
 
 import re
 from collections.abc import Sequence
@@ -27,42 +27,48 @@ _MOST_DIGITS = 9
 
 
 def compare(context: Context, picks: Sequence[str]) -> Comparison:
-    """Each pick is a study (its answer), `study:number` (a trial), a retune (its study's answer) or a target key (what is served)."""
-    found, missing = [], []
+    """Compare picks: a study (its result), `study:number` (a trial), a retune (its study's result), or a target key
+    (its recommendation).
+    """
+    configs, unknown_picks = [], []
     with context.db.read() as session:
         for pick in dict.fromkeys(picks[:MOST_COMPARED]):
-            side = _side(context, session, pick)
+            side = _compared_config(context, session, pick)
             if side is None:
-                missing.append(pick)
+                unknown_picks.append(pick)
             else:
-                found.append(side)
-    subjects = {(side.model, side.workload.canonical_json(), side.cluster.canonical_json()) for side in found}
+                configs.append(side)
+    subjects = {(side.model, side.workload.canonical_json(), side.cluster.canonical_json()) for side in configs}
     return Comparison(
-        configs=tuple(found),
+        configs=tuple(configs),
         currency=context.settings.currency,
-        differences=_differences(found),
+        differences=_differences(configs),
         is_one_subject=len(subjects) < 2,
-        not_found=tuple(missing),
+        not_found=tuple(unknown_picks),
     )
 
 
-def _side(context: Context, session: Session, pick: str) -> ComparedConfig | None:
+def _compared_config(context: Context, session: Session, pick: str) -> ComparedConfig | None:
     name, _, number = pick.partition(":")
-    study, answer = _meant(context, session, name)
+    study, answer = _resolve_pick(context, session, name)
     if study is None or not context.principal.sees(study.project_id):
         return None
-    wanted = int(number) if number.isdecimal() and len(number) <= _MOST_DIGITS else answer
-    # One page of one, because that is read with its runs and attempts at once.
-    rows = trials.page(session, study.id, (), wanted - 1, 1) if wanted is not None else ()
-    return next((_compared(context, study, row) for row in rows if row.number == wanted), None)
+    trial_number = int(number) if number.isdecimal() and len(number) <= _MOST_DIGITS else answer
+    # Read as a page of one row, because a page loads runs and attempts with it.
+    rows = trials.page(session, study.id, (), trial_number - 1, 1) if trial_number is not None else ()
+    return next((_config_view(context, study, row) for row in rows if row.number == trial_number), None)
 
 
-def _meant(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
-    """The study of that name, and the trial that is its answer."""
+def _resolve_pick(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
+    """Study of that name, and the number of the trial that is its result."""
     if _TARGET_KEY.fullmatch(name):
-        case = best.current(session, context.principal.home, name)
-        served = case.serving if case is not None else None
-        return (served.study, served.answer.result.best.trial_number) if served is not None else (None, None)
+        target = best.current(session, context.principal.home, name)
+        recommended = target.serving if target is not None else None
+        return (
+            (recommended.study, recommended.answer.result.best.trial_number)
+            if recommended is not None
+            else (None, None)
+        )
     retune = retunes.get(session, name)
     ids = (retune.search_study_id, retune.challenge_study_id) if retune is not None else (name,)
     study = next((row for study_id in ids if study_id and (row := studies.get(session, study_id))), None)
@@ -72,16 +78,16 @@ def _meant(context: Context, session: Session, name: str) -> tuple[StudyRow | No
     return study, answer.trial_number if answer is not None else None
 
 
-def _compared(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfig:
+def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfig:
     price = context.settings.price_per_gpu_hour
-    searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
-    again = [
+    search_measurement = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
+    validation_speeds = [
         run.measurement.tokens_per_s_per_gpu
         for run in row.runs
         if run.purpose == RunPurpose.VALIDATION and run.comparison_round == study.comparison_round and run.measurement
     ]
     spent = sum(attempt.gpu_seconds or 0.0 for run in row.runs for attempt in run.attempts)
-    measured = searched or next((run.measurement for run in row.runs if run.measurement), None)
+    measured = search_measurement or next((run.measurement for run in row.runs if run.measurement), None)
     return ComparedConfig(
         study_id=study.id,
         trial_number=row.number,
@@ -90,14 +96,14 @@ def _compared(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfi
         cluster=study.cluster,
         config=row.config,
         description=row.config.describe(),
-        search=_of_one(searched) if searched else None,
-        fresh=_of_many(again) if again else None,
+        search=_speed_of_run(search_measurement) if search_measurement else None,
+        fresh=_speed_of_runs(validation_speeds) if validation_speeds else None,
         speedup=_speedup(study.result, row.number),
         is_baseline=study.result is not None and study.result.baseline.trial_number == row.number,
         peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,
         peak_reserved_gib=measured.memory.peak_reserved_gib if measured else None,
-        step_time_s=searched.step_time_s if searched else None,
-        mfu=searched.mfu if searched else None,
+        step_time_s=search_measurement.step_time_s if search_measurement else None,
+        mfu=search_measurement.mfu if search_measurement else None,
         gpu_seconds=spent,
         price=price_of(spent, price),
         study_gpu_seconds=study.gpu_seconds,
@@ -105,20 +111,21 @@ def _compared(context: Context, study: StudyRow, row: TrialRow) -> ComparedConfi
     )
 
 
-def _of_one(run: Measurement) -> MeasuredSpeed:
-    """The interval of the mean step is symmetric in time, not in speed."""
-    speed, step, half = run.tokens_per_s_per_gpu, run.step_time_s, run.step_time_half_width_s
-    # A run so restless that its interval reaches down to no time at all says nothing about how fast it may be.
-    high = speed * step / (step - half) if half < step else speed
-    return MeasuredSpeed(tokens_per_s_per_gpu=speed, low=speed * step / (step + half), high=high, runs=1)
+def _speed_of_run(run: Measurement) -> MeasuredSpeed:
+    """Speed of a single run, with the interval of its mean step time."""
+    # The interval is symmetric in time, not in speed, so both ends are converted by themselves.
+    speed, step, half_width = run.tokens_per_s_per_gpu, run.step_time_s, run.step_time_half_width_s
+    # If the interval of the step time reaches zero, it gives no upper bound for the speed.
+    high = speed * step / (step - half_width) if half_width < step else speed
+    return MeasuredSpeed(tokens_per_s_per_gpu=speed, low=speed * step / (step + half_width), high=high, runs=1)
 
 
-def _of_many(speeds: Sequence[float]) -> MeasuredSpeed:
+def _speed_of_runs(speeds: Sequence[float]) -> MeasuredSpeed:
     return MeasuredSpeed(tokens_per_s_per_gpu=median(speeds), low=min(speeds), high=max(speeds), runs=len(speeds))
 
 
 def _speedup(result: StudyResult | None, number: int) -> Speedup | None:
-    """Of the challenger, confirmed or not."""
+    """Speed-up of the trial if it is the challenger, confirmed or not."""
     challenger = (result.candidate or result.best) if result is not None else None
     return result.speedup if result and challenger and challenger.trial_number == number else None
 
@@ -129,6 +136,6 @@ def _differences(sides: Sequence[ComparedConfig]) -> tuple[KnobDifference, ...]:
     return tuple(
         KnobDifference(knob=name, values=tuple(table.get(name) for table in tables))
         for name in names
-        # What only one of the backends has says nothing that the backend's name does not.
+        # A parameter that only one backend has says nothing beyond the backend's name.
         if len({repr(table[name]) for table in tables if name in table}) > 1
     )

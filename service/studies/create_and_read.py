@@ -1,4 +1,7 @@
-"""Create, read and list studies. Changing one is service.studies.actions; what it does while it runs, service.planning.study_plan."""
+"""Create, read and list studies.
+
+service.studies.actions changes them; service.planning.study_plan decides what they run.
+"""
 
 import logging
 import secrets
@@ -39,25 +42,26 @@ from shardtune.tuner.verdict import contenders
 
 log = logging.getLogger(__name__)
 
-_MADE_UP, _LONGEST_ID = "study-", 32
+_GENERATED_PREFIX, _MAX_ID_LENGTH = "study-", 32
 
 
 def create(
     context: Context,
     request: StudyRequest,
-    once: Once = ALWAYS,
+    idempotency: Once = ALWAYS,
     study_id: str | None = None,
     project_id: str | None = None,
     resolve_key: str | None = None,
 ) -> Study:
-    """Store a study and its profile run.
+    """Store a study and its model-summary run.
 
     Raises:
-        Invalid: nobody could run it, or nothing in it could be searched; nothing is stored then.
+        Invalid: no worker could run it, or nothing in it can be searched; then nothing is stored.
         Conflict: the id is taken.
         TooMany: a quota of the project is used up.
     """
-    project_id = _project(context, project_id)
+    project_id = _project_of_new(context, project_id)
+    # Checked before the write transaction, so that nobody waits for the project's row meanwhile.
     with context.db.read() as session:
         live = registry.live(context, session, project_id)
         cluster, worker = placed(request, live)
@@ -66,11 +70,11 @@ def create(
         precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
         spec = request.with_precision(precision)
         baseline = validation.check(spec, cluster)
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
         now = context.now()
         quotas.admit_study(session, project_id, now)
         study = StudyRow(
-            id=_chosen_id(study_id, project_id) if study_id else f"{_MADE_UP}{secrets.token_hex(6)}",
+            id=_full_id(study_id, project_id) if study_id else f"{_GENERATED_PREFIX}{secrets.token_hex(6)}",
             project_id=project_id,
             resolve_key=resolve_key,
             state=StudyState.WAITING if worker is None else StudyState.RUNNING,
@@ -83,6 +87,7 @@ def create(
             started_at=None if worker is None else now,
         )
         session.add(study)
+        # Flushed here, since a taken id must be told apart from other conflicts of the transaction.
         try:
             session.flush()
         except IntegrityError:
@@ -92,32 +97,33 @@ def create(
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
         created = views.study(study, {}, 0)
         if resolve_key is None:
-            return once.answer(session, created, 201)
-        once.answer(session, Resolved(study=created), 202)
+            return idempotency.answer(session, created, 201)
+        idempotency.answer(session, Resolved(study=created), 202)
         return created
 
 
-def _chosen_id(study_id: str, project_id: str) -> str:
-    """An id is its project's own: taken or not, it tells nothing of other projects' studies.
+def _full_id(study_id: str, project_id: str) -> str:
+    """Full id of a study whose user chose it; ids are unique within a project.
 
     Raises:
-        Invalid: it could be one that the service makes up, or is too long.
+        Invalid: it could be an id that the service generates, or is too long.
     """
-    if study_id.startswith(_MADE_UP):
-        message = f"study_id ({study_id}) begins as those that the service makes up ({_MADE_UP}); choose another"
-        raise invalid("study_id", study_id, message)
-    found = study_id if project_id == DEFAULT_PROJECT else f"{project_id}.{study_id}"
-    if len(found) > _LONGEST_ID:
+    if study_id.startswith(_GENERATED_PREFIX):
         message = (
-            f"study_id ({study_id}) with its project ({found}) must not exceed {_LONGEST_ID} characters; shorten it"
+            f"study_id ({study_id}) begins as those that the service makes up ({_GENERATED_PREFIX}); choose another"
         )
         raise invalid("study_id", study_id, message)
-    return found
+    # The project is part of the id: a taken id would otherwise reveal another project's study.
+    full_id = study_id if project_id == DEFAULT_PROJECT else f"{project_id}.{study_id}"
+    if len(full_id) > _MAX_ID_LENGTH:
+        message = f"study_id ({study_id}) with its project ({full_id}) must not exceed {_MAX_ID_LENGTH} characters; shorten it"
+        raise invalid("study_id", study_id, message)
+    return full_id
 
 
-def _project(context: Context, named: str | None) -> str:
-    """The project a new study belongs to."""
-    project_id = named or context.principal.home
+def _project_of_new(context: Context, requested: str | None) -> str:
+    """Project of a new study."""
+    project_id = requested or context.principal.home
     if not context.principal.sees(project_id):
         raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
     return project_id
@@ -128,44 +134,44 @@ def read(context: Context, study_id: str) -> Study:
         return read_models(session, [must_exist(context, session, study_id)])[0]
 
 
-def page(context: Context, wanted: StudyFilter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
-    """Studies the sender sees, by time of creation."""
-    if not context.principal.sees(wanted.project_id):
+def page(context: Context, study_filter: StudyFilter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
+    """Studies that the sender sees, by time of creation."""
+    if not context.principal.sees(study_filter.project_id):
         return StudyPage(studies=())
-    wanted = replace(wanted, project_id=wanted.project_id or context.principal.project_id)
-    filters = (*astuple(wanted), oldest_first)
+    study_filter = replace(study_filter, project_id=study_filter.project_id or context.principal.project_id)
+    filters = (*astuple(study_filter), oldest_first)
     after = paging.start(token, filters, paging.moment_and_id)
     with context.db.read() as session:
-        rows = studies.page(session, wanted, oldest_first, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return StudyPage(studies=tuple(read_models(session, shown)), next_page_token=following)
+        rows = studies.page(session, study_filter, oldest_first, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        return StudyPage(studies=tuple(read_models(session, page_rows)), next_page_token=next_token)
 
 
 def trial_page(
     context: Context, study_id: str, states: Sequence[TrialState], token: str | None, limit: int
 ) -> TrialPage:
-    """The study's trials by number, with their runs and attempts."""
+    """Trials of a study by number, with their runs and attempts."""
     filters = (study_id, *states)
     after = paging.start(token, filters, paging.whole_number)
     with context.db.read() as session:
         must_exist(context, session, study_id)
         rows = trials.page(session, study_id, states, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: row.number)
-        return TrialPage(trials=tuple(views.trial(row) for row in shown), next_page_token=following)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: row.number)
+        return TrialPage(trials=tuple(views.trial(row) for row in page_rows), next_page_token=next_token)
 
 
 def rejection_page(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
-    """Configurations the memory gate rejected."""
+    """Configurations that the memory gate rejected."""
     after = paging.start(token, [study_id], paging.whole_number)
     with context.db.read() as session:
         must_exist(context, session, study_id)
         rows = trials.rejections(session, study_id, after, limit + 1)
-        shown, following = paging.cut(rows, limit, [study_id], lambda row: row.id)
-        return RejectionPage(rejections=tuple(row.value for row in shown), next_page_token=following)
+        page_rows, next_token = paging.cut(rows, limit, [study_id], lambda row: row.id)
+        return RejectionPage(rejections=tuple(row.value for row in page_rows), next_page_token=next_token)
 
 
 def best(context: Context, study_id: str) -> StudyResult:
-    """The answer of a complete study.
+    """Result of a complete study.
 
     Raises:
         Conflict: it has none (yet).
@@ -175,7 +181,7 @@ def best(context: Context, study_id: str) -> StudyResult:
 
 
 def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
-    """Ready-to-use files of the best, of the baseline, or of a trial by its number.
+    """Ready-to-use files of the result, the baseline, or a trial by its number.
 
     Raises:
         Conflict: it has not been measured (yet).
@@ -188,7 +194,7 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
 
 
 def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
-    """The same in the form of one consumer, with what that cannot say.
+    """Configuration in the format of one consumer, with notes on what the format cannot express.
 
     Raises:
         Conflict: it has not been measured (yet).
@@ -212,25 +218,26 @@ def _contender(session: Session, row: StudyRow, which: str) -> Contender:
     trial = trials.by_number(session, row.id, int(which)) if which.isdecimal() and len(which) < 10 else None
     if trial is None:
         raise NotFound("unknown_trial", f"which ({which!r}) is not best, baseline or the number of a trial of {row.id}")
-    seen = study_snapshot.observation(trial, row.comparison_round)
-    if seen.measurement is None:
+    observed = study_snapshot.observation(trial, row.comparison_round)
+    if observed.measurement is None:
         raise Conflict(
             "trial_unmeasured", f"trial {which} is {trial.state.value} and has no measurement; choose another"
         )
-    return contenders.contender(seen)
+    return contenders.contender(observed)
 
 
 def _result(row: StudyRow) -> StudyResult:
     if row.result is None:
         reason = f": {row.reason}" if row.reason else ""
-        wait = "; wait until it is complete, or go on with an interrupted one: shardtune tune --resume"
-        wait = wait if row.state.is_open else ""
-        raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{wait}")
+        remedy = "; wait until it is complete, or go on with an interrupted one: shardtune tune --resume"
+        remedy = remedy if row.state.is_open else ""
+        raise Conflict("study_unfinished", f"study {row.id} is {row.state.value} ({row.phase.value}){reason}{remedy}")
     return row.result
 
 
 def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
-    """A study of the sender's projects; others do not exist for it."""
+    """Study of the sender's projects; raises `NotFound` for any other."""
+    # The same answer for another project's study as for none: an id must not reveal what others own.
     row = studies.get(session, study_id)
     if row is None or not context.principal.sees(row.project_id):
         raise NotFound("unknown_study", f"study {study_id} does not exist; GET /v1/studies lists those that do")
@@ -238,7 +245,8 @@ def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
 
 
 def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Studies as users read them."""
+    """Studies in the form of the API, with their counts of trials and rejections."""
+    # Counted for all rows at once: a page shows up to 500 studies.
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [views.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

@@ -1,4 +1,6 @@
-"""Delete studies, and take that back. A deleted study is in no list and is not changed; what it measured stays, and counts."""
+"""Delete studies, and restore them. A deleted study is in no list and does not change; its measurements stay, and
+count.
+"""
 
 import logging
 
@@ -19,13 +21,14 @@ log = logging.getLogger(__name__)
 
 
 def delete(context: Context, study_id: str, withdraw: bool = False, if_match: str | None = None) -> Study:
-    """Delete a study; one that is open is cancelled first, and its workers hear of it with their next heartbeat.
+    """Delete a study; an open one is cancelled first, and its workers learn of it with their next heartbeat.
 
-    `withdraw`: its answer is served no longer, but what was served before, if anything was. Else what is served stays.
+    `withdraw`: stop recommending its result; the previous recommendation, if any, takes its place. Otherwise the
+    recommendation stays.
 
     Raises:
-        Conflict: the service made it for a retune or a canary.
-        PreconditionFailed: it is not what the sender saw.
+        Conflict: the service created it for a retune or a canary.
+        PreconditionFailed: it is not as the sender saw it.
     """
     now = context.now()
     with context.db.write() as session:
@@ -33,26 +36,30 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
         if row.system_study is not None:
-            raise Conflict("made_by_service", f"study {row.id} was made by the service, whose history it is; it stays")
+            raise Conflict(
+                "made_by_service",
+                f"study {row.id} was created by the service and is part of its history; it cannot be deleted",
+            )
         if row.state.is_open:
             transitions.end_study(session, row, StudyState.CANCELLED, "deleted by its user", now)
+        # Marked, not removed: measurements of the study calibrate the predictor and support recommendations.
         if row.deleted_at is None:
             row.deleted_at = now
             row.version += 1
         if withdraw:
-            _withdraw(context, session, row)
+            _withdraw_recommendations(context, session, row)
         log.info("study deleted", extra={"study": study_id})
         session.flush()
         return read_models(session, [row])[0]
 
 
-def undelete(context: Context, study_id: str, once: Once = ALWAYS, if_match: str | None = None) -> Study:
-    """Show a deleted study again; an answer that was withdrawn stays so, and can be approved.
+def undelete(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match: str | None = None) -> Study:
+    """Show a deleted study again; a withdrawn result stays withdrawn, and can be approved.
 
     Raises:
-        PreconditionFailed: it is not what the sender saw.
+        PreconditionFailed: it is not as the sender saw it.
     """
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
         must_exist(context, session, study_id)
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
@@ -60,9 +67,9 @@ def undelete(context: Context, study_id: str, once: Once = ALWAYS, if_match: str
             row.deleted_at = None
             row.version += 1
         session.flush()
-        return once.answer(session, read_models(session, [row])[0])
+        return idempotency.answer(session, read_models(session, [row])[0])
 
 
-def _withdraw(context: Context, session: Session, row: StudyRow) -> None:
-    for found in best.standing_of(session, row.id):
-        withdrawal.withdraw(session, found, context.principal.name, "its study was deleted", context.now())
+def _withdraw_recommendations(context: Context, session: Session, row: StudyRow) -> None:
+    for recommendation in best.standing_of(session, row.id):
+        withdrawal.withdraw(session, recommendation, context.principal.name, "its study was deleted", context.now())

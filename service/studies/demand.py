@@ -1,4 +1,4 @@
-"""What open studies need of workers: the question of whoever starts and stops machines."""
+"""Hardware that open studies need, for autoscalers that start and stop machines."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -15,23 +15,24 @@ from shardtune.service.workers import compatibility, registry
 
 
 def read(context: Context) -> Demand:
-    """Of the sender's projects: studies that wait or run, by what they need."""
-    alike: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
+    """Demand of the sender's projects: waiting and running studies, grouped by hardware and user code."""
+    studies_by_need: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
     with context.db.read() as session:
         for row in studies.needing_workers(session, context.principal.project_id):
-            alike[_kind(row)].append(row)
-        needs = [_need(context, session, rows) for rows in alike.values()]
+            studies_by_need[_need_key(row)].append(row)
+        needs = [_need(context, session, rows) for rows in studies_by_need.values()]
     return Demand(needs=tuple(sorted(needs, key=lambda need: -len(need.waiting))))
 
 
-def _kind(row: StudyRow) -> tuple[str, ...]:
+def _need_key(row: StudyRow) -> tuple[str, ...]:
     model = row.spec.model
     return row.cluster.content_key(), model.entry_point or "", model.script or ""
 
 
 def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
-    first, queue = rows[0], [row for row in rows if row.state is StudyState.WAITING]
-    able = {
+    first, waiting = rows[0], [row for row in rows if row.state is StudyState.WAITING]
+    # Workers are counted per project: a worker bound to one project runs no study of another.
+    suitable_workers = {
         worker.id
         for project_id in {row.project_id for row in rows}
         for worker in registry.live(context, session, project_id)
@@ -41,9 +42,9 @@ def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
         cluster=first.cluster,
         entry_point=first.spec.model.entry_point,
         script=first.spec.model.script,
-        waiting=tuple(row.id for row in queue),
-        running=len(rows) - len(queue),
-        live_workers=len(able),
-        waiting_since=min((row.created_at for row in queue), default=None),
-        until=min(map(wait_for_worker.deadline, queue), default=None),
+        waiting=tuple(row.id for row in waiting),
+        running=len(rows) - len(waiting),
+        live_workers=len(suitable_workers),
+        waiting_since=min((row.created_at for row in waiting), default=None),
+        until=min(map(wait_for_worker.deadline, waiting), default=None),
     )

@@ -1,4 +1,4 @@
-"""Ask for a trial to be run under the profiler, and read what came of it."""
+"""Request runs of trials under the profiler, and read their diagnoses."""
 
 import logging
 
@@ -17,73 +17,75 @@ from shardtune.service.studies.create_and_read import must_exist
 log = logging.getLogger(__name__)
 
 
-def ask(context: Context, study_id: str, number: int, once: Once = ALWAYS) -> TrialDiagnosis:
-    """Run a trial once more under the profiler, as soon as a worker like the study's asks for work. While one waits or runs,
-    asking again is no second one.
+def ask(context: Context, study_id: str, number: int, idempotency: Once = ALWAYS) -> TrialDiagnosis:
+    """Request one more run of a trial under the profiler; while one waits or runs, no second one is added.
 
     Raises:
         NotFound: no such study or trial.
         Conflict: the study still runs, was deleted, or its trials cannot be traced.
     """
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
         must_exist(context, session, study_id)
+        # Locked, so that two requests at once add one run.
         study = studies.lock(session, study_id)
-        trial = _trial(session, study_id, number)
-        _check(study)
+        trial = _must_have_trial(session, study_id, number)
+        _check_traceable(study)
         run = traces.ask(session, study, trial, context.now())
         log.info("trace asked for", extra={"study": study_id, "trial": number, "run": run.id})
-        return once.answer(session, _view(session, study, trial, run), status=202)
+        return idempotency.answer(session, _view(session, study, trial, run), status=202)
 
 
 def read(context: Context, study_id: str, number: int) -> TrialDiagnosis:
-    """The last one of a trial, or what became of the run that is to tell.
+    """Last diagnosis of a trial, or the state of the run that will give it.
 
     Raises:
-        NotFound: no such study or trial, or nobody asked for one.
+        NotFound: no such study or trial, or no diagnosis was requested.
     """
     with context.db.read() as session:
         study = must_exist(context, session, study_id)
-        trial = _trial(session, study_id, number)
+        trial = _must_have_trial(session, study_id, number)
         run = trials.newest_trace(session, trial)
         if run is None:
-            raise _never_run(study_id, number)
+            raise _no_diagnosis(study_id, number)
         return _view(session, study, trial, run)
 
 
 def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
-    """What a rank recorded in a trial's last run under the profiler, compressed by gzip.
+    """Raw trace of a rank from the trial's last run under the profiler, compressed by gzip.
 
     Raises:
-        NotFound: no such study or trial, nobody asked for one, or it is not stored (any more).
+        NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored (any more).
     """
     with context.db.read() as session:
         must_exist(context, session, study_id)
-        run = trials.newest_trace(session, _trial(session, study_id, number))
+        run = trials.newest_trace(session, _must_have_trial(session, study_id, number))
         if run is None:
-            raise _never_run(study_id, number)
+            raise _no_diagnosis(study_id, number)
         content = stored_traces.content(session, run.id, rank)
         if content is None:
-            known = ", ".join(str(one) for one, _ in stored_traces.stored(session, run.id)) or "none"
+            stored_ranks = (
+                ", ".join(str(stored_rank) for stored_rank, _ in stored_traces.stored(session, run.id)) or "none"
+            )
             raise NotFound(
                 "unknown_trace",
-                f"no trace of rank {rank} is stored of trial {number} of study {study_id} (there are of ranks: {known}); "
+                f"no trace of rank {rank} is stored of trial {number} of study {study_id} (there are of ranks: {stored_ranks}); "
                 "those that were too large, are too old or made room for newer ones are with the worker at most",
             )
         return content
 
 
 def newest(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
-    """The same inside a transaction; None where nobody asked for one.
+    """Last diagnosis of a trial, read in the caller's transaction; None: none was requested.
 
     Raises:
         NotFound: no such trial.
     """
-    trial = _trial(session, study.id, number)
+    trial = _must_have_trial(session, study.id, number)
     run = trials.newest_trace(session, trial)
     return None if run is None else _view(session, study, trial, run)
 
 
-def _never_run(study_id: str, number: int) -> NotFound:
+def _no_diagnosis(study_id: str, number: int) -> NotFound:
     return NotFound(
         "unknown_diagnosis",
         f"trial {number} of study {study_id} was never run under the profiler; "
@@ -91,16 +93,17 @@ def _never_run(study_id: str, number: int) -> NotFound:
     )
 
 
-def _trial(session: Session, study_id: str, number: int) -> TrialRow:
+def _must_have_trial(session: Session, study_id: str, number: int) -> TrialRow:
     trial = trials.by_number(session, study_id, number)
     if trial is None:
         raise NotFound("unknown_trial", f"there is no trial {number} in study {study_id}")
     return trial
 
 
-def _check(study: StudyRow) -> None:
+def _check_traceable(study: StudyRow) -> None:
     if study.deleted_at is not None:
         raise Conflict("study_deleted", f"study {study.id} was deleted; POST /v1/studies/{study.id}:undelete first")
+    # A trace beside the study's own runs would disturb what they measure.
     if study.state.is_open:
         raise Conflict(
             "study_running",
@@ -112,7 +115,7 @@ def _check(study: StudyRow) -> None:
 
 
 def _view(session: Session, study: StudyRow, trial: TrialRow, run: RunRow) -> TrialDiagnosis:
-    last = run.attempts[-1] if run.attempts else None
+    last_attempt = run.attempts[-1] if run.attempts else None
     return TrialDiagnosis(
         study_id=study.id,
         trial_number=trial.number,
@@ -120,7 +123,7 @@ def _view(session: Session, study: StudyRow, trial: TrialRow, run: RunRow) -> Tr
         state=run.state,
         asked_at=run.created_at,
         finished_at=run.finished_at,
-        worker=None if last is None else last.worker.name,
+        worker=None if last_attempt is None else last_attempt.worker.name,
         gpu_seconds=sum(attempt.gpu_seconds or 0.0 for attempt in run.attempts),
         failure=run.failure,
         diagnosis=run.diagnosis,

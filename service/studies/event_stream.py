@@ -1,4 +1,4 @@
-"""Read a study's events: a page, or a stream that ends when the study has ended."""
+"""Read a study's events: as pages, or as a stream that ends with the study."""
 
 import logging
 import time
@@ -30,64 +30,71 @@ def page(context: Context, study_id: str, after: int, limit: int = _PAGE) -> Eve
     """
     with context.db.read() as session:
         must_exist(context, session, study_id)
-        # The head first: what is written between the two queries then shows as "not the last page".
+        # Read the head first: an event written between the two queries then shows as "not the last page".
         head = events.heads(session, [study_id])[study_id]
         rows = events.after(session, study_id, after, limit)
-    found = tuple(
+    page_events = tuple(
         Event(study_id=row.study_id, number=row.number, type=row.type, created_at=row.created_at, data=row.data)
         for row in rows
     )
-    next_after = found[-1].number if found else after
-    return EventPage(events=found, next_after=next_after, is_last=head.has_ended and next_after >= head.last_event)
+    next_after = page_events[-1].number if page_events else after
+    return EventPage(
+        events=page_events, next_after=next_after, is_last=head.has_ended and next_after >= head.last_event
+    )
 
 
 async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[bytes]:
-    """Server-sent events from a number on. Ends with the study, with the reader's key, with the service, and when the
-    database is away: the reader comes back with `Last-Event-ID` and misses nothing.
+    """Server-sent events from a number on.
+
+    Ends with the study, with the reader's key, with the service, and when the database is away; the reader reconnects
+    with `Last-Event-ID` and misses nothing.
     """
     heartbeat_s = context.settings.stream_heartbeat_s
     permit = streams.StreamPermit(context, partial(auth.is_still_good, context))
     yield format_sse_event(retry=_RECONNECT_MS)
     with context.event_signal.watch(study_id) as has_news:
         silent_since_s = time.monotonic()
-        fresh = True
+        must_read = True
         while not context.stopping and await permit.holds():
-            if fresh or has_news(after):
+            if must_read or has_news(after):
                 try:
-                    found = await run_in_threadpool(page, context, study_id, after)
+                    event_page = await run_in_threadpool(page, context, study_id, after)
                 except SQLAlchemyError:
                     log.warning("stream ended: the database cannot be read", extra={"study": study_id})
                     return
-                for event in found.events:
-                    yield _encoded(event)
-                after = found.next_after
-                if found.is_last:
+                for event in event_page.events:
+                    yield _encode(event)
+                after = event_page.next_after
+                if event_page.is_last:
                     return
-                fresh = len(found.events) == _PAGE
-                silent_since_s = time.monotonic() if found.events else silent_since_s
+                must_read = len(event_page.events) == _PAGE
+                silent_since_s = time.monotonic() if event_page.events else silent_since_s
+                # No wait while pages are full: a reader that comes back after a day catches up at once.
                 continue
+            # Twice the poll interval bounds the wait, so that a revoked key and a shutdown are noticed in a silent
+            # study.
             await context.event_signal.poll(context.settings.poll_s * 2)
-            fresh = context.event_signal.has_ended(study_id)
+            must_read = context.event_signal.has_ended(study_id)
             if time.monotonic() - silent_since_s >= heartbeat_s:
                 silent_since_s = time.monotonic()
                 yield KEEPALIVE_COMMENT
 
 
 async def keep_polling(context: Context) -> None:
-    """Look for news of all watched studies until cancelled."""
+    """Poll all watched studies for news until cancelled."""
 
     async def step() -> None:
         watched = context.event_signal.watched()
         if watched:
-            context.event_signal.update(await run_in_threadpool(_heads, context, watched))
+            context.event_signal.update(await run_in_threadpool(_read_heads, context, watched))
 
     await run_every(context.settings.poll_s, looking_for_news_of_studies=step)
 
 
-def _heads(context: Context, study_ids: tuple[str, ...]) -> dict[str, events.Head]:
+def _read_heads(context: Context, study_ids: tuple[str, ...]) -> dict[str, events.Head]:
     with context.db.read() as session:
         return events.heads(session, study_ids)
 
 
-def _encoded(event: Event) -> bytes:
+def _encode(event: Event) -> bytes:
     return format_sse_event(data_str=event.model_dump_json(), event=event.type, id=str(event.number))

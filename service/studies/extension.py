@@ -1,6 +1,6 @@
-"""More budget for a study: its search goes on from the stored trials, or its final comparison with more pairs.
+"""Raise the budget of a study: its search continues from the stored trials, or its final comparison with more pairs.
 
-The answer it has stands until the renewed one takes its place.
+The present result stands until the new one replaces it.
 """
 
 import logging
@@ -29,53 +29,58 @@ log = logging.getLogger(__name__)
 _ENDED = (StudyState.COMPLETE, StudyState.FAILED)
 
 
-def extend(context: Context, study_id: str, more: Extension, once: Once = ALWAYS, if_match: str | None = None) -> Study:
-    """Raise a study's budget; one that has ended runs again.
+def extend(
+    context: Context, study_id: str, more: Extension, idempotency: Once = ALWAYS, if_match: str | None = None
+) -> Study:
+    """Raise a study's budget; a study that has ended runs again.
 
     Raises:
-        Conflict: it was cancelled or never profiled, or the larger budget changes nothing for it, or the service made it.
-        Invalid: the budget has no such limit, or no live worker could go on with it.
+        Conflict: it was cancelled or has no model summary, the larger budget changes nothing, or the service created
+    it.
+        Invalid: the budget has no such limit, or no live worker could continue it.
         TooMany: running again would break a quota of its project.
-        PreconditionFailed: it is not what the sender saw.
+        PreconditionFailed: it is not as the sender saw it.
     """
     now = context.now()
-    with once.write(context) as session:
-        found = must_exist(context, session, study_id)
-        has_ended = found.state in _ENDED
+    with idempotency.write(context) as session:
+        study_row = must_exist(context, session, study_id)
+        has_ended = study_row.state in _ENDED
+        # Quota first: the project is locked before the study (note [lock order]).
         if has_ended:
-            quotas.admit_study(session, found.project_id, now)
+            quotas.admit_study(session, study_row.project_id, now)
         row = studies.lock(session, study_id)
         etags.check(if_match, read_models(session, [row])[0])
-        _check_may_go_on(row, has_ended)
+        _check_extensible(row, has_ended)
         if has_ended:
             _check_worker(context, session, row)
-        _grow(session, row, more, now)
+        _raise_budget(session, row, more, now)
         if has_ended:
             row.phase = StudyPhase.FINAL_COMPARISON if row.phase is StudyPhase.DONE else row.phase
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
-        study = once.answer(session, read_models(session, [row])[0])
+        study = idempotency.answer(session, read_models(session, [row])[0])
     advance.advance(context, study_id)
     return study
 
 
-def _check_may_go_on(row: StudyRow, had_ended: bool) -> None:
+def _check_extensible(row: StudyRow, had_ended: bool) -> None:
     if row.system_study is not None:
-        # Its retune has been judged by it, or will be: a later answer would be nobody's.
-        whose = (
+        # Its retune is decided by the study's result; nothing would read a later one.
+        owner = (
             f"retune {row.system_study.retune_id}"
             if row.system_study.retune_id is not None
             else f"a {row.system_study.kind}"
         )
         raise Conflict(
             "made_by_service",
-            f"study {row.id} belongs to {whose}, which decides what it runs; clone it, and the clone is yours to extend",
+            f"study {row.id} belongs to {owner}, which decides what it runs; clone it, and the clone is yours to extend",
         )
     if row.deleted_at is not None:
         raise Conflict("study_deleted", f"study {row.id} was deleted; POST /v1/studies/{row.id}:undelete first")
     if row.state is StudyState.CANCELLED:
         raise Conflict("study_ended", f"study {row.id} was cancelled; clone it to begin anew")
+    # The state was read before the lock; whether a quota applies depends on it.
     if had_ended != (row.state in _ENDED):
         raise Conflict("study_ended", f"study {row.id} became {row.state.value} just now; send the request again")
     if had_ended and row.model_summary is None:
@@ -88,23 +93,26 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
     live = registry.live(context, session, row.project_id)
     if any(compatibility.may_run(worker, row) for worker in live):
         return
-    differing = [
+    rejections = [
         compatibility.rejection(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
     ]
-    why = "; ".join(differing) or "no live worker has its cluster, or allows its model"
-    raise invalid("study_id", row.id, f"study_id ({row.id}) cannot go on: {why}; start such a worker", code="no_worker")
+    reason = "; ".join(rejections) or "no live worker has its cluster, or allows its model"
+    raise invalid(
+        "study_id", row.id, f"study_id ({row.id}) cannot go on: {reason}; start such a worker", code="no_worker"
+    )
 
 
-def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
+def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
     """Set the larger budget, and the phase that uses it."""
-    seen = study_snapshot.view(session, row)
-    spent = (seen.gpu_seconds, (now - seen.started_at).total_seconds())
+    snapshot = study_snapshot.view(session, row)
+    spent_so_far = (snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
-    trials = len(seen.history)
+    trials = len(snapshot.history)
+    # Without a limit in trials, the search ends at the default number; added trials count from there.
     if is_searching and row.spec.budget.max_trials is None:
         trials = max(trials, row.spec.budget.most_trials)
     try:
-        budget = stopping.extended(row.spec.budget, more, trials, *spent)
+        budget = stopping.extended(row.spec.budget, more, trials, *spent_so_far)
     except ValueError as error:
         raise from_value_error("", error) from error
     if more.searches:
@@ -113,7 +121,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
                 "nothing_to_extend",
                 f"{stopping.EXHAUSTED} in study {row.id}; give add_pairs, or clone it with another space",
             )
-        reason = stopping.end_of_search(seen.history, budget, *spent)
+        reason = stopping.end_of_search(snapshot.history, budget, *spent_so_far)
         if reason is not None:
             raise Conflict("nothing_to_extend", f"study {row.id} would not search on: {reason}; add more of that, too")
     elif row.phase is StudyPhase.DONE:
@@ -121,7 +129,7 @@ def _grow(session: Session, row: StudyRow, more: Extension, now: datetime) -> No
     row.spec = row.spec.model_copy(update={"budget": budget})
     row.version += 1
     if more.searches and not is_searching:
-        _search_on(session, row, now)
+        _return_to_search(session, row, now)
 
 
 def _check_more_pairs(row: StudyRow) -> None:
@@ -133,10 +141,13 @@ def _check_more_pairs(row: StudyRow) -> None:
         raise Conflict("nothing_to_extend", f"the verdict of study {row.id} is confirmed; more pairs would not be run")
 
 
-def _search_on(session: Session, row: StudyRow, now: datetime) -> None:
-    """Back from the final comparison; what of it still runs may finish, and does not count for the next one."""
+def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:
+    """Return from the final comparison to the search; its running runs may finish, but do not count for the next
+    comparison.
+    """
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:
             transitions.run(run, TrialState.CANCELLED, now)
     row.phase, row.final_comparison, row.reason = StudyPhase.SEARCH, None, None
+    # A higher round separates the runs of the next comparison from those of this one.
     row.comparison_round += 1

@@ -1,4 +1,4 @@
-"""What a study's trials say together, from their stored figures."""
+"""Insights from all trials of a study, by their stored measurements."""
 
 from collections.abc import Sequence
 
@@ -17,21 +17,23 @@ from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.space.legal_values import Flat
 
-_MOST_TRIALS = 2_000
-"""Looked at, the newest first: a study of more is rare, and reading them all would take seconds."""
-_MOST_WEIGHED = 500
-"""For the importance of knobs, the newest: so many take a third of a second."""
+# Studies with more are rare, and reading all their trials would take seconds.
+_MAX_TRIALS = 2_000
+"""Maximum number of trials read, newest first."""
+# PED-ANOVA takes a third of a second for so many.
+_MAX_TRIALS_FOR_IMPORTANCE = 500
+"""Maximum number of trials for the parameters' importance, newest first."""
 
 
 def pareto_front(context: Context, study_id: str) -> ParetoFront:
-    """The best speed for each amount of memory.
+    """Best speed for each amount of memory.
 
     Raises:
         NotFound: no such study.
     """
     with context.db.read() as session:
         row = must_exist(context, session, study_id)
-        points = _feasible(session, study_id)
+        points = _feasible_points(session, study_id)
         limit = available_gib(row.cluster, row.spec.objective)
     front = front_of(points)
     is_reserved = any(point.peak_reserved_gib is not None for point in points)
@@ -44,35 +46,37 @@ def pareto_front(context: Context, study_id: str) -> ParetoFront:
 
 
 def knob_importance(context: Context, study_id: str) -> Importance:
-    """Which knobs mattered for speed.
+    """Importance of each parameter for speed.
 
     Raises:
         NotFound: no such study.
     """
     with context.db.read() as session:
         must_exist(context, session, study_id)
-        points = _feasible(session, study_id)
+        points = _feasible_points(session, study_id)
     return importance_of(points, [flatten(TrialConfig.model_validate(point.config)) for point in points])
 
 
 def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Importance:
-    """Which knobs mattered among feasible trials, given with their knobs as tables."""
+    """Importance of each parameter among feasible trials, given as flat tables."""
     rows = [(tuple(table.items()), point.tokens_per_s_per_gpu) for point, table in zip(points, tables, strict=True)]
-    return importance.importance(tuple((knobs, speed) for knobs, speed in rows[-_MOST_WEIGHED:] if speed is not None))
+    return importance.importance(
+        tuple((knobs, speed) for knobs, speed in rows[-_MAX_TRIALS_FOR_IMPORTANCE:] if speed is not None)
+    )
 
 
 def front_of(points: Sequence[TrialPoint]) -> list[ParetoPoint]:
-    """Those of the feasible trials that no other beats in both speed and memory, by rising memory."""
-    sized = [
+    """Feasible trials that no other trial beats in both speed and memory, by rising memory."""
+    measured = [
         (peak, speed, point)
         for point in points
         if (peak := point.measured_peak_gib) is not None and (speed := point.tokens_per_s_per_gpu) is not None
     ]
-    front = pareto.front(sized, lambda entry: entry[0], lambda entry: entry[1])
-    return [_point(point, peak, speed) for peak, speed, point in front]
+    front = pareto.front(measured, lambda entry: entry[0], lambda entry: entry[1])
+    return [_pareto_point(point, peak, speed) for peak, speed, point in front]
 
 
-def _point(point: TrialPoint, peak_gib: float, speed: float) -> ParetoPoint:
+def _pareto_point(point: TrialPoint, peak_gib: float, speed: float) -> ParetoPoint:
     config = TrialConfig.model_validate(point.config)
     return ParetoPoint(
         trial_number=point.number,
@@ -83,7 +87,7 @@ def _point(point: TrialPoint, peak_gib: float, speed: float) -> ParetoPoint:
     )
 
 
-def _feasible(session: Session, study_id: str) -> list[TrialPoint]:
-    chosen = TrialFilter(states=FEASIBLE_STATES)
-    points = trial_points.of_study(session, study_id, chosen, Page("number", True, _MOST_TRIALS))
+def _feasible_points(session: Session, study_id: str) -> list[TrialPoint]:
+    feasible_only = TrialFilter(states=FEASIBLE_STATES)
+    points = trial_points.of_study(session, study_id, feasible_only, Page("number", True, _MAX_TRIALS))
     return sorted(points, key=lambda point: point.number)

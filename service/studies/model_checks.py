@@ -1,4 +1,4 @@
-"""What can be said of a study's model before a worker looks at it: rejected with the reason, or remarked upon."""
+"""Check a study's model before any worker reads it: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec
@@ -7,8 +7,10 @@ from shardtune.tuner.prediction import model_shape, trainable
 
 
 def check_architecture(model: ModelSpec) -> None:
-    """Reject an architecture that a trial cannot train, and a file that leaves dimensions to transformers' defaults, which
-    nobody means; of families that are known in closed form, since only of those the names are.
+    """Reject an architecture that no trial can train, and a model config that omits dimensions.
+
+    Omitted dimensions would get transformers' defaults, which nobody intends; checked for the families that the
+    predictor knows in closed form.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -17,6 +19,7 @@ def check_architecture(model: ModelSpec) -> None:
         return
     try:
         trainable.check(model)
+        # Other families have other names for their dimensions, so omissions cannot be told from unknown names.
         if model.model_type in model_shape.FAMILIES:
             model_shape.from_config(model.trained_config)
     except ValueError as error:
@@ -24,7 +27,7 @@ def check_architecture(model: ModelSpec) -> None:
 
 
 def check(spec: StudySpec) -> None:
-    """Reject what a trial cannot train.
+    """Reject a study that no trial could train.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -39,14 +42,15 @@ def check(spec: StudySpec) -> None:
 
 
 def remarks(model: ModelSpec) -> tuple[str, ...]:
-    """What the reader of the result should know of what is trained."""
+    """Notes for the reader of the result about the model that is trained."""
     if model.is_own:
         return ()
-    strays = model_shape.strays(model.trained_config)
+    unknown_keys_notes = model_shape.strays(model.trained_config)
     if model.trained_config is model.config:
-        return strays
-    whole = str(model.config["model_type"])
+        # A multimodal config contains the text model's config, which alone is trained.
+        return unknown_keys_notes
+    full_type = str(model.config["model_type"])
     return (
-        *strays,
-        f"{whole} is multimodal: its text part ({model.model_type}) is trained and measured, nothing else of it",
+        *unknown_keys_notes,
+        f"{full_type} is multimodal: its text part ({model.model_type}) is trained and measured, nothing else of it",
     )

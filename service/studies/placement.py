@@ -1,4 +1,4 @@
-"""Where a new study would run; what is wrong with it is said before that nobody could run it."""
+"""Choose the cluster and worker of a new study."""
 
 from collections.abc import Sequence
 
@@ -11,15 +11,15 @@ from shardtune.service.workers import compatibility
 
 
 def placed(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
-    """The cluster that is meant, and a worker that has it; None where the study is to wait for one.
+    """Cluster that the study names, and a worker that has it; no worker if the study is to wait for one.
 
     Raises:
-        Invalid: what is wrong with the request itself; else that nobody has its cluster. The other way round, its sender
-            would start a worker and then learn of the mistake.
+        Invalid: the request itself is wrong; else no worker has its cluster.
     """
     try:
         return compatibility.resolve_cluster(request, live)
-    except Invalid as nobody:
-        if nobody.code == "no_worker":
+    except Invalid as error:
+        # Errors of the request come first: otherwise its sender would start a worker, and learn of the mistake then.
+        if error.code == "no_worker":
             validation.check_without_worker(request, compatibility.named_cluster(request))
         raise

@@ -1,4 +1,6 @@
-"""Answer a prediction with what is known here: a live worker's cluster, what it measured, what its trials taught."""
+"""Answer prediction requests with what the service knows: a live worker's cluster, its measured rates, its trials'
+calibrations.
+"""
 
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.api_schemas.trials.predictions import PredictionRequest, PredictionTable
@@ -9,18 +11,19 @@ from shardtune.tuner.search import fastest
 
 
 def predict(context: Context, request: PredictionRequest) -> PredictionTable:
-    """Predict; `local` means the cluster that the live workers have.
+    """Predict configurations; `local` means the live workers' cluster.
 
     Raises:
         Invalid: `local` without a worker, or with several clusters.
-        ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
+        ValueError: unknown hardware or model family, a missing model field, or an impossible mesh.
     """
+    # A named cluster is predicted from the catalogue alone, without the database.
     if request.cluster != "local":
         return fastest.table(request)
     with context.db.read() as session:
         worker = compatibility.local_worker(registry.live(context, session))
-        known = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
+        experience = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
         offer = worker.offer
-    hardware = request.hardware or known.hardware
-    asked = request.model_copy(update={"cluster": offer.cluster, "hardware": hardware})
-    return fastest.table(asked, known.calibrations, DeviceDtypes.of_worker(offer))
+    hardware = request.hardware or experience.hardware
+    resolved_request = request.model_copy(update={"cluster": offer.cluster, "hardware": hardware})
+    return fastest.table(resolved_request, experience.calibrations, DeviceDtypes.of_worker(offer))

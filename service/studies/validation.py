@@ -1,4 +1,4 @@
-"""What can be said about a study before anything runs: baseline, positions, and whether anything can be searched."""
+"""Check a study before anything runs: its baseline, positions, and whether anything can be searched."""
 
 import math
 
@@ -23,17 +23,20 @@ _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-_ANY_HEADS = 2**12 * 3**2 * 5 * 7
-"""Where the file leaves them to transformers: such as most numbers of ranks divide."""
-_MOST_BLOCKS = 64
-"""Of the stand-in: the space asks whether there are 1, 2, 4 or 8 blocks to a unit, never for the hundredth."""
+# Divisible by most numbers of ranks, so that no mesh is rejected for a number that is not known yet.
+_ASSUMED_COUNT = 2**12 * 3**2 * 5 * 7
+"""Number of heads, of experts and expert width where the config leaves them to transformers' defaults."""
+# The space only asks whether there are 1, 2, 4 or 8 blocks to an FSDP unit; more of them change nothing.
+_MAX_BLOCKS = 64
+"""Maximum number of blocks of the stand-in model."""
 
 
 def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
-    """The baseline as a configuration of ours, with notes on the way there.
+    """Check a study, and resolve its baseline into a configuration with notes.
 
     Raises:
-        Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh comes out, or the limits leave nothing.
+        Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
+    the limits leave nothing to search.
     """
     model_checks.check(spec)
     _check_positions(spec)
@@ -43,38 +46,40 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:
-        built = space.build(spec.workload, cluster, _stand_in(spec.model), spec.space)
+        # Built against a stand-in for the model, so that limits that leave nothing are rejected before a worker is taken.
+        search_space = space.build(spec.workload, cluster, _stand_in_summary(spec.model), spec.space)
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
         raise from_value_error(field, error) from error
-    planned = _what_a_small_budget_tries(spec.budget, seeds.seed_configs(built, cluster, resolved.config))
-    return resolved._replace(notes=(*model_checks.remarks(spec.model), *resolved.notes, *planned))
+    budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
+    return resolved._replace(notes=(*model_checks.remarks(spec.model), *resolved.notes, *budget_notes))
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
-    """What is wrong with a request whatever runs it; `cluster` None: only a worker can tell.
+    """Check a request without a worker; `cluster` None: only a worker knows it.
 
     Raises:
-        Invalid: as of `check`.
+        Invalid: as `check`.
     """
     if cluster is None:
         model_checks.check_architecture(request.model)
         _check_positions(request)
         _check_sampler(request)
         return
-    # Which precision `auto` is depends on the device, and so does whether the baseline's dtypes are the study's: what every
-    # precision rejects is wrong on any.
-    named, _ = stated_precision(request)
+    # The device decides what precision `auto` means, and whether the baseline's dtypes match. An error under every
+    # precision is
+    # an error on any device.
+    stated, _ = stated_precision(request)
     rejected = [
-        _rejection(request.with_precision(precision), cluster)
-        for precision in ([named] if named else PRECISIONS.values())
+        _find_error(request.with_precision(precision), cluster)
+        for precision in ([stated] if stated else PRECISIONS.values())
     ]
     first = rejected[0]
     if first is not None and all(rejected):
         raise first
 
 
-def _rejection(spec: StudySpec, cluster: Cluster) -> Invalid | None:
+def _find_error(spec: StudySpec, cluster: Cluster) -> Invalid | None:
     try:
         check(spec, cluster)
     except Invalid as error:
@@ -82,27 +87,27 @@ def _rejection(spec: StudySpec, cluster: Cluster) -> Invalid | None:
     return None
 
 
-def _what_a_small_budget_tries(budget: Budget, starts: Seeds) -> tuple[str, ...]:
-    """Said before it runs: with few trials, many may go to what a search begins with, all of it at one micro batch."""
-    trials, enough = budget.max_trials, len(starts) + stopping.MIN_GUIDED
-    if trials is None or trials >= enough:
+def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...]:
+    """Note for a study with few trials, most of which go to the configurations that every search begins with."""
+    trials, sufficient = budget.max_trials, len(initial_configs) + stopping.MIN_GUIDED
+    if trials is None or trials >= sufficient:
         return ()
-    names = "; ".join(config.describe() for config, _ in starts[:trials])
-    left = max(0, trials - len(starts))
+    names = "; ".join(config.describe() for config, _ in initial_configs[:trials])
+    remaining = max(0, trials - len(initial_configs))
     return (
-        f"budget.max_trials ({trials}): up to {min(trials, len(starts))} go to where a search starts ({names}; of defaults "
-        f"those that the baseline and a second backend need), and {f'at least {left} are' if left else 'maybe none is'} "
-        f"chosen for what they may gain; {enough} trials leave {stopping.MIN_GUIDED} for that in any case",
+        f"budget.max_trials ({trials}): up to {min(trials, len(initial_configs))} go to where a search starts ({names}; of defaults "
+        f"those that the baseline and a second backend need), and {f'at least {remaining} are' if remaining else 'maybe none is'} "
+        f"chosen for what they may gain; {sufficient} trials leave {stopping.MIN_GUIDED} for that in any case",
     )
 
 
 def _check_sampler(spec: StudyRequest) -> None:
     if spec.sampler == "gp" and not gp_needs.gp_is_installed():
-        needs = " and ".join(gp_needs.GP_NEEDS)
+        packages = " and ".join(gp_needs.GP_NEEDS)
         raise invalid(
             "sampler",
             "gp",
-            f"sampler ('gp') needs {needs} in the service's environment, where they are not; "
+            f"sampler ('gp') needs {packages} in the service's environment, where they are not; "
             "install shardtune[gp] there, or use guided, tpe or random",
         )
 
@@ -114,7 +119,7 @@ def _check_positions(spec: StudyRequest) -> None:
     name = next((name for name in _POSITIONS if isinstance(config.get(name), int)), None)
     if name is None:
         return
-    positions = _integer(config[name], length)
+    positions = _positive_int(config[name], length)
     if length > positions:
         raise invalid(
             "workload.sequence_length",
@@ -124,33 +129,35 @@ def _check_positions(spec: StudyRequest) -> None:
         )
 
 
-def _stand_in(model: ModelSpec) -> ModelSummary:
-    """A profile good enough to see whether the space is empty: only sizes of buckets depend on the real one."""
-    layers = next((_integer(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1)
+def _stand_in_summary(model: ModelSpec) -> ModelSummary:
+    """Model summary good enough to see whether the space is empty; only bucket sizes depend on the real one."""
+    layers = next(
+        (_positive_int(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1
+    )
     hidden = next(
-        (_integer(model.trained_config.get(name), 64) for name in _HIDDEN if name in model.trained_config), 64
+        (_positive_int(model.trained_config.get(name), 64) for name in _HIDDEN if name in model.trained_config), 64
     )
     largest = min(hidden * hidden, MOST_ELEMENTS)
     block = min(12 * largest, MOST_ELEMENTS)
     total = min(layers * block + 32_000 * hidden, MOST_ELEMENTS)
-    widths = (None, "your own code makes the model") if model.is_own else _widths(model.trained_config)
-    stages = (None, "your own code makes the model") if model.is_own else _stages(model.trained_config, layers)
-    experts = (None, None, None) if model.is_own else _experts(model.trained_config)
+    widths = (None, "your own code makes the model") if model.is_own else _tensor_limits(model.trained_config)
+    stages = (None, "your own code makes the model") if model.is_own else _pipeline_limits(model.trained_config, layers)
+    experts = (None, None, None) if model.is_own else _expert_limits(model.trained_config)
     return ModelSummary(
         parameters=total,
         active_parameters=total,
         blocks=tuple(
             BlockSummary(name=f"{index}", parameters=block, largest_parameter=largest, forward_flops_per_token=1.0)
-            for index in range(min(layers, _MOST_BLOCKS))
+            for index in range(min(layers, _MAX_BLOCKS))
         ),
         block_class="Block",
-        # Present, so that a limit on a knob only a mixture of experts has is not rejected here.
+        # Present, so that limits on parameters that only mixtures of experts have are not rejected here.
         moe_class="Experts",
         forward_flops_per_token=1.0,
         hidden_size=hidden,
         vocab_size=32_000,
         max_positions=None,
-        context_heads=None if model.is_own else _heads(model.trained_config),
+        context_heads=None if model.is_own else _head_divisor(model.trained_config),
         context_note="your own code makes the batches and the loss" if model.is_own else None,
         tensor_divisor=widths[0],
         tensor_note=widths[1],
@@ -162,32 +169,36 @@ def _stand_in(model: ModelSpec) -> ModelSummary:
     )
 
 
-def _widths(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
-    """`tensor_divisor` and `tensor_note`, as far as the file says."""
-    known = model_shape.told_by(config)
-    return (_heads(config), None) if known is None else known.tensor
+def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
+    """`tensor_divisor` and `tensor_note`, as far as the config tells."""
+    shape = model_shape.told_by(config)
+    return (_head_divisor(config), None) if shape is None else shape.tensor
 
 
-def _stages(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
-    """`pipeline_blocks` and `pipeline_note`, likewise."""
-    known = model_shape.told_by(config)
-    blocks, note = (layers, None) if known is None else known.pipeline
+def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
+    """`pipeline_blocks` and `pipeline_note`, as far as the config tells."""
+    shape = model_shape.told_by(config)
+    blocks, note = (layers, None) if shape is None else shape.pipeline
     return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
 
 
-def _experts(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
-    """`experts`, `expert_width` and `expert_note`, likewise."""
-    known = model_shape.told_by(config)
-    if known is not None:
-        return known.divisible_experts
-    return next((_integer(config[name], 1) for name in _EXPERTS if name in config), _ANY_HEADS), _ANY_HEADS, None
+def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
+    """`experts`, `expert_width` and `expert_note`, as far as the config tells."""
+    shape = model_shape.told_by(config)
+    if shape is not None:
+        return shape.divisible_experts
+    return (
+        next((_positive_int(config[name], 1) for name in _EXPERTS if name in config), _ASSUMED_COUNT),
+        _ASSUMED_COUNT,
+        None,
+    )
 
 
-def _heads(config: dict[str, JsonValue]) -> int:
-    """Of queries and of keys, as far as the file says: their greatest common divisor."""
-    heads = next((_integer(config.get(name), _ANY_HEADS) for name in _HEADS if name in config), _ANY_HEADS)
-    return math.gcd(heads, _integer(config.get("num_key_value_heads"), heads))
+def _head_divisor(config: dict[str, JsonValue]) -> int:
+    """Greatest common divisor of the numbers of query heads and key-value heads, as far as the config tells."""
+    heads = next((_positive_int(config.get(name), _ASSUMED_COUNT) for name in _HEADS if name in config), _ASSUMED_COUNT)
+    return math.gcd(heads, _positive_int(config.get("num_key_value_heads"), heads))
 
 
-def _integer(value: JsonValue, otherwise: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 100_000_000 else otherwise
+def _positive_int(value: JsonValue, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 100_000_000 else default

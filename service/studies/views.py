@@ -1,4 +1,4 @@
-"""Rows as the values users read."""
+"""Convert database rows into the API's models."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ from shardtune.tuner.verdict import final_comparison
 
 
 def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
-    """A study; the counts are queried for many studies at once."""
+    """Study in the form of the API; its counts are queried for many studies at once."""
     return Study(
         study_id=row.id,
         project_id=row.project_id,
@@ -40,13 +40,19 @@ def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
 
 
 def _final_comparison_runs(row: StudyRow) -> int | None:
-    field, pairs = row.final_comparison, row.spec.budget.max_pairs
-    return final_comparison.most_runs(len(field.candidates), pairs, len(field.defaults)) if field is not None else None
+    finalists, pairs = row.final_comparison, row.spec.budget.max_pairs
+    # An upper limit: the comparison may end earlier.
+    return (
+        final_comparison.most_runs(len(finalists.candidates), pairs, len(finalists.defaults))
+        if finalists is not None
+        else None
+    )
 
 
 def trial(row: TrialRow) -> Trial:
-    """A trial with its runs; its figures are those of the search run."""
-    measured = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
+    """Trial with its runs; its own figures are those of the search run."""
+    # Validation runs repeat the configuration; the search run is the one that every trial has.
+    searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return Trial(
         number=row.number,
         state=row.state,
@@ -54,21 +60,22 @@ def trial(row: TrialRow) -> Trial:
         config=row.config,
         description=row.config.describe(),
         failure=row.failure,
-        tokens_per_s_per_gpu=measured.tokens_per_s_per_gpu if measured else None,
-        peak_allocated_gib=measured.memory.peak_allocated_gib if measured else None,
-        peak_reserved_gib=measured.memory.peak_reserved_gib if measured else None,
+        tokens_per_s_per_gpu=searched.tokens_per_s_per_gpu if searched else None,
+        peak_allocated_gib=searched.memory.peak_allocated_gib if searched else None,
+        peak_reserved_gib=searched.memory.peak_reserved_gib if searched else None,
         prediction=row.prediction,
         reason=row.reason,
-        **_errors(row.prediction, measured),
-        runs=tuple(_run(run) for run in row.runs),
+        **_prediction_ratios(row.prediction, searched),
+        runs=tuple(_run_view(run) for run in row.runs),
     )
 
 
-def _errors(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
-    """Predicted over measured, where both are known."""
+def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
+    """Ratios of predicted to measured memory and speed, where both are known."""
     if predicted is None or measured is None:
         return {}
     ratios: dict[str, float] = {}
+    # What the device reported in use where it did, else the peak of tensors: what predictions are compared with.
     peak = learning.peak_gib(measured.memory)
     if peak:
         ratios["predicted_over_measured_memory"] = predicted.memory_gib / peak
@@ -77,7 +84,7 @@ def _errors(predicted: TrialPrediction | None, measured: Measurement | None) -> 
     return ratios
 
 
-def _run(row: RunRow) -> Run:
+def _run_view(row: RunRow) -> Run:
     return Run(
         run_id=row.id,
         purpose=row.purpose,
@@ -89,11 +96,11 @@ def _run(row: RunRow) -> Run:
         failure=row.failure,
         log_tail=row.log_tail,
         progress=row.progress,
-        attempts=tuple(_attempt(attempt) for attempt in row.attempts),
+        attempts=tuple(_attempt_view(attempt) for attempt in row.attempts),
     )
 
 
-def _attempt(row: AttemptRow) -> Attempt:
+def _attempt_view(row: AttemptRow) -> Attempt:
     return Attempt(
         attempt=row.attempt,
         worker=row.worker.name,

@@ -1,4 +1,4 @@
-"""Studies that wait for a worker: they begin when one is there that could run them, and fail when they have waited too long."""
+"""Begin waiting studies when a suitable worker arrives, and fail those that have waited too long."""
 
 import logging
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep_beginning(context: Context) -> None:
-    """Look until cancelled, as often as for expired leases."""
+    """Look for workers of waiting studies until cancelled, as often as for expired leases."""
 
     async def step() -> None:
         await run_in_threadpool(look, context)
@@ -28,42 +28,43 @@ async def keep_beginning(context: Context) -> None:
 
 
 def look(context: Context) -> int:
-    """Begin what can begin, and end what has waited too long; returns how many that were."""
+    """Begin studies that have a worker, and end those that have waited too long; returns their number."""
     with context.db.read() as session:
         waiting = studies.waiting(session)
-    return count_done(waiting, partial(_look_at, context), lambda row: row.id)
+    return count_done(waiting, partial(_begin_or_fail, context), lambda row: row.id)
 
 
 def deadline(row: StudyRow) -> datetime:
-    """When a waiting study gives up."""
+    """Time at which a waiting study gives up."""
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
 def gave_up(waited_s: float) -> str:
-    """Why a study ends that no worker came for: one sentence, no part of it in brackets, which pages show apart."""
+    """Reason for a study without a worker."""
+    # One sentence without brackets: the pages show what stands in brackets apart from it.
     return (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "
         "or create the study again with a longer wait_for_worker_s"
     )
 
 
-def _look_at(context: Context, seen: StudyRow) -> bool:
+def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
     now = context.now()
     with context.db.write() as session:
-        # Held: of replicas that look at the same moment, one begins it.
-        row = studies.lock(session, seen.id)
+        # Locked: if several replicas look at the same moment, one of them begins it.
+        row = studies.lock(session, waiting_row.id)
         if row.state is not StudyState.WAITING:
             return False
         live = registry.live(context, session, row.project_id)
-        able = [worker for worker in live if compatibility.could_begin(worker, row)]
-        if able:
+        suitable = [worker for worker in live if compatibility.could_begin(worker, row)]
+        if suitable:
             try:
-                compatibility.check_model(row.spec.model, able[0])
+                compatibility.check_model(row.spec.model, suitable[0])
             except Invalid as error:
                 transitions.end_study(session, row, StudyState.FAILED, str(error), now)
                 return True
             transitions.begin_study(row, now)
-            log.info("study begins: worker %s is there", able[0].name, extra={"study": row.id})
+            log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})
             return True
         if now < deadline(row):
             return False

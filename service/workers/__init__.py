@@ -1,1 +1,1 @@
-"""Workers: register, list, and which of them fits which study. Leaves their runs to `leasing`."""
+"""Workers: registration, listing, and their compatibility with studies. Leases live in `leasing`."""

@@ -1,4 +1,4 @@
-"""Read fingerprints: which there were, who had them when, what changed, and which recommendations depend on them."""
+"""Read the history of fingerprints: their holders, changes and dependent recommendations."""
 
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -25,78 +25,82 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers.registry import live_since
 from shardtune.tuner.freshness.fingerprints import changes
 
-_MOST_DEPENDENTS = 500
+_MAX_DEPENDENTS = 500
 
 
 def page(context: Context, worker: str | None, current_only: bool, token: str | None, limit: int) -> FingerprintPage:
-    """Fingerprints of the workers that serve the sender's projects, the newest first."""
-    wanted = FingerprintFilter(context.principal.project_id, worker, current_only)
-    filters = astuple(wanted)
+    """Fingerprints of the workers that serve the sender's projects, newest first."""
+    fingerprint_filter = FingerprintFilter(context.principal.project_id, worker, current_only)
+    filters = astuple(fingerprint_filter)
     with context.db.read() as session:
+        # One row more than a page shows tells whether there is a next page.
         after = paging.start(token, filters, paging.moment_and_id)
-        rows = fingerprints.page(session, wanted, after, limit + 1)
-        shown, following = paging.cut(rows, limit, filters, lambda row: [row.first_seen_at.isoformat(), row.key])
-        found = tuple(_records(context, session, shown))
-    return FingerprintPage(fingerprints=found, next_page_token=following)
+        rows = fingerprints.page(session, fingerprint_filter, after, limit + 1)
+        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.first_seen_at.isoformat(), row.key])
+        records = tuple(_record_views(context, session, page_rows))
+    return FingerprintPage(fingerprints=records, next_page_token=next_token)
 
 
 def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
-    """One fingerprint with what depends on it.
+    """Read one fingerprint with the recommendations that depend on it.
 
     Raises:
         NotFound: no worker that serves the sender's projects ever had it.
     """
-    only = context.principal.project_id
+    project_id = context.principal.project_id
     with context.db.read() as session:
         row = fingerprints.get(session, fingerprint_id)
-        records = _records(context, session, [row] if row is not None else [])
-        dependents = fingerprints.dependents(session, fingerprint_id, only, _MOST_DEPENDENTS)
-        if not records or (only is not None and not records[0].holders and not dependents):
+        records = _record_views(context, session, [row] if row is not None else [])
+        dependents = fingerprints.dependents(session, fingerprint_id, project_id, _MAX_DEPENDENTS)
+        # The same answer for a fingerprint of another project as for one that never existed: an id must not reveal what
+        # others own.
+        if not records or (project_id is not None and not records[0].holders and not dependents):
             raise NotFound(
                 "unknown_fingerprint",
                 f"fingerprint {fingerprint_id} does not exist; GET /v1/fingerprints lists those that do",
             )
-        shown = tuple(_dependent(row) for row in dependents)
-        return FingerprintDetail.model_validate({**dict(records[0]), "dependents": shown})
+        dependent_views = tuple(_dependent_view(row) for row in dependents)
+        return FingerprintDetail.model_validate({**dict(records[0]), "dependents": dependent_views})
 
 
 def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
-    """What the worker's fingerprint changed in when the period began; empty for its first."""
+    """Fields that changed in the worker's fingerprint when the period began; empty for its first."""
     if period.predecessor is None:
         return ()
     value = period.fingerprint.value
     return changes(period.predecessor.value, value, period.worker.offer.cluster.nodes)
 
 
-def _records(context: Context, session: Session, rows: Sequence[FingerprintRow]) -> list[FingerprintRecord]:
-    held = fingerprints.holders(session, [row.key for row in rows], context.principal.project_id)
-    live = live_since(context)
+def _record_views(context: Context, session: Session, rows: Sequence[FingerprintRow]) -> list[FingerprintRecord]:
+    # Holders are read for the whole page in one statement, and limited to workers that the sender may see.
+    periods = fingerprints.holders(session, [row.key for row in rows], context.principal.project_id)
+    live_from = live_since(context)
     return [
         FingerprintRecord(
             fingerprint_id=row.key,
             fingerprint=row.value,
             is_overridden=bool(row.value.overridden),
             first_seen_at=row.first_seen_at,
-            is_current=any(period.until is None for period in held[row.key]),
-            holders=tuple(_holder(period, live) for period in held[row.key]),
+            is_current=any(period.until is None for period in periods[row.key]),
+            holders=tuple(_holder_view(period, live_from) for period in periods[row.key]),
         )
         for row in rows
     ]
 
 
-def _holder(period: FingerprintPeriodRow, live: datetime) -> FingerprintHolder:
+def _holder_view(period: FingerprintPeriodRow, live_from: datetime) -> FingerprintHolder:
     return FingerprintHolder(
         worker_id=period.worker_id,
         worker=period.worker.name,
         since=period.since,
         until=period.until,
-        is_live=period.until is None and period.worker.seen_at >= live,
+        is_live=period.until is None and period.worker.seen_at >= live_from,
         predecessor_id=period.predecessor_key,
         changes=changes_of(period),
     )
 
 
-def _dependent(row: TuningTargetRow) -> Dependent:
+def _dependent_view(row: TuningTargetRow) -> Dependent:
     assert row.serving is not None
     return Dependent(
         project_id=row.project_id,

@@ -1,4 +1,4 @@
-"""Take in workers, and list them."""
+"""Register workers, administer them, and list them."""
 
 import logging
 import secrets
@@ -24,41 +24,47 @@ log = logging.getLogger(__name__)
 _SESSION_BYTES = 24
 
 
-def register(context: Context, registration: Registration, once: Once = ALWAYS) -> Registered:
-    """Take in a worker. A new life of a known name is given a session and ends what the former one still held.
+def register(context: Context, registration: Registration, idempotency: Once = ALWAYS) -> Registered:
+    """Register a worker. A new start of a known worker gets a new session, and ends the runs of its former session.
 
     Raises:
-        Conflict: another key's worker has the name, or the session is not that of this worker's present life.
+        Conflict: another key's worker has the name, or the session is not the worker's present one.
     """
     check_protocol(registration.protocol_version)
-    # Two transactions: a study is locked before its workers everywhere, and here the worker is known first.
+    # Runs are ended in transactions of their own below: a study is locked before its workers everywhere (note [lock
+    # order]).
     settings, sender, now, name = context.settings, context.principal, context.now(), registration.name
-    given, issued = registration.session, secrets.token_urlsafe(_SESSION_BYTES)
-    with once.write(context) as session:
+    requested_session, issued = registration.session, secrets.token_urlsafe(_SESSION_BYTES)
+    with idempotency.write(context) as session:
         worker_limits.check(context, session, registration, workers.named(session, name, sender.project_id))
         worker = workers.put(session, name, issued, registration.inventory, now, sender.project_id, sender.holder_id)
         _check_holder(context, session, worker)
-        if given is not None and given != worker.session:
+        if requested_session is not None and requested_session != worker.session:
             raise _unknown_session()
-        workers.begin(session, worker, given or issued, registration.inventory, now, sender.holder_id)
-        lost = [run.id for run in leases.of_earlier_sessions(session, worker)]
+        workers.begin(session, worker, requested_session or issued, registration.inventory, now, sender.holder_id)
+        lost_runs = [run.id for run in leases.of_earlier_sessions(session, worker)]
         registered = Registered(
             worker_id=worker.id,
             session=worker.session,
             lease_s=settings.lease_s,
             heartbeat_s=settings.heartbeat_s,
         )
-        once.answer(session, registered)
+        idempotency.answer(session, registered)
     log.info("worker registered", extra={"worker": name, "worker_id": registered.worker_id})
-    for run_id in lost:
+    for run_id in lost_runs:
         close_lost(context, run_id, lambda run: run.worker_session != registered.session, "its worker was restarted")
     return registered
 
 
 def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None:
-    """A name belongs to the key that registered it: whoever registers under it closes the leases of its worker."""
-    mine = context.principal.holder_id
-    if worker.holder_id in (None, mine) or not keys.is_held(session, worker.holder_id, context.now()):
+    """Check that no other key holds the worker's name.
+
+    Raises:
+        Conflict: another valid key registered it.
+    """
+    # Registering under a name ends the leases of its worker, so a name must not be free for every key of the project.
+    sender_holder_id = context.principal.holder_id
+    if worker.holder_id in (None, sender_holder_id) or not keys.is_held(session, worker.holder_id, context.now()):
         return
     raise Conflict(
         "worker_name_taken",
@@ -67,31 +73,32 @@ def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None
     )
 
 
-def free(context: Context, worker_id: str, once: Once = ALWAYS) -> Worker:
-    """Let the next key that registers under a worker's name have it; what the worker runs goes on until then.
+def free(context: Context, worker_id: str, idempotency: Once = ALWAYS) -> Worker:
+    """Release a worker's name for the next key that registers under it; its running work continues until then.
 
     Raises:
-        NotFound: no such worker, or not one of the sender's project alone.
+        NotFound: no such worker, or it is not of the sender's project alone.
     """
-    with once.write(context) as session:
-        row = _administered(context, session, worker_id)
+    with idempotency.write(context) as session:
+        row = _lock_administered(context, session, worker_id)
         row.holder_id = None
         log.info("worker's name freed", extra={"worker": row.name})
-        return once.answer(session, _shown(context, session, row))
+        return idempotency.answer(session, _worker_view(context, session, row))
 
 
 def forget(context: Context, worker_id: str) -> None:
-    """List a worker that is gone nowhere any more, and count it nowhere; what it measured stays. It may register again.
+    """Remove a worker that is gone from all lists and counts; its measurements stay. It may register again.
 
     Raises:
-        NotFound: no such worker, or not one of the sender's project alone.
+        NotFound: no such worker, or it is not of the sender's project alone.
         Conflict: it is live.
     """
     now = context.now()
     with context.db.write() as session:
-        row = _administered(context, session, worker_id)
+        row = _lock_administered(context, session, worker_id)
         if row.forgotten_at is not None:
             return
+        # A live worker would appear again with its next request.
         if row.seen_at >= live_since(context):
             seconds = context.settings.worker_live_s
             raise Conflict("worker_live", f"worker {row.name} is live; stop it, and forget it {seconds:g} s later")
@@ -100,7 +107,11 @@ def forget(context: Context, worker_id: str) -> None:
 
 
 def check_protocol(version: int) -> None:
-    """Reject a worker of a protocol version that is not served (any more, or yet)."""
+    """Reject a worker whose protocol version the service does not speak.
+
+    Raises:
+        WrongProtocol: with the versions that it does.
+    """
     if version not in SERVED_VERSIONS:
         raise WrongProtocol(
             "protocol_version",
@@ -109,48 +120,49 @@ def check_protocol(version: int) -> None:
         )
 
 
-def drain(context: Context, worker_id: str, draining: bool, once: Once = ALWAYS) -> Worker:
-    """Give a worker no more work, or give it work again. What it runs may finish.
+def drain(context: Context, worker_id: str, draining: bool, idempotency: Once = ALWAYS) -> Worker:
+    """Stop giving a worker new work, or resume. Its running work may finish.
 
     Raises:
-        NotFound: no such worker, or not one of the sender's project alone.
+        NotFound: no such worker, or it is not of the sender's project alone.
     """
-    with once.write(context) as session:
-        row = _administered(context, session, worker_id)
+    with idempotency.write(context) as session:
+        row = _lock_administered(context, session, worker_id)
         row.is_draining = draining
         log.info("worker drained" if draining else "worker takes work again", extra={"worker": row.name})
-        return once.answer(session, _shown(context, session, row))
+        return idempotency.answer(session, _worker_view(context, session, row))
 
 
-def _administered(context: Context, session: Session, worker_id: str) -> WorkerRow:
-    """A worker of the sender's project alone; of any project for who sees all. Held until the transaction ends."""
+def _lock_administered(context: Context, session: Session, worker_id: str) -> WorkerRow:
+    """Lock a worker that the sender may administer: one of its project alone; any worker for a key of all projects."""
     row = workers.lock(session, worker_id)
+    # A worker that serves every project belongs to none, so a key bound to a project cannot administer it.
     if row is None or context.principal.project_id not in (None, row.project_id):
         raise NotFound("unknown_worker", f"worker {worker_id} does not exist; GET /v1/workers lists those that do")
     return row
 
 
-def _shown(context: Context, session: Session, row: WorkerRow) -> Worker:
+def _worker_view(context: Context, session: Session, row: WorkerRow) -> Worker:
     running = workers.running(session, context.principal.project_id)
-    return _view(row, row.seen_at >= live_since(context), running.get(row.id))
+    return _build_view(row, row.seen_at >= live_since(context), running.get(row.id))
 
 
 def page(context: Context, token: str | None, limit: int) -> WorkerPage:
     """Workers ever registered that serve the sender's projects, by name."""
-    only = context.principal.project_id
-    after = paging.start(token, [only], paging.name_and_id)
+    project_id = context.principal.project_id
+    after = paging.start(token, [project_id], paging.name_and_id)
     with context.db.read() as session:
-        running = workers.running(session, only)
-        oldest = live_since(context)
-        found = workers.page(session, only, after, limit + 1)
-        rows, following = paging.cut(found, limit, [only], lambda row: [row.name, row.id])
+        running = workers.running(session, project_id)
+        live_from = live_since(context)
+        found = workers.page(session, project_id, after, limit + 1)
+        page_rows, next_token = paging.cut(found, limit, [project_id], lambda row: [row.name, row.id])
         return WorkerPage(
-            workers=tuple(_view(row, row.seen_at >= oldest, running.get(row.id)) for row in rows),
-            next_page_token=following,
+            workers=tuple(_build_view(row, row.seen_at >= live_from, running.get(row.id)) for row in page_rows),
+            next_page_token=next_token,
         )
 
 
-def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
+def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
     return Worker(
         worker_id=row.id,
         name=row.name,
@@ -166,43 +178,44 @@ def _view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
 
 
 def live(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
-    """Workers that asked for something lately and run the studies of a project, by default the sender's."""
-    # Those of others are not even read: what they say of themselves may be long, and there may be thousands.
+    """Workers with a recent request that may run studies of a project, by default the sender's."""
+    # Workers of other projects are not even read: their inventories may be long, and there may be thousands.
     return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
 
 
 def live_fingerprints(context: Context, session: Session, project_id: str) -> Sequence[str]:
-    """Key of the fingerprint of each of them, without the rest."""
+    """Fingerprint keys of the live workers of a project, read without their other columns."""
     return workers.fingerprints_seen_since(session, live_since(context), project_id)
 
 
 def of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
-    """The worker whose present life a session is.
+    """Worker that a session belongs to.
 
     Raises:
-        Conflict: there is none, or a newer session took its place, or it is not one of the sender's project alone.
+        Conflict: there is none, a newer session replaced it, or the worker is not of the sender's project alone.
     """
-    return _present(context, workers.by_session(session, worker_session))
+    return _check_session(context, workers.by_session(session, worker_session))
 
 
 def with_lease(context: Context, session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None]:
-    """The same with the run it executes now.
+    """Worker that a session belongs to, and the run that it holds.
 
     Raises:
-        Conflict: as `of_session`.
+        Conflict: as in `of_session`.
     """
-    worker, held = leases.worker_and_held(session, worker_session) or (None, None)
-    return _present(context, worker), held
+    worker, leased_run = leases.worker_and_held(session, worker_session) or (None, None)
+    return _check_session(context, worker), leased_run
 
 
-def _present(context: Context, worker: WorkerRow | None) -> WorkerRow:
+def _check_session(context: Context, worker: WorkerRow | None) -> WorkerRow:
     if worker is None or context.principal.project_id not in (None, worker.project_id):
         raise _unknown_session()
     return worker
 
 
 def _unknown_session() -> Conflict:
-    """Says nothing of the session: to whom it belongs is nobody else's business."""
+    """Error for a session that is not valid."""
+    # One text for all cases: it must not reveal whether the session belongs to another project's worker.
     return Conflict(
         "unknown_session",
         "session is not that of a worker's present life: it was never given out, or a newer one replaced it; "
@@ -211,19 +224,21 @@ def _unknown_session() -> Conflict:
 
 
 def knows(worker: WorkerRow, run: RunRow) -> bool:
-    """Whether the worker's release has heard of the run's kind of task."""
+    """Whether the worker's release understands the run's kind of task."""
+    # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
     return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
 
 
 def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether a live worker that may run the study understands the restart task; asked only where it matters."""
+    """Whether a live worker that may run the study understands resume checks."""
+    # Only a final comparison asks for resume checks; elsewhere the query is saved.
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
     project_ids = (None, study.project_id)
-    able = workers.understanding(session, "resume_check", live_since(context))
-    return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in able)
+    capable = workers.understanding(session, "resume_check", live_since(context))
+    return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in capable)
 
 
 def live_since(context: Context) -> datetime:
-    """A worker last seen before this moment does not count as live."""
+    """Time of the last request before which a worker does not count as live."""
     return context.now() - timedelta(seconds=context.settings.worker_live_s)

@@ -1,4 +1,4 @@
-"""Runs that wait for the workers which began their block: what is compared with each other runs on the same devices."""
+"""Runs reserved for the workers that began their comparison block: runs that are compared execute on the same devices."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -14,34 +14,35 @@ from shardtune.service.workers.registry import live_since
 
 
 class Reservations(NamedTuple):
-    """Of studies where a run of a begun block waits, which is compared with others on the same devices; by the study's id."""
+    """Reserved studies, by study id: studies with a waiting run of a block that has begun."""
 
     others: dict[str, frozenset[str]]
-    """Ids of the workers that alone may have it, as they began its block and can go on."""
+    """Ids of the workers that may take the run, because they began its block and are live."""
     own: frozenset[str]
-    """Where the worker that asks began the block."""
+    """Studies whose block the asking worker itself began."""
 
 
 def reservations(context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow) -> Reservations:
-    """What is reserved in studies where a run waits. Those whose run anybody may have are left out."""
-    promoting = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
-    begun = trials.begun_blocks(session, [study.id for study in promoting]) if promoting else {}
-    others = {study_id: ids for study_id, ids in begun.items() if worker.id not in ids}
-    own = frozenset(begun.keys() - others.keys())
+    """Find the reserved studies among studies with a waiting run; studies whose run any worker may take are left out."""
+    comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
+    begun_blocks = trials.begun_blocks(session, [study.id for study in comparing]) if comparing else {}
+    others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}
+    own = frozenset(begun_blocks.keys() - others.keys())
     if not others:
         return Reservations({}, own)
-    # Asked once for all of them: a worker that waits looks at as many studies as are being confirmed.
+    # One query for all studies: a waiting worker checks every study that is in its final comparison.
     live = workers.seen_since(session, live_since(context), frozenset[str]().union(*others.values()))
-    found = {study.id: _able(live, study, others.get(study.id, ())) for study in promoting}
-    return Reservations({study_id: worker_ids for study_id, worker_ids in found.items() if worker_ids}, own)
+    able = {study.id: _live_and_compatible(live, study, others.get(study.id, ())) for study in comparing}
+    return Reservations({study_id: worker_ids for study_id, worker_ids in able.items() if worker_ids}, own)
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Those of these workers that are live and can run the study."""
+    """Ids of those workers that are live and can run the study."""
+    # The caller has changed rows that are not complete yet; a query would flush them.
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)
-    return _able(live, study, ids)
+    return _live_and_compatible(live, study, ids)
 
 
-def _able(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    return frozenset(one.id for one in live if one.id in ids and compatibility.may_run(one, study))
+def _live_and_compatible(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
+    return frozenset(worker.id for worker in live if worker.id in ids and compatibility.may_run(worker, study))

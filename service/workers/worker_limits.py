@@ -1,4 +1,4 @@
-"""How many workers a project may register, and how often something new: rows that a worker's key writes are bounded."""
+"""Limits on the rows that a worker's key can write: registered workers, and new registrations per minute."""
 
 from sqlalchemy.orm import Session
 
@@ -9,16 +9,18 @@ from shardtune.service.http.errors import Conflict, TooMany
 from shardtune.service.process.context import Context
 
 _EVERY_PROJECT = "*"
-"""Of workers that serve all of them; no project has this name."""
+"""Rate-limit key of workers that serve every project; no project has this name."""
 
 
 def check(context: Context, session: Session, registration: Registration, known: WorkerRow | None) -> None:
-    """Whether a registration may be taken in; one that brings neither a new name nor a new fingerprint always may.
+    """Check that a registration is within the project's limits.
 
     Raises:
-        Conflict: the project has as many workers as it may.
-        TooMany: it registered as many new things in this minute.
+        Conflict: the project has the maximum number of workers.
+        TooMany: the project registered too many new workers or fingerprints in this minute.
     """
+    # A restart with the same name and fingerprint writes no new rows, so it always passes: a fleet that restarts must
+    # come back.
     if known is not None and known.fingerprint_key == registration.inventory.fingerprint.content_key():
         return
     project_id, settings = context.principal.project_id, context.settings
@@ -28,8 +30,8 @@ def check(context: Context, session: Session, registration: Registration, known:
             f"{settings.max_workers} workers are registered already (SHARDTUNE_MAX_WORKERS); those that are gone are forgotten "
             f"after {settings.keep_workers_days:g} days, or at once by `shardtune workers forget`",
         )
-    whose = f"workers of {project_id or _EVERY_PROJECT}"
-    wait_s = context.rates.count(whose, settings.registrations_per_minute, context.now())
+    rate_key = f"workers of {project_id or _EVERY_PROJECT}"
+    wait_s = context.rates.count(rate_key, settings.registrations_per_minute, context.now())
     if wait_s is not None:
         raise TooMany(
             "quota_registrations",

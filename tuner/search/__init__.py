@@ -1,1 +1,1 @@
-"""What to try next and when to stop. Leaves what won to `tuner.verdict`."""
+"""Search: which configuration a study tries next and when it stops. `tuner.verdict` decides the result."""

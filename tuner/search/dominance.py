@@ -1,6 +1,6 @@
-"""Which untried configurations would probably run out of memory, judged by those that did.
+"""Dominance: untried configurations that would probably run out of memory, judged by those that did.
 
-Only an order of trying, nothing is excluded: an allocator may fragment less with other buckets and prefetch depths.
+This only orders the trials and excludes none: an allocator may fragment less with other buckets and prefetch depths.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
 def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
-    """The configurations that took more memory than there is."""
+    """Configurations that used more memory than is available, in their canonical form."""
     return [
         space.flatten(space.canonical(obs.config))
         for obs in history
@@ -28,12 +28,14 @@ def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
 
 
 def probably_too_large(config: TrialConfig, known: Sequence[Flat], space: Space) -> bool:
-    """Whether one of the known took too much with the same placement of states and nothing heavier."""
+    """Whether a known configuration was too large with the same placement of states and nothing that uses more
+    memory."""
     own = space.flatten(config)
-    return any(_at_least(own, other) for other in known)
+    return any(_needs_at_least(own, other) for other in known)
 
 
-def _at_least(own: Flat, other: Flat) -> bool:
+def _needs_at_least(own: Flat, other: Flat) -> bool:
+    # Memory of two configurations compares only where model states are placed alike.
     if any(own.get(knob) != other.get(knob) for knob in _PLACEMENT):
         return False
     if any(int(own[knob]) < int(other[knob]) for knob in _NUMBERS if knob in own and knob in other):

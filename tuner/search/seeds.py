@@ -1,4 +1,5 @@
-"""The first trials of a study: the user's baseline, and of the backends' documented defaults those that it needs."""
+"""Seed trials: the first trials of a study, the user's baseline and those of the backends' documented defaults that
+it needs."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -14,17 +15,18 @@ from shardtune.tuner.search.space.flat import flatten
 MOST_SEEDS = 4
 Seeds = list[tuple[TrialConfig, TrialOrigin]]
 Forecast = Callable[[Sequence[TrialConfig]], Sequence[tuple[float, float]] | None]
-"""Expected and highest speed (90 % interval) of each, 0 where it will not fit; None where nothing can be predicted."""
+"""Predictor of (expected, highest) speed by configuration, the latter the end of the 90 % interval; 0 where one does
+not fit, None where nothing can be predicted."""
 
 
 def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
-    """Each backend as its documentation starts it, at micro batch 1 and without checkpointing."""
-    return [TrialConfig(strategy=one) for backend in BACKENDS.values() for one in backend.defaults(cluster)]
+    """Defaults of each backend as its documentation starts it, at micro batch 1 and without checkpointing."""
+    return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.defaults(cluster)]
 
 
 def aligned(cluster: Cluster) -> list[TrialConfig]:
-    """Meshes that follow the nodes; none on one node."""
-    return [TrialConfig(strategy=one) for backend in BACKENDS.values() for one in backend.aligned(cluster)]
+    """Configurations whose mesh follows the nodes; none on one node."""
+    return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.aligned(cluster)]
 
 
 def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
@@ -34,11 +36,11 @@ def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
 def seed_configs(
     space: Space, cluster: Cluster, baseline: TrialConfig | None, challengers: Sequence[TrialConfig] = ()
 ) -> Seeds:
-    """At most four trials to run first; the user's baseline is one of them and runs exactly as it is.
+    """Choose at most four trials to run first; the user's baseline is one of them and runs unchanged.
 
-    With a baseline, one default of each backend follows. Over several nodes the mesh that follows them is the first default.
-    Defaults are moved into the user's limits. Challengers (of a
-    retune) come right after the baseline, and take no default's place.
+    With a baseline, one default of each backend follows. Over several nodes the mesh that follows them is the first
+    default. Defaults are moved into the user's limits. Challengers (of a retune) come right after the baseline, and
+    take no default's place.
     """
     others = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
     defaults = [*aligned(cluster), *others]
@@ -46,6 +48,7 @@ def seed_configs(
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:
         allowed = space.within_limits(config)
+        # Where limits move a default to another stage, that stage's own default is among the seeds already.
         if allowed is None or _stage(allowed) != _stage(config) or space.key(allowed) in keys:
             continue
         keys.add(space.key(allowed))
@@ -56,33 +59,35 @@ def seed_configs(
 
 
 def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
-    """Of the seeds, those that run now, whatever the sampler thinks of them.
+    """Seeds that run now, whatever the sampler prefers; all of them where nothing can be predicted.
 
-    The user's baseline and challengers always do, and over several nodes the mesh that follows them. Of the defaults, fastest by prediction first: one while there is no
-    baseline that runs, and any whose interval reaches the fastest measured default, since that becomes the baseline; and one of
-    another backend while only one has run, because two must train the same thing (service.planning.agreement). All of
-    them where nothing can be predicted.
+    The user's baseline and challengers always run, and over several nodes the mesh that follows them. Of the defaults,
+    the fastest by prediction first: one while no baseline runs, any whose interval reaches the fastest measured
+    default, and one of another backend while only one has run.
     """
-    given = [(config, origin) for config, origin in seeds if origin is not TrialOrigin.DEFAULT]
+    required = [(config, origin) for config, origin in seeds if origin is not TrialOrigin.DEFAULT]
     defaults = [config for config, origin in seeds if origin is TrialOrigin.DEFAULT]
     expected = forecast(defaults) if defaults else None
     if expected is None or not any(speed for speed, _ in expected):
         return seeds
-    order = sorted(zip(defaults, expected, strict=True), key=lambda one: -one[1][0])
-    tried = {obs.config_key for obs in history} | set(rejected)
-    # What is predicted not to fit comes last: that the gate rejects it is on record then.
-    left = [(config, high) for config, (_, high) in order if config.content_key() not in tried]
+    order = sorted(zip(defaults, expected, strict=True), key=lambda pair: -pair[1][0])
+    tried_keys = {obs.config_key for obs in history} | set(rejected)
+    # A default that is predicted not to fit comes last; the gate rejects it then, and the rejection is recorded.
+    candidates = [(config, high) for config, (_, high) in order if config.content_key() not in tried_keys]
     alive = [obs for obs in history if obs.state.is_open or obs.is_measured]
-    is_started = any(obs.origin is not TrialOrigin.SAMPLER for obs in alive) or bool(given and not history)
-    first = [one for one in left if _has_two_axes(one[0])]
-    due = first or ([] if is_started else left[:1])
-    backends = {obs.config.backend for obs in alive} | {config.backend for config, _ in given if not history}
+    is_started = any(obs.origin is not TrialOrigin.SAMPLER for obs in alive) or bool(required and not history)
+    node_aligned = [pair for pair in candidates if _has_two_axes(pair[0])]
+    due = node_aligned or ([] if is_started else candidates[:1])
+    backends = {obs.config.backend for obs in alive} | {config.backend for config, _ in required if not history}
+    # Two backends must train the same thing before a reference is known (service.planning.agreement).
     if len(backends | {config.backend for config, _ in due}) < 2:
-        due += [one for one in left if one[0].backend not in backends | {config.backend for config, _ in due}][:1]
-    if not any(origin is TrialOrigin.BASELINE for _, origin in given):
+        started = backends | {config.backend for config, _ in due}
+        due += [pair for pair in candidates if pair[0].backend not in started][:1]
+    # Without the user's baseline the fastest default becomes the baseline, so every default that may be it runs.
+    if not any(origin is TrialOrigin.BASELINE for _, origin in required):
         fastest = max((_speed(obs) for obs in alive if obs.origin is TrialOrigin.DEFAULT), default=0.0)
-        due += [one for one in left if fastest and one[1] >= fastest and one not in due]
-    return [*given, *((config, TrialOrigin.DEFAULT) for config, _ in due)]
+        due += [pair for pair in candidates if fastest and pair[1] >= fastest and pair not in due]
+    return [*required, *((config, TrialOrigin.DEFAULT) for config, _ in due)]
 
 
 def _speed(obs: Observation) -> float:
@@ -90,11 +95,11 @@ def _speed(obs: Observation) -> float:
 
 
 def _has_two_axes(config: TrialConfig) -> bool:
-    """Of the defaults only those that follow the nodes are sharded and replicated."""
+    """Whether a configuration is both sharded and replicated: of the defaults only those that follow the nodes are."""
     flat = flatten(config)
     return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 
 
 def _stage(config: TrialConfig) -> KnobValue | None:
-    """Where limits move a default to another stage, the one of that stage is a default already."""
+    """ZeRO stage of a configuration, None for other backends."""
     return flatten(config).get("stage")

@@ -1,5 +1,7 @@
-"""When a search ends: a limit of the budget, or, with the default budget, when further gain is unlikely. And how a
-budget grows when a study is extended."""
+"""Stopping: when a search ends, by a limit of the budget or, with the default budget, when further gain is unlikely.
+
+Also extends the budget of a study that has ended.
+"""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,10 +14,10 @@ MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
 MIN_GUIDED = 6
-"""Finished trials before an expected gain is believed: what it rests on is learnt from them."""
+"""Finished trials before an expected gain is believed: the expectation is learnt from them."""
 
 EXHAUSTED = "every configuration that may fit has been tried"
-"""Why a search ended that more trials or time would not take further."""
+"""Reason of a search that ended for want of configurations, which more trials or time would not extend."""
 
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
@@ -23,7 +25,7 @@ _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 def end_of_search(
     history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
 ) -> str | None:
-    """Why no further trial should start, None while one should. Running trials count towards the number of trials."""
+    """Reason to start no further trial, None to start one. Running trials count towards the number of trials."""
     most = budget.most_trials
     if len(history) >= most:
         return f"all {most} trials of the budget are used"
@@ -37,9 +39,10 @@ def end_of_search(
 
 
 def no_gain_expected(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
-    """Why the trial that the sampler likes best should not start, where no number of trials is given; None: it should.
+    """Reason not to start the trial that the sampler prefers, None to start it; only where no number of trials is
+    given.
 
-    `reason`: None where nothing is predicted of it, by another sampler or for code of the user's own.
+    `reason`: the sampler's expectation; None from another sampler or for code of the user's own.
     """
     planned, finished = budget.planned_gpu_hours, sum(obs.state in _FINISHED for obs in history)
     if reason is None:
@@ -54,7 +57,8 @@ def no_gain_expected(reason: TrialReason | None, history: Sequence[Observation],
 
 
 def _costs_more(reason: TrialReason, planned: float, finished: int) -> str | None:
-    """A run of so many GPU-hours that becomes `1 + g` times as fast saves `g / (1 + g)` of them."""
+    """Reason where a trial costs more GPU-hours than it is expected to save in the planned run, else None."""
+    # A run of so many GPU-hours that becomes 1 + g times as fast saves g / (1 + g) of them.
     saved, cost = (
         planned * reason.expected_gain / (1.0 + reason.expected_gain),
         (reason.expected_gpu_seconds or 0.0) / 3600,
@@ -75,6 +79,7 @@ def _no_more_gain(history: Sequence[Observation]) -> str | None:
     recent = {obs.number for obs in sampled[-PATIENCE:]}
     before = _best(obs for obs in finished if obs.number not in recent)
     after = _best(finished)
+    # While no earlier trial has completed, there is no speed to compare a gain with.
     if before == 0 or after > before * (1 + MIN_GAIN):
         return None
     return f"the last {PATIENCE} trials gained less than {MIN_GAIN:.0%}, after {len(finished)} trials"
@@ -89,8 +94,8 @@ def _best(observations: Iterable[Observation]) -> float:
     return max(values, default=0.0)
 
 
-def extended(budget: Budget, more: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
-    """The budget with more of it: on top of the limit, or of what is spent where that is more.
+def extended(budget: Budget, extension: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
+    """Extend a budget: add to the limit, or to the amount spent where that is higher.
 
     A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.
 
@@ -98,24 +103,25 @@ def extended(budget: Budget, more: Extension, trials: int, gpu_seconds: float, w
         ValueError: there is no such limit to raise, or none so high; names field, value and remedy.
     """
     values = budget.model_dump()
-    if more.add_trials is not None:
-        values |= {"max_trials": max(budget.max_trials or 0, trials) + more.add_trials, "planned_gpu_hours": None}
-        _at_most("add_trials", more.add_trials, values["max_trials"], MOST_TRIALS)
-    if more.add_pairs is not None:
-        values["max_pairs"] = budget.max_pairs + more.add_pairs
-        _at_most("add_pairs", more.add_pairs, values["max_pairs"], MOST_PAIRS)
+    if extension.add_trials is not None:
+        values |= {"max_trials": max(budget.max_trials or 0, trials) + extension.add_trials, "planned_gpu_hours": None}
+        _check_limit("add_trials", extension.add_trials, values["max_trials"], MOST_TRIALS)
+    if extension.add_pairs is not None:
+        values["max_pairs"] = budget.max_pairs + extension.add_pairs
+        _check_limit("add_pairs", extension.add_pairs, values["max_pairs"], MOST_PAIRS)
     spent = {"gpu_seconds": gpu_seconds, "wall_seconds": wall_seconds}
     for unit, used in spent.items():
-        added, limit = getattr(more, f"add_{unit}"), values[f"max_{unit}"]
+        added, limit = getattr(extension, f"add_{unit}"), values[f"max_{unit}"]
         if added is None:
             continue
         if limit is None:
             raise ValueError(f"add_{unit} ({added:g}): the study's budget has no max_{unit} to raise; leave it out")
+        # A limit may have been overrun by the trials that ran when it was reached.
         values[f"max_{unit}"] = max(limit, used) + added
     return Budget(**values)
 
 
-def _at_most(field: str, added: int, total: int, most: int) -> None:
+def _check_limit(field: str, added: int, total: int, most: int) -> None:
     if total > most:
         raise ValueError(
             f"{field} ({added}) makes {total} in all, and there may be {most}; add {added - total + most} at most"

@@ -1,4 +1,4 @@
-"""The next configuration to try, as a pure function of the trials so far, whoever proposes it."""
+"""Suggestion: the next configuration to try, a pure function of the trials so far, for every sampler."""
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,26 +16,27 @@ from shardtune.tuner.search.space import Space
 Gate = Callable[[TrialConfig], Rejection | None]
 
 ENUMERABLE = 2_000
-"""A space up to this size is enumerated to choose uniformly among what is left."""
+"""Size up to which a space is enumerated, to choose uniformly among the untried configurations."""
+# A study whose memory fits little would else store thousands.
 MOST_REJECTIONS = 32
-"""Reasons returned per ask, the closest to fitting; a study whose memory fits little would else store thousands."""
+"""Maximum number of rejections returned per suggestion, the closest to fitting."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What to run next, and what the memory gate rejected on the way."""
+    """Configuration to run next, and the memory gate's rejections on the way to it."""
 
     config: TrialConfig | None
-    """None: everything that may run has been tried."""
+    """Configuration to run; None once everything that may run has been tried."""
     origin: TrialOrigin | None
     rejections: tuple[Rejection, ...] = ()
     reason: TrialReason | None = None
-    """Why the sampler chose it."""
+    """Reason why the sampler chose it."""
 
 
 @dataclass
 class _Ask:
-    """What is taken, and what this ask has rejected."""
+    """State of one suggestion: configurations that are taken, and rejections so far."""
 
     space: Space
     gate: Gate
@@ -44,7 +45,7 @@ class _Ask:
     seeds_rejected: int = 0
 
     def accepts(self, config: TrialConfig | None) -> bool:
-        """Whether the configuration is new and may fit; it is not considered again in this ask."""
+        """Whether the configuration is new and may fit; it is not considered again for this suggestion."""
         if config is None:
             return False
         key = self.space.key(config)
@@ -57,7 +58,7 @@ class _Ask:
         return rejection is None
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
-        """The answer, with the reasons of rejected seeds (a baseline among them) and the closest of the others."""
+        """Suggestion with the rejections of seeds (a baseline among them) and the closest of the others."""
         seeds, others = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         others.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         return Suggestion(config, origin if config is not None else None, (*seeds, *others[:MOST_REJECTIONS]))
@@ -75,9 +76,9 @@ def next_config(
 ) -> Suggestion:
     """Choose a configuration that is not in the history, is not rejected and passes the gate.
 
-    Seeds come first, then the sampler; where all it proposes is taken, one is chosen at random, then by enumeration.
-    The same arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials
-    of another study (tuner.search.warm_start), which guide the sampler and are tried again where it wants them.
+    Seeds come first, then the sampler; where all its proposals are taken, a random choice, then enumeration. The same
+    arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials of another
+    study (tuner.search.warm_start), which guide the sampler and may be tried again.
     """
     taken = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
     ask = _Ask(space, gate, taken | set(rejected))
@@ -87,22 +88,22 @@ def next_config(
         ask.seeds_rejected = len(ask.rejections)
     rng = random.Random(f"{seed}:{len(history)}:{len(rejected)}")
     view = SearchView(space, history, warm, frozenset(ask.taken), rng.getrandbits(31))
-    for draw in _candidates(view, sampler, gate, ask, rng):
+    for draw in _draw_candidates(view, sampler, gate, ask, rng):
         if draw is not None and ask.accepts(draw.config):
             return replace(ask.suggest(draw.config, TrialOrigin.SAMPLER), reason=draw.reason)
     return ask.suggest(None, None)
 
 
 def next_given(
-    given: Sequence[tuple[TrialConfig, TrialOrigin]],
+    listed: Sequence[tuple[TrialConfig, TrialOrigin]],
     history: Sequence[Observation],
     rejected_keys: Collection[str],
     gate: Gate,
 ) -> Suggestion:
-    """The next of a list that has not been tried and passes the gate; nothing beyond the list is suggested."""
+    """Next configuration of a list that has not been tried and passes the gate; none beyond the list."""
     taken = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
-    for config, origin in given:
+    for config, origin in listed:
         if config.content_key() in taken:
             continue
         rejection = gate(config)
@@ -112,12 +113,15 @@ def next_given(
     return Suggestion(None, None, tuple(rejected))
 
 
-def _candidates(view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: random.Random) -> Iterator[Draw | None]:
+def _draw_candidates(
+    view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: random.Random
+) -> Iterator[Draw | None]:
     space = view.space
-    known = too_large(view.history, space)
+    oversized = too_large(view.history, space)
     postponed: list[Draw] = []
     for draw in chain(sampler(view), optuna_samplers.uniform(replace(view, seed=rng.getrandbits(31)))):
-        if draw is not None and probably_too_large(draw.config, known, space):
+        # A probable failure costs a whole trial, so it is tried only once nothing better is left.
+        if draw is not None and probably_too_large(draw.config, oversized, space):
             postponed.append(draw)
         else:
             yield draw
@@ -128,7 +132,7 @@ def _candidates(view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: 
         yield from map(Draw, everything)
         return
     for skeleton in space.lightest():
-        # What does not fit in its lightest form does not fit in any other, which prunes the enumeration.
+        # A placement that does not fit in its lightest form does not fit in any other: this prunes the enumeration.
         if gate(skeleton) is not None:
             ask.accepts(skeleton)
             continue

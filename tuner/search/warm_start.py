@@ -1,7 +1,7 @@
-"""What a search may learn from trials of another study: their order, never their figures.
+"""Warm start: what a search learns from trials of another study, which is their order, never their figures.
 
-They were measured on other hardware or software, or at another time. So that a sampler can see old and new side by side,
-the old speeds are put at the level of the new ones by the configurations that both have measured. Nothing else ever
+The other trials were measured on other hardware or software, or at another time. So that a sampler can use both, the
+old speeds are scaled to the level of the new ones by the configurations that both studies have measured. Nothing else
 compares the two: stopping, final comparison and verdict rest on the study's own runs.
 """
 
@@ -18,24 +18,22 @@ class WarmStart:
 
     study_id: str
     fingerprint: str | None
-    """Key of the fingerprint they were measured on."""
+    """Key of the fingerprint on which the trials were measured."""
     trials: tuple[Observation, ...]
 
 
 def levelled(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Trials of the other study that this one has not measured, at this study's level of speed.
-
-    Empty until a configuration of it has been measured here: without that nothing says how the two compare.
-    """
+    """Trials of the other study that this one has not measured, scaled to this study's level of speed."""
     if warm is None:
         return ()
-    here = {obs.config_key: _speed(obs) for obs in history if obs.is_measured}
-    there = {obs.config_key: obs for obs in warm.trials if obs.is_measured}
-    both = here.keys() & there.keys()
-    if not both:
+    own_speeds = {obs.config_key: _speed(obs) for obs in history if obs.is_measured}
+    other_trials = {obs.config_key: obs for obs in warm.trials if obs.is_measured}
+    shared_keys = own_speeds.keys() & other_trials.keys()
+    # Without a configuration measured in both studies nothing says how their speeds compare.
+    if not shared_keys:
         return ()
-    level = median(here[key] / _speed(there[key]) for key in both)
-    return tuple(_at_level(obs, level) for key, obs in there.items() if key not in here)
+    level = median(own_speeds[key] / _speed(other_trials[key]) for key in shared_keys)
+    return tuple(_at_level(obs, level) for key, obs in other_trials.items() if key not in own_speeds)
 
 
 def _at_level(obs: Observation, level: float) -> Observation:

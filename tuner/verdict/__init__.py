@@ -1,1 +1,2 @@
-"""What won and whether it counts: parity, final comparison, paired test, restart. Leaves what to try to `tuner.search`."""
+"""Verdict of a study: parity, final comparison, paired test and resume check. `tuner.search` proposes the
+configurations."""

@@ -1,4 +1,4 @@
-"""Measured trials as a user is shown them: alone, and the answer beside each documented default."""
+"""Contenders: measured trials as a user sees them, and the answer's gain over each documented default."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -11,7 +11,7 @@ from shardtune.tuner.history import Observation
 
 
 def contender(obs: Observation) -> Contender:
-    """A measured trial as shown to a user; its figures are those of its validation runs where it has them."""
+    """Summarize a measured trial for a user; its figures are those of its validation runs where it has any."""
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
     speeds = [run.tokens_per_s_per_gpu for run in runs]
@@ -32,24 +32,28 @@ def contender(obs: Observation) -> Contender:
 def beside_defaults(
     best: Contender, history: Sequence[Observation], paired: int | None = None
 ) -> tuple[AgainstDefault, ...]:
-    """Each documented default that ran, with the micro batch with which it was fastest: a gain over micro batch 1 alone says
-    little. Without the answer itself, and without the trial that it was `paired` with: the pairs say more than two medians."""
+    """Compare the answer with each documented default that ran, at the default's fastest micro batch.
+
+    Leaves out the answer itself and the trial that it was `paired` with.
+    """
     measured = [obs for obs in history if obs.state is TrialState.COMPLETE and obs.measurement is not None]
-    found = []
+    rows = []
+    # A gain over micro batch 1 alone says little: every default has micro batch 1 and most are faster with more.
     for default in (obs for obs in measured if obs.origin == TrialOrigin.DEFAULT):
-        alike = [obs for obs in measured if _without_micro_batch(obs) == _without_micro_batch(default)]
-        shown = max(map(contender, alike), key=lambda one: one.tokens_per_s_per_gpu)
-        if shown.trial_number not in (best.trial_number, paired):
+        variants = [obs for obs in measured if _without_micro_batch(obs) == _without_micro_batch(default)]
+        fastest_variant = max(map(contender, variants), key=lambda variant: variant.tokens_per_s_per_gpu)
+        # The pairs of the paired trial say more than the two medians of this table.
+        if fastest_variant.trial_number not in (best.trial_number, paired):
             row = AgainstDefault(
-                trial_number=shown.trial_number,
-                description=shown.description,
-                micro_batches=tuple(sorted({obs.config.micro_batch for obs in alike})),
-                tokens_per_s_per_gpu=shown.tokens_per_s_per_gpu,
-                runs=shown.runs,
-                ratio=best.tokens_per_s_per_gpu / shown.tokens_per_s_per_gpu,
+                trial_number=fastest_variant.trial_number,
+                description=fastest_variant.description,
+                micro_batches=tuple(sorted({obs.config.micro_batch for obs in variants})),
+                tokens_per_s_per_gpu=fastest_variant.tokens_per_s_per_gpu,
+                runs=fastest_variant.runs,
+                ratio=best.tokens_per_s_per_gpu / fastest_variant.tokens_per_s_per_gpu,
             )
-            found += [] if row in found else [row]
-    return tuple(found)
+            rows += [] if row in rows else [row]
+    return tuple(rows)
 
 
 def _without_micro_batch(obs: Observation) -> str:

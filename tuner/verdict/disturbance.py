@@ -1,8 +1,8 @@
-"""When a run counts for nothing, because its machine was disturbed meanwhile, and how often it is repeated for that.
+"""Disturbance: when a run is discarded because other programs disturbed its machine, and how often it is repeated.
 
-The rule looks at circumstances only, never at the speed that came out, and is the same for every configuration. So a pair's
-sign stays a fair coin where the two are alike (tuner.verdict.paired_test), however often either was repeated.
-docs/measurements/verdicts.md has the runs that it was chosen on.
+The rule looks at circumstances only, never at the measured speed, and is the same for every configuration. So a pair's
+sign stays a fair coin where the two are alike (`tuner.verdict.paired_test`), however often either was repeated.
+docs/measurements/verdicts.md has the runs from which it was chosen.
 """
 
 from collections.abc import Callable
@@ -11,31 +11,31 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.measurements import Measurement
 
 MOST_TAKEN = 0.15
-"""Share of the cores the ranks need that other programs may take."""
+"""Fraction of the cores the ranks need that other programs may use."""
 CORES_PER_GPU = 2.0
-"""That a rank on a GPU needs: one launches kernels, one backward's. Ranks on CPU use all cores there are."""
+"""Cores that a rank on a GPU needs: one launches kernels, one runs backward's. Ranks on CPU use all cores."""
 MOST_SPREAD = 0.10
-"""Half of the 95 % interval within the run, as a share of its step time: beyond, something came and went meanwhile. Only asked
-where the worker could not see the cores that other programs took."""
+"""Largest half of the 95 % interval within a run, as a fraction of its step time; checked only where the worker
+could not see the cores that other programs used."""
 MOST_REPEATS = 5
-"""Of one run; then it counts as it is."""
+"""Maximum number of repeats of a run; after that it counts as it is."""
 FREE_REPEATS = 4
-"""Of a study, before `budget.repeat_disturbed` limits them to a share of the runs that count."""
+"""Repeats of a study before `budget.repeat_disturbed` limits them to a fraction of the runs that count."""
 
 
 def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int | None]) -> str | None:
-    """Why a run says nothing about its configuration, in words; None where it does.
+    """Reason to discard a run as disturbed, in words; None where it counts.
 
-    `cores_of` tells the cores of its machine; asked only where other programs were seen. Beside other runs of ours on the same
-    host a worker sees the programs on its own cores.
+    `cores_of` returns the number of cores of the run's machine; called only where other programs ran. A worker that
+    shares its host with other workers sees the programs on its own cores.
     """
     foreign = measured.conditions.foreign_cpu_cores if measured.conditions is not None else None
     cores = cores_of() if foreign else None
     if foreign == 0 or cores:
-        # Seen: windows that lie apart on a quiet machine are the configuration's own.
+        # The worker saw the cores. Windows that differ on a quiet machine are a property of the configuration.
         return taken(foreign or 0.0, cluster, cores) if cores else None
     if measured.conditions is not None and measured.conditions.neighbours:
-        # They come and go as planned, in runs that guide a search and decide nothing.
+        # Co-tenants come and go as planned, in search runs, which guide the search and decide nothing.
         return None
     spread = measured.step_time_half_width_s / measured.step_time_s
     if spread > MOST_SPREAD:
@@ -44,7 +44,7 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
 
 
 def taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
-    """Whether other programs took too many of a host's cores from the ranks of such a cluster, in words; None where not."""
+    """Reason why other programs used too many of a host's cores, in words; None where they did not."""
     needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
     is_too_much = foreign - (cores - needed) > MOST_TAKEN * needed
     return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None
@@ -53,6 +53,6 @@ def taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
 def may_repeat(share: float, of_run: int, of_study: int, counted: int) -> bool:
     """Whether a disturbed run is repeated once more.
 
-    `share`: `budget.repeat_disturbed`. `of_run`, `of_study`: repeats so far. `counted`: complete runs of the study.
+    The fraction is `budget.repeat_disturbed`; the other arguments count repeats so far and complete runs of the study.
     """
     return share > 0 and of_run < MOST_REPEATS and of_study < FREE_REPEATS + share * counted

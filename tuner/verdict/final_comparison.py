@@ -1,13 +1,13 @@
-"""Final comparison: which trials are run again, in which order, and what their validation runs decide.
+"""Final comparison: which trials run again, in which order, and what their validation runs decide.
 
-Where the user gave no baseline, the documented defaults run against each other first: one run each in the search would leave
-it to chance which of them everything is held against. Then the fastest trials of the search run against each other in blocks, each block every remaining candidate once, and
-the slower ones are eliminated: the search picked them by one value each, and the luck in it. The search counts as one more
-block. What disturbs a run slows it down, so only the faster half of a candidate's runs is compared, by its mean. The one
-that is left then runs in pairs with the baseline, until `tuner.verdict.paired_test` knows. The pairs alone make the verdict: they
-had no part in any choice, so there is a single comparison to protect however many candidates there were.
+- Without a user's baseline, the documented defaults run against each other, and the fastest becomes the baseline.
+- The fastest trials of the search run in comparison blocks, each with one validation run of every remaining
+  candidate, and the slower ones are eliminated. The search counts as one more block.
+- The last candidate runs in pairs with the baseline until `tuner.verdict.paired_test` decides. The pairs alone make
+  the verdict: they had no part in any choice, so one comparison needs protection, however many candidates there were.
 
-Everything follows from the stored runs. Blocks whose runs were on different workers, or on other hosts of one, are left out.
+Everything is derived from the stored runs. Blocks whose runs were on different workers, or on other hosts of one
+worker, are left out.
 """
 
 import math
@@ -22,64 +22,68 @@ from shardtune.tuner.verdict.paired_test import Decision
 
 MOST_CANDIDATES = 20
 NEAR = 0.9
-"""Candidates reach this share of the fastest one's speed, in the search and after each round of screening, and of the baseline's."""
+"""Fraction of the fastest candidate's speed that a candidate must reach, in the search and after each screening
+round; also the fraction of the baseline's speed."""
+# The first round has the search's run besides its own, so a single disturbed run eliminates no candidate.
 ROUNDS = ((1, 8), (1, 4), (2, 1))
-"""Blocks of each round, and the candidates left after it. A round that would eliminate nobody is left out. With the search's
-run nobody is eliminated for a single disturbed one."""
+"""Screening rounds: (comparison blocks, candidates left after them). A round that would eliminate nobody is left
+out."""
 
+# One search run each would leave it to chance which default everything is compared with.
 DEFAULT_BLOCKS = 2
-"""Of the defaults against each other, at most; after each, those far behind are left out."""
+"""Maximum number of comparison blocks of the defaults; after each, those far behind are left out."""
 
 Decide = Callable[[Sequence[float], int], Decision]
-Seen = dict[int, list[float]]
-"""Log speeds of each trial, of its search run first."""
+LogSpeeds = dict[int, list[float]]
+"""Log speeds of each trial by number, its search run first."""
 
 
 @dataclass(frozen=True)
 class ValidationRun:
-    """A complete run of a final comparison."""
+    """Complete validation run of a final comparison."""
 
     trial: int
     block: int
     worker: str
     tokens_per_s_per_gpu: float
     hosts: frozenset[str] = frozenset()
-    """Of the worker, on which it ran; a worker over several may be given others."""
+    """Hosts on which the worker ran it; a worker over several hosts may be given others next time."""
 
 
 @dataclass(frozen=True)
 class NextRun:
-    """The run to make now."""
+    """Validation run to make now."""
 
     trial: int
     block: int
     arms: tuple[int, ...]
-    """Who takes part in the block."""
+    """Numbers of the trials that take part in the comparison block."""
 
 
 @dataclass(frozen=True)
 class RankingState:
-    """How far a final comparison is."""
+    """Progress of a final comparison."""
 
     baseline: int
-    """Where several may be it, the fastest by the search until their validation runs are there."""
+    """Trial that is the baseline; the fastest by the search until the validation runs of several defaults decide."""
     challenger: int | None
-    """Who is paired with the baseline; None while candidates are screened, and where none came near the baseline."""
+    """Trial paired with the baseline; None while candidates are screened, and where none came near the baseline."""
     log_ratios: tuple[float, ...]
-    """log(challenger / baseline) of each pair."""
+    """log(challenger / baseline) of the speeds, by pair."""
     next: NextRun | None
-    """None: the verdict stands."""
+    """Next validation run to make; None once the verdict is final."""
 
 
 def most_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
-    """Runs of a final comparison that uses all its pairs, loses no block, and has candidates and defaults that are all alike."""
+    """Maximum number of runs of a final comparison: all pairs used, no block lost, candidates and defaults all
+    alike."""
     among_defaults = DEFAULT_BLOCKS * defaults if defaults > 1 else 0
     if candidates == 0:
         return among_defaults
     runs, alive = 2 * most_pairs + among_defaults, min(MOST_CANDIDATES, candidates)
-    for blocks, left in ROUNDS:
-        runs += blocks * alive if alive > left else 0
-        alive = min(alive, left)
+    for blocks, kept_count in ROUNDS:
+        runs += blocks * alive if alive > kept_count else 0
+        alive = min(alive, kept_count)
     return runs
 
 
@@ -91,83 +95,90 @@ def ranking_state(
     salt: str,
     decide: Decide = paired_test.decide,
 ) -> RankingState:
-    """Replay a final comparison from its complete runs. `salt` (the study's id) seeds the order within blocks.
+    """Replay a final comparison from its complete runs.
 
-    `searched` has the tokens_per_s_per_gpu of its members' search runs. `decide` says when the pairs are enough.
+    `searched` holds the tokens_per_s_per_gpu of the members' search runs. `decide` says when the pairs are enough.
+    `salt` (the study's id) seeds the order within blocks.
     """
     assert field.baseline is not None and field.has_rivals
-    blocks = _Blocks(field, runs, salt)
-    seen: Seen = {trial: [math.log(searched[trial])] for trial in field.members}
-    baseline = _fastest_default(field, blocks, seen)
+    blocks = _ComparisonBlocks(field, runs, salt)
+    log_speeds: LogSpeeds = {trial: [math.log(searched[trial])] for trial in field.members}
+    baseline = _find_fastest_default(field, blocks, log_speeds)
     if isinstance(baseline, NextRun):
         return RankingState(field.baseline, None, (), baseline)
-    challenger = _screened(field, baseline, blocks, seen)
+    challenger = _screen(field, baseline, blocks, log_speeds)
     if isinstance(challenger, NextRun):
         return RankingState(baseline, None, (), challenger)
     if challenger is None:
         return RankingState(baseline, None, (), None)
-    return _paired(baseline, challenger, blocks, most_pairs, decide)
+    return _run_pairs(baseline, challenger, blocks, most_pairs, decide)
 
 
-def _paired(baseline: int, challenger: int, blocks: "_Blocks", most_pairs: int, decide: Decide) -> RankingState:
+def _run_pairs(
+    baseline: int, challenger: int, blocks: "_ComparisonBlocks", most_pairs: int, decide: Decide
+) -> RankingState:
     ratios: list[float] = []
     last = blocks.block + most_pairs
     while blocks.block < last and decide(ratios, most_pairs) == "open":
         pair = blocks.take((baseline, challenger))
         if isinstance(pair, NextRun):
-            # A block left out may have been the last one allowed.
+            # The block that was left out may have been the last one that the limit on pairs allows.
             return RankingState(baseline, challenger, tuple(ratios), pair if pair.block < last else None)
         ratios.append(pair[challenger] - pair[baseline])
     return RankingState(baseline, challenger, tuple(ratios), None)
 
 
-def _fastest_default(field: Finalists, blocks: "_Blocks", seen: Seen) -> int | NextRun:
-    """Who everything is held against; the run that is missing to know it."""
+def _find_fastest_default(field: Finalists, blocks: "_ComparisonBlocks", log_speeds: LogSpeeds) -> int | NextRun:
+    """Baseline: the fastest default by its validation runs, or the next run that is missing to know it."""
     assert field.baseline is not None
     alive = field.defaults or (field.baseline,)
     for _ in range(DEFAULT_BLOCKS):
         if len(alive) > 1:
-            lacking = blocks.add(alive, seen)
-            if lacking is not None:
-                return lacking
-            alive = _fastest(alive, seen, len(alive))
-    return max(alive, key=lambda trial: _undisturbed(seen[trial]))
+            missing_run = blocks.add(alive, log_speeds)
+            if missing_run is not None:
+                return missing_run
+            alive = _fastest(alive, log_speeds, len(alive))
+    return max(alive, key=lambda trial: _undisturbed_speed(log_speeds[trial]))
 
 
-def _screened(field: Finalists, baseline: int, blocks: "_Blocks", seen: Seen) -> int | NextRun | None:
-    """Who is paired with the baseline; None where nobody came near it."""
-    least = _undisturbed(seen[baseline]) + math.log(NEAR)
-    others = (trial for trial in field.members if trial != baseline)
-    alive = tuple(trial for trial in others if _undisturbed(seen[trial]) >= least)
+def _screen(
+    field: Finalists, baseline: int, blocks: "_ComparisonBlocks", log_speeds: LogSpeeds
+) -> int | NextRun | None:
+    """Candidate to pair with the baseline, or the next run that is missing; None where no candidate came near the
+    baseline."""
+    least = _undisturbed_speed(log_speeds[baseline]) + math.log(NEAR)
+    rivals = (trial for trial in field.members if trial != baseline)
+    alive = tuple(trial for trial in rivals if _undisturbed_speed(log_speeds[trial]) >= least)
     if not alive:
         return None
-    for count, left in ROUNDS:
-        if len(alive) <= left:
+    for count, kept_count in ROUNDS:
+        if len(alive) <= kept_count:
             continue
         for _ in range(count):
-            lacking = blocks.add(alive, seen)
-            if lacking is not None:
-                return lacking
-        alive = _fastest(alive, seen, left)
+            missing_run = blocks.add(alive, log_speeds)
+            if missing_run is not None:
+                return missing_run
+        alive = _fastest(alive, log_speeds, kept_count)
     return alive[0]
 
 
-def _fastest(alive: Sequence[int], seen: Seen, keep: int) -> tuple[int, ...]:
-    """Those whose faster runs are the fastest, in the order of the search."""
-    speeds = {trial: _undisturbed(seen[trial]) for trial in alive}
+def _fastest(alive: Sequence[int], speeds_by_trial: LogSpeeds, keep: int) -> tuple[int, ...]:
+    """Trials with the fastest undisturbed runs, at most `keep`, in the order of the search."""
+    speeds = {trial: _undisturbed_speed(speeds_by_trial[trial]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
     least = speeds[ranked[0]] + math.log(NEAR)
     return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
 
 
-def _undisturbed(log_speeds: Sequence[float]) -> float:
-    """Mean of the faster half."""
+def _undisturbed_speed(log_speeds: Sequence[float]) -> float:
+    """Mean of the faster half of a trial's log speeds."""
+    # A disturbance only ever slows a run down, so the slower half carries the disturbances.
     fastest = sorted(log_speeds, reverse=True)
     return fmean(fastest[: (len(fastest) + 1) // 2])
 
 
-class _Blocks:
-    """The blocks of a final comparison, one after the other."""
+class _ComparisonBlocks:
+    """Comparison blocks of a final comparison, in order."""
 
     def __init__(self, field: Finalists, runs: Sequence[ValidationRun], salt: str) -> None:
         self.block = 0
@@ -177,17 +188,18 @@ class _Blocks:
         for run in runs:
             self._runs.setdefault(run.block, []).append(run)
 
-    def add(self, arms: Sequence[int], seen: Seen) -> NextRun | None:
-        """Note the next whole block among what was seen, or say which run it lacks."""
-        found = self.take(arms)
-        if isinstance(found, NextRun):
-            return found
+    def add(self, arms: Sequence[int], log_speeds: LogSpeeds) -> NextRun | None:
+        """Append the speeds of the next complete block to `log_speeds`, or return the run that the block lacks."""
+        block_speeds = self.take(arms)
+        if isinstance(block_speeds, NextRun):
+            return block_speeds
         for trial in arms:
-            seen[trial].append(found[trial])
+            log_speeds[trial].append(block_speeds[trial])
         return None
 
     def take(self, arms: Sequence[int]) -> dict[int, float] | NextRun:
-        """Log speeds of the next whole block by trial, or the run that it lacks."""
+        """Log speeds of the next complete block by trial, or the run that it lacks."""
+        # Speeds of two machines do not compare, so a block that changed the machine is skipped.
         while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
             self.block += 1
         speeds = {run.trial: math.log(run.tokens_per_s_per_gpu) for run in self._runs.get(self.block, ())}
@@ -198,5 +210,6 @@ class _Blocks:
         return speeds
 
     def _order(self) -> list[int]:
-        """Drawn anew for each block: what makes the sign of a pair a fair coin when the two are alike."""
+        """Random order of the trials, drawn anew for each block."""
+        # The random order makes the sign of a pair a fair coin when the two are alike.
         return random.Random(f"{self._salt}:{self.block}").sample(self._arms, len(self._arms))

@@ -1,14 +1,14 @@
-"""Is the challenger faster than the baseline? A sequential sign test on paired log-ratios, and the interval it inverts to.
+"""Paired test: whether the challenger is faster than the baseline, by a sequential sign test on paired log-ratios.
 
-Each pair is one validation run of either, in an order drawn at random. If the configuration made no difference, that draw
-alone would decide the sign of a pair's log-ratio: a fair coin, independent of all other pairs, whatever drift, bursts
-of other work or heavy tails the machine adds (randomisation inference: Fisher, The Design of Experiments, 1935, §21).
-So the number of pairs lost is a fair random walk, and a boundary for it is exact for any number of looks. A test on the
-mean and the variance is not: one disturbed pair inflates both.
+Each pair is one validation run of either, in an order drawn at random. If the configuration made no difference, that
+draw alone would decide the sign of a pair's log-ratio. The sign is then a fair coin, independent of all other pairs,
+whatever drift, bursts of other work or heavy tails the machine adds (randomisation inference: Fisher, The Design of
+Experiments, 1935, §21). So the number of pairs lost is a fair random walk, and a boundary for it is exact for any
+number of looks. A test on the mean and the variance is not: one disturbed pair inflates both.
 
-The boundary spends the error by stages (Lan & DeMets, Biometrika 70, 1983): winning with at most m pairs lost is allowed
-from the first number of pairs on at which the total probability of ever winning is at most `ERROR` · (1 − 2^−(m+1)).
-That gives 7 pairs without a loss, 10 with one, 13 with two, 17, 20, 23, …
+The boundary spends the error by stages (Lan & DeMets, Biometrika 70, 1983): winning with at most m pairs lost is
+allowed from the first number of pairs on at which the total probability of ever winning is at most `ERROR` · (1 −
+2^−(m+1)). That gives 7 pairs without a loss, 10 with one, 13 with two, 17, 20, 23, …
 """
 
 import math
@@ -23,34 +23,36 @@ ERROR = 0.025
 """Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""
 
 WORTHWHILE = 0.02
-"""A gain below this is no reason to change what runs; a challenge does not look for it."""
+"""Smallest relative gain that is a reason to change a running configuration; a challenge does not look for less."""
 
 Decision = Literal["faster", "open", "not_shown"]
 
 
 @cache
 def boundary() -> tuple[int, ...]:
-    """Pairs that may be lost after 0, 1, … `MOST_PAIRS` pairs for the challenger to win; −1: none can win yet."""
+    """Number of pairs the challenger may lose and still win, after 0, 1, … `MOST_PAIRS` pairs; −1 where it cannot
+    win yet."""
     allowed, spent = -1, 0.0
     still_open = {0: 1.0}
     """Probability of each number of lost pairs, for fair coins that have not won yet."""
-    answer = [allowed]
+    boundaries = [allowed]
     for _ in range(MOST_PAIRS):
         tossed = [(lost + more, chance / 2) for lost, chance in still_open.items() for more in (0, 1)]
         still_open = {}
         for lost, chance in tossed:
             still_open[lost] = still_open.get(lost, 0.0) + chance
-        # Lost pairs only grow in number, so a walk can win at no other moment than when one more is allowed.
+        # The number of lost pairs only grows, so a walk can win only at a look at which one more loss is allowed.
         wins = still_open.get(allowed + 1, 0.0)
         if spent + wins <= ERROR * (1 - 0.5 ** (allowed + 2)):
             allowed, spent = allowed + 1, spent + wins
             still_open.pop(allowed, None)
-        answer.append(allowed)
-    return tuple(answer)
+        boundaries.append(allowed)
+    return tuple(boundaries)
 
 
 def decide(log_ratios: Sequence[float], most_pairs: int) -> Decision:
-    """What the pairs so far say; `not_shown` once there is an interval and no win is possible within `most_pairs`."""
+    """Decide from the pairs so far; `not_shown` once there is an interval and no win is possible within
+    `most_pairs`."""
     lost, allowed = sum(ratio <= 0 for ratio in log_ratios), boundary()[len(log_ratios)]
     if lost <= allowed:
         return "faster"

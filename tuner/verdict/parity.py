@@ -1,4 +1,4 @@
-"""Does a trial train the same thing as the others? Compares first steps against the study's reference trajectory."""
+"""Parity: whether trials train the same model, by their first steps against the study's reference trajectory."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from shardtune.tuner.history import Observation
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest relative difference between two trajectories of the same training."""
+    """Largest relative differences between two trajectories of the same training."""
 
     loss: float
     grad_norm: float
     parameter_square_sum: float
     parameter_sum: float
-    """Relative to the root of the square sum: the sum itself may cancel to nothing."""
+    """Difference over the root of the square sum: the sum itself may cancel to nothing."""
 
 
 # Largest differences seen between 2-rank runs of all three backends over 4 steps (llama-tiny, torch 2.13 CPU):
@@ -31,66 +31,69 @@ BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter
 
 @dataclass(frozen=True)
 class ParityGroups:
-    """Which trials train the same thing."""
+    """Groups of trials by whether they follow the reference trajectory."""
 
     reference: int | None
-    """Trial whose trajectory is the study's; None until two agree."""
+    """Trial whose trajectory is the study's; None until two trials agree."""
     confirmed_by: int | None
     infeasible: dict[int, str] = field(default_factory=dict)
-    """Trials that left the reference, with the figures."""
+    """Reasons why trials left the reference trajectory, with the figures, by trial number."""
 
 
 def tolerance(precision: Precision) -> Tolerance:
-    """Bounds for a precision: tight where nothing is rounded below fp32."""
+    """Tolerance for a precision: tight where nothing is rounded below fp32."""
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     return FP32 if exact else BF16
 
 
 def judge(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
-    """Find the reference (the first feasible trial that one of another backend, or of other groups that share samples, confirms) and who leaves it.
+    """Find the reference trajectory and the trials that leave it.
 
-    `single_backend`: only one backend can run, so another configuration of it confirms; alone, a trial stands
-    for itself. Recomputed from all trials each time, those an earlier parity groups rejected included.
+    The reference is the first feasible trial that an independent one confirms: of another backend, or with other groups
+    of ranks. `single_backend`: only one backend can run, so another configuration of it confirms, and a trial alone is
+    its own reference. All trials are compared anew each time, including those that an earlier comparison rejected.
     """
     bounds = tolerance(precision)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
     candidates = [obs for obs in witnesses if _could_win(obs)]
-    pair = _agreeing(witnesses, bounds, single_backend)
+    pair = _first_agreeing_pair(witnesses, bounds, single_backend)
     if pair is None:
         if single_backend and len(candidates) == 1:
             return ParityGroups(reference=candidates[0].number, confirmed_by=None)
         return ParityGroups(reference=None, confirmed_by=None)
     reference, other = pair
-    left = {}
+    reasons = {}
     for obs in candidates:
         reason = difference(reference, obs, bounds)
         if reason is not None:
-            left[obs.number] = reason
-    return ParityGroups(reference=reference.number, confirmed_by=other.number, infeasible=left)
+            reasons[obs.number] = reason
+    return ParityGroups(reference=reference.number, confirmed_by=other.number, infeasible=reasons)
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
-    """The first step and figure in which two trials differ beyond the bounds, in words; None where they agree."""
+    """First step and figure in which two trials differ beyond the bounds, in words; None where they agree."""
     assert reference.measurement is not None and obs.measurement is not None
-    for ours, theirs in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
-        reason = step_difference(ours, theirs, bounds, f"reference trial {reference.number}")
+    for expected_step, actual_step in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
+        reason = step_difference(expected_step, actual_step, bounds, f"reference trial {reference.number}")
         if reason is not None:
             return reason
     return None
 
 
 def step_difference(ours: StepRecord, theirs: StepRecord, bounds: Tolerance, whose: str) -> str | None:
-    """The first figure in which a step differs from the same one of `whose`, in words; None where they agree."""
-    for label, expected, found, apart, bound in _figures(ours, theirs, bounds):
+    """First figure in which a step differs from the same step of `whose`, in words; None where they agree."""
+    for label, expected, actual, apart, bound in _compared_figures(ours, theirs, bounds):
         if not apart <= bound:
             return (
-                f"{label} of step {ours.step} is {found:.7g}, but {expected:.7g} in {whose} "
+                f"{label} of step {ours.step} is {actual:.7g}, but {expected:.7g} in {whose} "
                 f"(relative difference {apart:.1e}, allowed {bound:.0e})"
             )
     return None
 
 
-def _figures(ours: StepRecord, theirs: StepRecord, bounds: Tolerance) -> list[tuple[str, float, float, float, float]]:
+def _compared_figures(
+    ours: StepRecord, theirs: StepRecord, bounds: Tolerance
+) -> list[tuple[str, float, float, float, float]]:
     rows = []
     # What a script did not report cannot differ.
     for label, name in (
@@ -98,28 +101,32 @@ def _figures(ours: StepRecord, theirs: StepRecord, bounds: Tolerance) -> list[tu
         ("gradient norm", "grad_norm"),
         ("parameter square sum", "parameter_square_sum"),
     ):
-        expected, found = getattr(ours, name), getattr(theirs, name)
-        if expected is not None and found is not None:
-            rows.append((label, expected, found, relative(expected, found), getattr(bounds, name)))
+        expected, actual = getattr(ours, name), getattr(theirs, name)
+        if expected is not None and actual is not None:
+            rows.append((label, expected, actual, relative(expected, actual), getattr(bounds, name)))
     sums = (ours.parameter_sum, theirs.parameter_sum, ours.parameter_square_sum, theirs.parameter_square_sum)
     return [*rows, *_sum_figures(*sums, bounds)]
 
 
 def _sum_figures(
-    ours: float | None, theirs: float | None, our_squares: float | None, their_squares: float | None, bounds: Tolerance
+    expected: float | None,
+    actual: float | None,
+    expected_squares: float | None,
+    actual_squares: float | None,
+    bounds: Tolerance,
 ) -> list[tuple[str, float, float, float, float]]:
-    if ours is None or theirs is None or our_squares is None or their_squares is None:
+    if expected is None or actual is None or expected_squares is None or actual_squares is None:
         return []
-    scale = math.sqrt(max(our_squares, their_squares))
-    apart = abs(ours - theirs)
+    scale = math.sqrt(max(expected_squares, actual_squares))
+    apart = abs(expected - actual)
     drift = apart / scale if scale else apart
-    return [("parameter sum", ours, theirs, drift, bounds.parameter_sum)]
+    return [("parameter sum", expected, actual, drift, bounds.parameter_sum)]
 
 
-def relative(left: float, right: float) -> float:
-    """Difference over the larger of the two."""
-    scale = max(abs(left), abs(right))
-    return abs(left - right) / scale if scale else 0.0
+def relative(first: float, second: float) -> float:
+    """Absolute difference over the larger magnitude of the two."""
+    scale = max(abs(first), abs(second))
+    return abs(first - second) / scale if scale else 0.0
 
 
 def _has_trajectory(obs: Observation) -> bool:
@@ -127,28 +134,30 @@ def _has_trajectory(obs: Observation) -> bool:
 
 
 def _could_win(obs: Observation) -> bool:
-    """Complete, or rejected by an earlier parity groups, which this one replaces."""
+    """Whether a trial is complete, or was rejected by an earlier comparison that this one replaces."""
     if obs.state is TrialState.COMPLETE:
         return True
     rejected = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
     return obs.state is TrialState.INFEASIBLE and rejected
 
 
-def _program(config: TrialConfig) -> tuple[str, int, int, int, int]:
-    """What a fault would have to be in: two that differ here do not make it alike."""
+def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
+    """Parts of a configuration in which a fault may lie: a shared fault cannot explain that two trials differing
+    here agree."""
     strategy = config.strategy
     split = strategy.model_parallel, strategy.stages, strategy.expert_ranks
     return config.backend, config.context_parallel, *split
 
 
-def _agreeing(
+def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """The first two that agree, in the order of trials: later pairs never replace an earlier one."""
+    """First two trials that agree, in the order of trials; later pairs never replace an earlier one."""
     for later in range(1, len(witnesses)):
+        # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):
             pair = witnesses[earlier], witnesses[later]
-            independent = single_backend or _program(pair[0].config) != _program(pair[1].config)
+            independent = single_backend or _fault_domain(pair[0].config) != _fault_domain(pair[1].config)
             if not independent or difference(*pair, bounds) is not None:
                 continue
             for reference, other in (pair, pair[::-1]):

@@ -1,4 +1,5 @@
-"""Does the study's answer go on from its own checkpoint? When that is asked, and what the run that asks it means."""
+"""Resume check: whether the study's answer continues from its own checkpoint, when to check it, and what the run
+means."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,12 +20,13 @@ _UNFIT = {
     FailureKind.CRASH,
     FailureKind.RANK_LOST,
 }
-"""What counts against the configuration, the platform's share of it after a second try. Not a full disk or a lost worker."""
+"""Failures that reject the configuration, a platform's failure only after a second try; a full disk or a lost worker
+does not."""
 
 
 @dataclass(frozen=True)
 class ResumeRun:
-    """A run that asked, of a trial."""
+    """Resume run of a trial."""
 
     trial: int
     state: TrialState
@@ -34,46 +36,49 @@ class ResumeRun:
 
 @dataclass(frozen=True)
 class CheckDue:
-    """The winner is to be run for it."""
+    """Request to run the winner's resume check now."""
 
 
 def fault(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
-    """Why the new processes did not go on with the same training, or not within the memory; None where they did."""
+    """Failure of the resumed processes to continue the same training within the memory; None where they did."""
     bounds = parity.tolerance(precision)
-    for ours, theirs in zip(measured.went_on, measured.resumed, strict=True):
-        reason = parity.step_difference(ours, theirs, bounds, "the processes that saved")
+    for continued, resumed in zip(measured.went_on, measured.resumed, strict=True):
+        reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
         if reason is not None:
             message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
             return Failure(kind=FailureKind.NUMERICS, message=message)
-    when = f"over {len(measured.losses)} steps and a restart"
-    return objective.retried(measured.allocator_retries, measured.allocator_ooms, when)
+    period = f"over {len(measured.losses)} steps and a restart"
+    return objective.retried(measured.allocator_retries, measured.allocator_ooms, period)
 
 
 def rejects(failure: Failure) -> bool:
-    """Whether a run that ended so for good takes the win away; else it stays unchecked."""
+    """Whether a final failure of this kind rejects the winner; otherwise the winner stays unchecked."""
     return failure.kind in _UNFIT
 
 
 def next_step(
     result: StudyResult, spec: StudySpec, runs: Sequence[ResumeRun], has_worker: bool
 ) -> ResumeCheck | CheckDue | None:
-    """What to do about a verdict: have its best checked, nothing, or what the check came to.
+    """Next step after a verdict: have the winner checked, take the check's result, or nothing (None).
 
-    `has_worker`: some live worker understands the task.
+    `has_worker`: whether some live worker understands the task.
     """
     number = result.best.trial_number
     if not spec.budget.resume_check:
         return None
+    # A user's script decides what a checkpoint holds; only the product's own training loop is known to restore
+    # everything.
     if spec.model.script is not None:
         return _unchecked(number, "a script of your own saves and loads its checkpoints itself")
+    # A cancelled run says nothing, so the check is due again.
     run = next((run for run in runs if run.trial == number and run.state is not TrialState.CANCELLED), None)
     if run is not None and run.state is not TrialState.WAITING:
-        return _check(run, result.best.config.backend, spec.checkpoint_every_s)
+        return _as_resume_check(run, result.best.config.backend, spec.checkpoint_every_s)
     return CheckDue() if has_worker else _unchecked(number, "no live worker is of a release that knows this check")
 
 
 def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
-    """Who won the pairs and was rejected for it."""
+    """Notes on trials that won their pairs and were rejected by the resume check."""
     return tuple(
         f"trial {run.trial} won its pairs and was rejected: {run.failure.message}"
         for run in runs
@@ -81,7 +86,7 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
     )
 
 
-def _check(run: ResumeRun, backend: str, every_s: float) -> ResumeCheck:
+def _as_resume_check(run: ResumeRun, backend: str, every_s: float) -> ResumeCheck:
     if run.failure is not None:
         outcome = ResumeOutcome.FAILED if rejects(run.failure) else ResumeOutcome.NOT_CHECKED
         reason = f"{run.failure.kind.value}: {run.failure.message}"
@@ -97,7 +102,7 @@ def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str,
         update={
             "steps_before": measured.saved_at_step,
             "steps_after": len(measured.resumed),
-            "loss_difference": max(parity.relative(ours.loss, theirs.loss) for ours, theirs in pairs),
+            "loss_difference": max(parity.relative(continued.loss, resumed.loss) for continued, resumed in pairs),
             "save_s": measured.save_s,
             "load_s": measured.load_s,
             "checkpoint_bytes": measured.checkpoint_bytes,
@@ -112,5 +117,5 @@ def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str,
     )
 
 
-def _unchecked(number: int, why: str) -> ResumeCheck:
-    return ResumeCheck(trial_number=number, outcome=ResumeOutcome.NOT_CHECKED, reason=why)
+def _unchecked(number: int, reason: str) -> ResumeCheck:
+    return ResumeCheck(trial_number=number, outcome=ResumeOutcome.NOT_CHECKED, reason=reason)

@@ -1,8 +1,8 @@
-"""How well a run's step time must be known: as well as the decision it is for needs, and no better.
+"""Precision of a run's step time: as good as the decision that it serves needs, and no better.
 
-A run that is clearly slower than what it competes with need not say by how much. What is told here is a range of step times;
-the run goes on while the interval of its windows overlaps it (`MeasurePlan.undecided_s`), so one that is far from it ends
-after the fewest windows.
+A run that is clearly slower than its competitors need not show by how much. Each function returns a range of step
+times. The run continues while the interval of its windows overlaps that range (`MeasurePlan.undecided_s`), so a run far
+from it ends after the fewest windows.
 """
 
 import math
@@ -16,11 +16,12 @@ from shardtune.tuner.verdict.final_comparison import NEAR, NextRun, ValidationRu
 
 
 def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
-    """A trial that will not be promoted is known to be slower, no more; None while nothing is measured.
+    """Range of step times (s) for a search run: up to the slowest that may reach the final comparison; None while
+    nothing is measured.
 
-    What is over the limit, cannot be true or trains something else (`infeasible`, by number) sets no pace: it is not promoted
-    itself.
+    `infeasible`: numbers of trials that do not count.
     """
+    # A trial over the memory limit, or with other losses, sets no pace: it cannot reach the final comparison itself.
     measured = [
         obs.measurement.step_time_s
         for obs in history
@@ -32,17 +33,19 @@ def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -
 def of_block(
     due: NextRun, searched: Mapping[int, float], fresh: Iterable[ValidationRun], tokens_per_step_per_gpu: float
 ) -> StepTimeRange | None:
-    """Around the middle of the block's two fastest arms, by what ran before it; None for an arm alone.
+    """Range of step times (s) around the middle of the block's two fastest arms, from earlier runs; None for an arm
+    alone.
 
-    `searched`: tokens_per_s_per_gpu of the arms' search runs. Each arm of a block gets the same range, so that under "no
-    difference" their runs are drawn alike and the sign of a pair stays a fair coin.
+    `searched`: tokens_per_s_per_gpu of the arms' search runs.
     """
     if len(due.arms) < 2:
         return None
-    known = {trial: [searched[trial]] for trial in due.arms}
+    # Each arm of a block gets the same range: where the arms are alike, their runs are drawn alike, and the sign of a
+    # pair stays a fair coin.
+    speeds_by_trial = {trial: [searched[trial]] for trial in due.arms}
     for run in fresh:
         if run.block < due.block:
-            known.get(run.trial, []).append(run.tokens_per_s_per_gpu)
-    first, second, *_ = sorted(tokens_per_step_per_gpu / median(speeds) for speeds in known.values())
-    middle, width = math.sqrt(first * second), math.sqrt(NEAR)
-    return middle * width, middle / width
+            speeds_by_trial.get(run.trial, []).append(run.tokens_per_s_per_gpu)
+    first, second, *_ = sorted(tokens_per_step_per_gpu / median(speeds) for speeds in speeds_by_trial.values())
+    centre, half_width = math.sqrt(first * second), math.sqrt(NEAR)
+    return centre * half_width, centre / half_width

@@ -1,4 +1,4 @@
-"""What paired runs say of a candidate, in three words, and what would settle it where they leave it open."""
+"""Verdict that paired runs support for a candidate, and how many more pairs would settle an undecided one."""
 
 import math
 from collections.abc import Sequence
@@ -10,27 +10,35 @@ from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import WORTHWHILE
 
 RULED_OUT = 0.10
-"""A candidate counts as not faster where its pairs rule a gain of this size out."""
+"""Gain that the pairs must rule out for a candidate to count as not faster."""
 
 
 def verdict(log_ratios: Sequence[float], speedup: Speedup | None) -> Verdict:
-    """Confirmed, or not faster by anything worth having, or undecided: it may be, and the pairs were too few or too noisy."""
+    """Verdict of the pairs: confirmed, not faster by a worthwhile gain, or undecided for want of pairs or for their
+    noise."""
     if speedup is not None and speedup.ci95[0] > 1:
         return Verdict.CONFIRMED
+    # An interval that rules out a large gain is not enough: the gain seen may still be worth a change.
     is_small = bool(log_ratios) and median(log_ratios) <= math.log1p(WORTHWHILE)
     is_known = speedup is not None and speedup.ci95[1] < 1 + RULED_OUT
     return Verdict.NOT_FASTER if is_small and is_known else Verdict.UNDECIDED
 
 
 def what_is_open(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
-    """Of an undecided verdict; `disturbed` of its validation runs count although the machine was."""
+    """Open questions of an undecided verdict.
+
+    `disturbed`: validation runs that count although their machine was disturbed.
+    """
     pairs, lost = len(log_ratios), sum(ratio <= 0 for ratio in log_ratios)
     return OpenVerdict(pairs=pairs, won=pairs - lost, more_pairs=_more_pairs(pairs, lost), disturbed_runs=disturbed)
 
 
 def _more_pairs(pairs: int, lost: int) -> int | None:
-    """How many more would confirm it if they are lost as often as those so far; None: more than a study may have."""
-    share = lost / pairs if pairs else 0.0
-    enough = (n for n in range(pairs + 1, MOST_PAIRS + 1) if round(share * n) <= paired_test.boundary()[n])
-    found = next(enough, None)
-    return None if found is None else found - pairs
+    """Number of further pairs that would confirm the candidate if as many are lost as so far; None above a study's
+    limit."""
+    loss_fraction = lost / pairs if pairs else 0.0
+    confirming_counts = (
+        n for n in range(pairs + 1, MOST_PAIRS + 1) if round(loss_fraction * n) <= paired_test.boundary()[n]
+    )
+    fewest = next(confirming_counts, None)
+    return None if fewest is None else fewest - pairs

@@ -1,1 +1,1 @@
-"""The guided sampler: what the predictor says of every candidate, corrected by what this study has measured."""
+"""Guided sampler: the predictor's estimate for every candidate, corrected by this study's measurements."""

@@ -1,4 +1,4 @@
-"""What a trial is worth: the gain to expect of it for each second it takes, less what a failure would cost."""
+"""Acquisition: the value of a trial, which is its expected gain per second less the cost of a failure."""
 
 import math
 from collections.abc import Sequence
@@ -17,27 +17,29 @@ from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 from shardtune.tuner.search.guided_sampler.pool import Pool
 from shardtune.tuner.search.guided_sampler.residual import Posterior, matern
 
+# Relative to the largest gain, so that late in a search too, where gains are small, a risk competes with a gain and not
+# with slow, certain candidates.
 FAILURE_COST = 0.5
-"""What a failure costs, as a share of the most that any candidate is expected to gain: late in a search, too, where gains are
-small, a risk stands against a gain, and not against whatever is slow and certain."""
+"""Cost of a failure, as a fraction of the largest gain expected of any candidate."""
 _LENGTH, _LIKE = 1.5, 0.5
 _MEMORY_NOISE = 0.01
-"""Between runs of one configuration (docs/measurements/predictor.md)."""
+"""Standard deviation of the log peak between runs of one configuration (docs/measurements/predictor.md)."""
 _LEAST_SIGMA = 0.03
 _SIGMAS = (1.0, 0.3, 0.1)
-"""Of the calibration's, weighed by what the study has measured: most peaks are known much better than the worst."""
+"""Fractions of the calibration's sigma, weighted by the study's own measurements: most peaks are known much better
+than the worst."""
 _STARTUP_S, _STEPS = 5.0, 20.0
-"""Of a trial, before one has been measured."""
+"""Seconds before the first step, and steps, of a trial before one has been measured."""
 _COMPILE_S = 60.0
-"""What compiling the blocks takes on top, until it has been seen."""
+"""Additional seconds for compiling the blocks, until a compiled trial has been measured."""
 _MOST_FINISHED = 120
 _CERTAIN = 6.0
-"""Deviations from the limit beyond which no peak that was measured changes whether a candidate fits."""
+"""Deviations from the limit beyond which no measured peak changes whether a candidate fits."""
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
 def normal_cdf(values: Array) -> Array:
-    """Of the standard normal distribution."""
+    """Cumulative distribution function of the standard normal distribution."""
     return np.asarray(0.5 * (1.0 + _erf(values / math.sqrt(2.0))))
 
 
@@ -49,13 +51,13 @@ def expected_gain(time: Posterior, best: float) -> Array:
 
 
 def faster_probability(time: Posterior, best: float, place: int) -> float:
-    """That the row at this place takes less than a log time of `best`."""
+    """Probability that the row at this index takes less than a log time of `best`."""
     z = (best - time.means[:, place]) / time.deviations[:, place]
     return float(time.weights @ normal_cdf(z))
 
 
 def worth(gain: Array, risk: Array, seconds: Array) -> Array:
-    """Of each candidate: expected gain for each second of its trial, less what a failure would cost."""
+    """Utility of each candidate: expected gain per second of its trial, less the cost of a failure."""
     net = gain * (1.0 - risk) - FAILURE_COST * risk * gain.max(initial=0.0)
     # A loss is not made smaller by taking longer.
     return np.asarray(np.where(net > 0.0, net / seconds, net * seconds))
@@ -63,7 +65,7 @@ def worth(gain: Array, risk: Array, seconds: Array) -> Array:
 
 @dataclass(frozen=True)
 class TrialCost:
-    """Seconds of a trial: what it costs before its first step, and the steps it takes."""
+    """Seconds of a trial: the startup before its first step, and the steps it runs."""
 
     startup_s: float = _STARTUP_S
     steps: float = _STEPS
@@ -71,26 +73,28 @@ class TrialCost:
 
     @classmethod
     def of(cls, history: Sequence[Observation]) -> "TrialCost":
-        """As this study's trials have been."""
+        """Median cost of this study's trials so far."""
         runs = [
-            (obs.config.compile, *_startup(obs.measurement))
+            (obs.config.compile, *_startup_and_steps(obs.measurement))
             for obs in history
             if obs.measurement is not None and obs.measurement.elapsed_s > 0
         ]
         if not runs:
             return cls()
-        plain, compiled = ([start for was, start, _ in runs if was is wanted] for wanted in (False, True))
-        usual = median(plain) if plain else _STARTUP_S
-        longer = max(0.0, median(compiled) - usual) if compiled else _COMPILE_S
-        return cls(usual, median(steps for _, _, steps in runs), longer)
+        plain, compiled = (
+            [start for compiled_run, start, _ in runs if compiled_run is is_compiled] for is_compiled in (False, True)
+        )
+        startup = median(plain) if plain else _STARTUP_S
+        compile_s = max(0.0, median(compiled) - startup) if compiled else _COMPILE_S
+        return cls(startup, median(steps for _, _, steps in runs), compile_s)
 
     def seconds(self, log_time: Array, compiled: Array) -> Array:
-        """Of trials whose steps take so long; `compiled` is 1 where blocks are compiled first."""
+        """Seconds of trials with these log step times; `compiled` is 1 where blocks are compiled first."""
         return np.asarray(self.startup_s + self.compile_s * compiled + self.steps * np.exp(log_time))
 
 
-def _startup(run: Measurement) -> tuple[float, float]:
-    """Seconds before the first step and after the last, and the steps between."""
+def _startup_and_steps(run: Measurement) -> tuple[float, float]:
+    """Seconds before the first step and after the last, and the number of steps between."""
     steps = float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory)))
     return max(0.1, run.elapsed_s - steps * run.step_time_s), steps
 
@@ -98,64 +102,75 @@ def _startup(run: Measurement) -> tuple[float, float]:
 def infeasible_probability(
     pool: Pool, rows: Rows, history: Sequence[Observation], known: MemoryCalibration, limit_gib: float
 ) -> Array:
-    """That a candidate needs too much memory, or fails as measured ones that are like it."""
+    """Probability that a candidate needs too much memory, or fails like similar trials did."""
     ended = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
     finished = ended[-_MOST_FINISHED:]
-    at = pool.rows([obs.config for obs in finished])
-    too_large = _too_large(pool, rows, finished, at, known, limit_gib)
-    failed = np.array([_failed(obs) for obs in finished], dtype=float)
+    finished_rows = pool.rows([obs.config for obs in finished])
+    too_large = _too_large_probability(pool, rows, finished, finished_rows, known, limit_gib)
+    failed = np.array([_failed_otherwise(obs) for obs in finished], dtype=float)
     if not failed.any():
         return too_large
-    like = matern(pool.knobs[rows], pool.knobs[at], _LIKE)
-    share = (like @ failed) / (like.sum(axis=1) + 1.0)
-    return np.asarray(1.0 - (1.0 - too_large) * (1.0 - share))
+    similarity = matern(pool.knobs[rows], pool.knobs[finished_rows], _LIKE)
+    failed_fraction = (similarity @ failed) / (similarity.sum(axis=1) + 1.0)
+    return np.asarray(1.0 - (1.0 - too_large) * (1.0 - failed_fraction))
 
 
-def _too_large(
-    pool: Pool, rows: Rows, finished: Sequence[Observation], at: Sequence[int], known: MemoryCalibration, limit: float
+def _too_large_probability(
+    pool: Pool,
+    rows: Rows,
+    finished: Sequence[Observation],
+    finished_rows: Sequence[int],
+    calibration: MemoryCalibration,
+    limit: float,
 ) -> Array:
-    """By the predicted peak, corrected by the peaks of what ran, on average over how exact the predictor may be."""
-    sigma = max(known.sigma, _LEAST_SIGMA)
-    over = np.log(pool.peak_gib[rows] * known.factor / limit)
-    close = np.flatnonzero(np.abs(over) < _CERTAIN * sigma)
-    found = (over > 0.0).astype(float)
-    if not len(close):
-        return found
-    seen = [(row, peak) for row, obs in zip(at, finished, strict=True) if (peak := _peak(obs))]
-    where = np.array([row for row, _ in seen], dtype=np.intp)
-    error = np.log([peak for _, peak in seen]) - np.log(pool.peak_gib[where] * known.factor)
-    likeness = _memory_likeness(pool.knobs[where], pool.knobs[where])
-    across = _memory_likeness(pool.knobs[rows[close]], pool.knobs[where])
+    """Probability that the peak exceeds the limit: the predicted peak corrected by measured ones, averaged over the
+    predictor's possible errors."""
+    sigma = max(calibration.sigma, _LEAST_SIGMA)
+    over = np.log(pool.peak_gib[rows] * calibration.factor / limit)
+    # The Gaussian process is solved only for candidates near the limit: for all others no measurement changes the
+    # answer.
+    uncertain = np.flatnonzero(np.abs(over) < _CERTAIN * sigma)
+    probabilities = (over > 0.0).astype(float)
+    if not len(uncertain):
+        return probabilities
+    measured_peaks = [
+        (row, peak) for row, obs in zip(finished_rows, finished, strict=True) if (peak := _needed_gib(obs))
+    ]
+    measured_rows = np.array([row for row, _ in measured_peaks], dtype=np.intp)
+    error = np.log([peak for _, peak in measured_peaks]) - np.log(pool.peak_gib[measured_rows] * calibration.factor)
+    likeness = _memory_correlation(pool.knobs[measured_rows], pool.knobs[measured_rows])
+    across = _memory_correlation(pool.knobs[rows[uncertain]], pool.knobs[measured_rows])
     chances, evidence = [], []
     for scale in (share * sigma for share in _SIGMAS):
-        known_by = np.linalg.inv(likeness + (_MEMORY_NOISE / scale) ** 2 * np.eye(len(where)))
-        gain = across @ known_by
+        precision = np.linalg.inv(likeness + (_MEMORY_NOISE / scale) ** 2 * np.eye(len(measured_rows)))
+        gain = across @ precision
         variance = scale**2 * (1.0 - (gain * across).sum(axis=1))
         deviation = np.sqrt(np.maximum(variance, 0.0) + _MEMORY_NOISE**2)
-        chances.append(normal_cdf((over[close] + gain @ error) / deviation))
-        evidence.append(_evidence(likeness, error, scale))
+        chances.append(normal_cdf((over[uncertain] + gain @ error) / deviation))
+        evidence.append(_log_evidence(likeness, error, scale))
     weights = np.exp(np.array(evidence) - max(evidence))
-    found[close] = weights @ np.array(chances) / weights.sum()
-    return found
+    probabilities[uncertain] = weights @ np.array(chances) / weights.sum()
+    return probabilities
 
 
-def _evidence(likeness: Array, error: Array, sigma: float) -> float:
-    """Logarithm of how likely the errors are where they spread so."""
+def _log_evidence(likeness: Array, error: Array, sigma: float) -> float:
+    """Log likelihood of the errors under a prior of this standard deviation."""
     factor = np.linalg.cholesky(sigma**2 * likeness + _MEMORY_NOISE**2 * np.eye(len(error)))
     return float(-0.5 * (np.linalg.solve(factor, error) ** 2).sum() - np.log(np.diag(factor)).sum())
 
 
-def _memory_likeness(left: Array, right: Array) -> Array:
-    return np.asarray(0.5 + 0.5 * matern(left, right, _LENGTH))
+def _memory_correlation(first: Array, second: Array) -> Array:
+    return np.asarray(0.5 + 0.5 * matern(first, second, _LENGTH))
 
 
-def _peak(obs: Observation) -> float | None:
-    """What it needed. Where it ran out of memory, what it held by then says only that this was not enough."""
+def _needed_gib(obs: Observation) -> float | None:
+    """Peak GiB that a trial needed, None where unknown."""
     if obs.measurement is not None:
         return peak_gib(obs.measurement.memory)
+    # After an out-of-memory error the allocated bytes say only that this much was not enough.
     ran = obs.failure is not None and obs.failure.kind is FailureKind.OVER_LIMIT
     return obs.failure.peak_allocated_gib if obs.failure is not None and ran else None
 
 
-def _failed(obs: Observation) -> bool:
-    return obs.is_no_choice and _peak(obs) is None
+def _failed_otherwise(obs: Observation) -> bool:
+    return obs.is_no_choice and _needed_gib(obs) is None

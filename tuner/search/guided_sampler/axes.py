@@ -1,7 +1,5 @@
-"""Axes of the mesh beside data, which are searched where a study names them: each runs once, whatever is predicted of it.
-
-The predictor has been held against little of such layouts, and who names an axis wants to see it measured.
-"""
+"""Mesh axes besides data parallelism, searched only where a study names them: each runs once, whatever its
+prediction."""
 
 from collections.abc import Iterable, Sequence
 
@@ -10,32 +8,33 @@ from shardtune.tuner.search.space.legal_values import Flat
 
 Axes = frozenset[str]
 
+# The predictor was checked against few such layouts, and a user who names an axis wants to see it measured.
 AXES = ("context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 _MOST_AT_ONCE = 2
-"""Axes of one such trial: with all four on, there would be fifteen kinds of them."""
+"""Maximum number of axes in such a trial: with all four on, there would be fifteen combinations."""
 
 
 def axes_of(table: Flat) -> Axes:
-    """Those over which a configuration is split."""
+    """Axes over which a configuration is split."""
     return frozenset(knob for knob in AXES if _is_split(table.get(knob)))
 
 
 def due(rows: Iterable[int], axes: Sequence[Axes], tried: Iterable[Axes]) -> list[int]:
-    """Of rows in the order in which they would be tried, the first of each kind that nobody has tried: axes alone, then two at once.
+    """First row of each untried combination of axes, single axes before pairs.
 
-    `axes`: of each row of the pool.
+    `rows`: in the order in which they would be tried. `axes`: the axes of each row of the pool.
     """
-    left: dict[Axes, int] = {}
-    known = set(tried)
+    first_rows: dict[Axes, int] = {}
+    tried_axes = set(tried)
     for row in rows:
-        kind = axes[row]
-        if 0 < len(kind) <= _MOST_AT_ONCE and kind not in known:
-            left.setdefault(kind, row)
-    return [row for _, row in sorted(left.items(), key=lambda one: len(one[0]))]
+        combination = axes[row]
+        if 0 < len(combination) <= _MOST_AT_ONCE and combination not in tried_axes:
+            first_rows.setdefault(combination, row)
+    return [row for _, row in sorted(first_rows.items(), key=lambda entry: len(entry[0]))]
 
 
 def first_with(kind: Axes) -> str:
-    """Why such a trial is made, whatever gain is expected of it: `first with context parallel and tensor parallel`."""
+    """Reason for such a trial: `first with context parallel and tensor parallel`."""
     return "first with " + " and ".join(axis.replace("_", " ") for axis in sorted(kind))
 
 

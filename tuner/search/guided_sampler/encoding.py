@@ -1,4 +1,4 @@
-"""Configurations as rows of numbers, by which trials teach about others that are like them."""
+"""Encoding: configurations as rows of numbers, by which trials teach about similar ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
+# Such a knob changes the speed by percents, and a trial that differs in nothing else adds little information.
 _FINE = 0.25
-"""Weight of a difference in what tunes one backend and places no state, such as a bucket's size: it makes percents, and
-a trial that differs in nothing else tells little that is new."""
+"""Weight of a difference in a knob that tunes one backend and places no state, such as a bucket's size."""
 
 
 @dataclass(frozen=True)
 class _Numbers:
-    """A knob that counts something: its place between the smallest and the largest, by ratio."""
+    """Encoder of a numeric knob: its position between the smallest and the largest value, by ratio."""
 
     low: float
     high: float
@@ -28,12 +28,13 @@ class _Numbers:
     def columns(self, value: KnobValue | None) -> tuple[float, ...]:
         if value is None or isinstance(value, bool | str):
             return (0.0,)
+        # Clipped: a trial of another study may lie far outside this study's range.
         return (min(1.5, max(-0.5, (_log(value) - self.low) / (self.high - self.low))),)
 
 
 @dataclass(frozen=True)
 class _Words:
-    """A knob whose values have no order: one column for each."""
+    """Encoder of a knob whose values have no order: one column for each."""
 
     words: tuple[KnobValue, ...]
 
@@ -42,7 +43,7 @@ class _Words:
 
 
 class KnobEncoder:
-    """Columns for every knob that differs among some configurations; a knob that a backend lacks is zero."""
+    """Encoder of every knob that differs among some configurations; a knob that a backend lacks is zero."""
 
     def __init__(self, tables: Sequence[Flat]) -> None:
         values: dict[str, dict[KnobValue, None]] = {}
@@ -50,11 +51,11 @@ class KnobEncoder:
             for knob, value in table.items():
                 values.setdefault(knob, {})[value] = None
         self._knobs: Mapping[str, _Numbers | _Words] = {
-            knob: _encoded(tuple(found)) for knob, found in values.items() if len(found) > 1
+            knob: _choose_encoder(tuple(distinct)) for knob, distinct in values.items() if len(distinct) > 1
         }
 
     def encode(self, tables: Sequence[Flat]) -> tuple[Array, Array]:
-        """Rows by the knobs that every backend has, and rows by all of them."""
+        """Rows by the knobs that every backend has, and rows by all knobs."""
         shared = [knob for knob in self._knobs if knob in COMMON]
         return self._rows(tables, shared), self._rows(tables, list(self._knobs))
 
@@ -70,7 +71,7 @@ class KnobEncoder:
         return np.array(rows, dtype=float).reshape(len(tables), width)
 
 
-def _encoded(values: tuple[KnobValue, ...]) -> _Numbers | _Words:
+def _choose_encoder(values: tuple[KnobValue, ...]) -> _Numbers | _Words:
     numbers = [_log(value) for value in values if not isinstance(value, bool | str)]
     if len(numbers) < len(values):
         return _Words(values)

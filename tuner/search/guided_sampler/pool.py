@@ -1,7 +1,4 @@
-"""The candidates of one study, with what is predicted for each: made once, as they follow from the study alone.
-
-Parts of a step's time and bytes at its peak are kept uncalibrated, so that calibrating them anew is one product of matrices.
-"""
+"""Pool of one study's candidates with their predictions, computed once because they depend on the study alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,9 +22,9 @@ from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""A space up to this size is looked at whole."""
+"""Size up to which a space is enumerated completely."""
 DRAWN = 2_500
-"""Of a larger one."""
+"""Number of configurations drawn from a larger space."""
 _CHUNK = 4_000
 _CORNERS = 200
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
@@ -35,7 +32,7 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 6
 
 @dataclass(frozen=True)
 class PredictionBasis:
-    """What a prediction needs to know besides a configuration."""
+    """Inputs of a prediction besides the configuration."""
 
     shape: ModelShape
     workload: Workload
@@ -45,20 +42,20 @@ class PredictionBasis:
 
 @dataclass(frozen=True)
 class PredictedRows:
-    """Of so many configurations, uncalibrated."""
+    """Uncalibrated predictions by configuration."""
 
     parts: Array | None
     """Seconds of a step by `PARTS`, a row each; None where the hardware's rates are unknown."""
     peak_gib: Array
-    """What is held against what was measured."""
+    """GiB at the peak, compared with measured peaks."""
     least_gib: Array
-    """What must fit at the least."""
+    """GiB that must fit at least."""
     host_gib: Array
-    """Of a node."""
+    """GiB of host memory per node."""
 
 
 class Pool:
-    """Candidates by row. Grows by what is asked about; nothing else about it ever changes."""
+    """Candidates by row. Rows are added for configurations that a caller names; existing rows never change."""
 
     def __init__(
         self,
@@ -67,7 +64,7 @@ class Pool:
         configs: Iterable[TrialConfig] | None = None,
         predict: Callable[[Sequence[TrialConfig]], PredictedRows] | None = None,
     ) -> None:
-        """`predict`: in place of the predictor."""
+        """Predict the candidates. `predict` replaces the predictor."""
         self.space, self.basis = space, basis
         self._predict = predict or partial(predicted, basis)
         self._rows: dict[str, int] = {}
@@ -76,18 +73,20 @@ class Pool:
         self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
         self.is_whole = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
-            configs = space.enumerate() if self.is_whole else _first(space)
+            configs = space.enumerate() if self.is_whole else _initial_candidates(space)
         first = list(configs)
         self._encoder = KnobEncoder([space.flatten(config) for config in first])
         self.common, self.knobs = self._encoder.encode([])
+        # Codes in the order of appearance, so that adding rows never changes those of earlier rows.
         self.kinds, self._kinds = np.zeros(0, dtype=np.intp), dict[tuple[KnobValue | None, ...], int]()
+        # Kept uncalibrated: a new calibration is then one matrix product, without new predictions.
         self.parts = np.zeros((0, len(PARTS)))
         self.peak_gib, self.least_gib, self.host_gib = np.zeros(0), np.zeros(0), np.zeros(0)
         self.compiled = np.zeros(0)
         for start in range(0, len(first), _CHUNK):
             self._add(first[start : start + _CHUNK])
         self.first = len(self._tables)
-        """Rows from the beginning that are candidates; those after them are known because somebody asked."""
+        """Number of leading rows that are candidates; later rows were added for callers."""
 
     @property
     def knows_speed(self) -> bool:
@@ -100,20 +99,20 @@ class Pool:
         return len(self._tables)
 
     def config(self, row: int) -> TrialConfig:
-        """The configuration of a row."""
+        """Configuration of a row."""
         return self.space.unflatten(self.table(row))
 
     def table(self, row: int) -> Flat:
-        """The same as knobs and values."""
+        """Knobs and values of a row."""
         names, values = self._tables[row]
         return dict(zip(names, values, strict=True))
 
     def row_of(self, key: str) -> int | None:
-        """The row with this content key of a canonical form."""
+        """Row with this content key of a canonical form, None where there is none."""
         return self._rows.get(key)
 
     def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
-        """The rows of these configurations, which are added where they are new."""
+        """Rows of these configurations, which are added where they are new."""
         keys = [self.space.key(config) for config in configs]
         new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self._rows}
         if new:
@@ -121,14 +120,14 @@ class Pool:
         return [self._rows[key] for key in keys]
 
     def near(self, row: int) -> list[int]:
-        """Rows of the configurations that differ in one answer; the same centres are asked about again and again."""
-        found = self._near.get(row)
-        if found is None:
-            found = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
-        return found
+        """Rows of the configurations that differ in one answer; cached, because the same centres recur."""
+        near_rows = self._near.get(row)
+        if near_rows is None:
+            near_rows = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
+        return near_rows
 
     def place(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
-        """Knobs that every backend has, all knobs, and kinds, of configurations that need not be of this space."""
+        """Encode configurations, not necessarily of this space: knobs that every backend has, all knobs, and kinds."""
         tables = [self.space.flatten(config) for config in configs]
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
@@ -143,20 +142,21 @@ class Pool:
         self.kinds = np.append(self.kinds, kinds)
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
         self.common, self.knobs = np.vstack([self.common, common]), np.vstack([self.knobs, knobs])
-        found = self._predict(configs)
-        self.peak_gib = np.append(self.peak_gib, found.peak_gib)
-        self.least_gib = np.append(self.least_gib, found.least_gib)
-        self.host_gib = np.append(self.host_gib, found.host_gib)
-        if found.parts is not None:
-            self.parts = np.vstack([self.parts, found.parts])
+        predictions = self._predict(configs)
+        self.peak_gib = np.append(self.peak_gib, predictions.peak_gib)
+        self.least_gib = np.append(self.least_gib, predictions.least_gib)
+        self.host_gib = np.append(self.host_gib, predictions.host_gib)
+        if predictions.parts is not None:
+            self.parts = np.vstack([self.parts, predictions.parts])
 
 
 def predicted(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
-    """What the predictor says of them."""
+    """Predict configurations, uncalibrated."""
     workload, cluster = basis.workload, basis.cluster
     candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
     memory, count = result.memory, len(configs)
+    # CUDA trials measure the device's use, CPU ranks only their tensors; the prediction must mean the same figure.
     peak = memory.device if cluster.device == "cuda" else memory.allocated
     least = memory.allocated + memory.context + memory.communication
     parts = None
@@ -171,18 +171,19 @@ def predicted(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> Predict
     )
 
 
-def _first(space: Space) -> Iterator[TrialConfig]:
-    """Of a large space: the corners of each placement of states, and a draw that fills it evenly."""
-    seen: set[str] = set()
+def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
+    """Candidates of a large space: the corners of each placement of states, and a draw that fills it evenly."""
+    keys: set[str] = set()
     for config in (*islice(space.lightest(), _CORNERS), *evenly(space, DRAWN)):
         key = config.content_key()
-        if key not in seen:
-            seen.add(key)
+        if key not in keys:
+            keys.add(key)
             yield config
 
 
 def evenly(space: Space, count: int) -> Iterator[TrialConfig]:
-    """A Kronecker sequence: the i-th draw answers its j-th question at the fraction of i times the j-th prime's root."""
+    """Draw a Kronecker sequence: the i-th draw answers its j-th question by the fraction of i times the j-th prime's
+    root."""
     roots = np.sqrt(np.array(_PRIMES))
     for number in range(1, count + 1):
         places = iter(np.tile(number * roots % 1.0, 4))
@@ -196,19 +197,19 @@ def evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 
 
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
-    """Every configuration of the space that differs in one answer, and in what follows from it."""
+    """Configurations of the space that differ in one answer, and in what follows from it."""
     try:
         answers = space.answers_of(config)
     except ValueError:
         return
-    own = {question.param: value for question, value in answers}
+    current = {question.param: value for question, value in answers}
     for question, chosen in answers:
         for other in question.values:
             if other != chosen or isinstance(other, bool) != isinstance(chosen, bool):
-                near = _sampled(space, own | {question.param: other})
+                near = _sample_near(space, current | {question.param: other})
                 if near is not None:
                     yield near
 
 
-def _sampled(space: Space, own: dict[str, KnobValue]) -> TrialConfig | None:
-    return space.sample(lambda param, values: own[param] if own.get(param) in values else values[0])
+def _sample_near(space: Space, answers: dict[str, KnobValue]) -> TrialConfig | None:
+    return space.sample(lambda param, values: answers[param] if answers.get(param) in values else values[0])

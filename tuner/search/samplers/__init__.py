@@ -1,1 +1,1 @@
-"""Who proposes what comes next: the guided sampler's rivals, drawn through Optuna. The only room that imports it."""
+"""Samplers drawn through Optuna, the guided sampler's rivals. The only subpackage that imports Optuna."""

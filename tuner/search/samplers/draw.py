@@ -1,4 +1,4 @@
-"""What every sampler gives: configurations in the order in which it would try them."""
+"""Interface of samplers: each yields configurations in the order in which it would try them."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from shardtune.tuner.search.space import Space
 
 @dataclass(frozen=True)
 class Draw:
-    """One proposal."""
+    """Proposal of a sampler."""
 
     config: TrialConfig
     reason: TrialReason | None = None
-    """Why; None from a sampler that cannot say."""
+    """Reason for the proposal; None from a sampler that gives none."""
 
 
 @dataclass(frozen=True)
 class SearchView:
-    """All a sampler may look at."""
+    """Data that a sampler may use."""
 
     space: Space
     history: Sequence[Observation]
     warm: Sequence[Observation]
-    """Trials of another study, at this one's level of speed."""
+    """Trials of another study, scaled to this one's level of speed."""
     taken: Collection[str]
     """Content keys of canonical forms that may not be proposed again."""
     seed: int
 
 
 Sampler = Callable[[SearchView], Iterator[Draw | None]]
-"""None: a draw that the user's limits led nowhere."""
+"""Generator of proposals; None for a draw that the user's limits led nowhere."""

@@ -1,11 +1,11 @@
-"""Whether Optuna's Gaussian process can be used here; asked where optuna itself is not wanted yet."""
+"""Availability of Optuna's Gaussian process, checked without importing optuna."""
 
 import importlib.util
 
 GP_NEEDS = ("scipy", "torch")
-"""Packages of it that the service does not bring."""
+"""Packages of the Gaussian process that the service does not install."""
 
 
 def gp_is_installed() -> bool:
-    """Whether they are here."""
+    """Whether the packages of the Gaussian process are installed."""
     return all(importlib.util.find_spec(name) is not None for name in GP_NEEDS)

@@ -1,8 +1,4 @@
-"""Optuna's samplers, each a pure function of the trials so far. The only module that imports optuna.
-
-An in-memory Optuna study is rebuilt from the observations for every ask, so that nothing but our own table is
-ever the truth (docs/decisions/0001).
-"""
+"""Samplers of Optuna, each a pure function of the trials so far. The only module that imports optuna."""
 
 import random
 import warnings
@@ -28,17 +24,17 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")
 
 STARTUP_TRIALS = 6
-"""Finished trials, the seeds among them, before a sampler of Optuna's replaces random sampling."""
+"""Finished trials, seeds included, before a sampler of Optuna's replaces random sampling."""
 _DRAWS = 8
 _RANDOM_DRAWS = 64
 _MOST_ANSWERS = 1024
-"""Configurations whose place in their space is kept."""
+"""Maximum number of configurations whose answers are cached."""
 OF_ANOTHER_STUDY = "of_another_study"
-"""Marks the trials that the sampler sees and this study did not run."""
+"""Attribute of trials that the sampler sees and this study did not run."""
 
 
 def uniform(view: SearchView) -> Iterator[Draw | None]:
-    """Each knob at random."""
+    """Draw each knob uniformly at random."""
     rng = random.Random(view.seed)
     for _ in range(_RANDOM_DRAWS):
         config = view.space.sample(lambda _, values: rng.choice(values))
@@ -46,30 +42,32 @@ def uniform(view: SearchView) -> Iterator[Draw | None]:
 
 
 def tpe(view: SearchView) -> Iterator[Draw | None]:
-    """Tree-structured Parzen estimator."""
+    """Draw from a tree-structured Parzen estimator."""
     sampler = TPESampler(
         n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=view.seed
     )
-    return _draws(view, sampler)
+    return _draw_from(view, sampler)
 
 
 def gp(view: SearchView) -> Iterator[Draw | None]:
-    """Gaussian process with Matern 5/2 kernel and log expected improvement."""
-    return _draws(view, GPSampler(n_startup_trials=STARTUP_TRIALS, seed=view.seed, deterministic_objective=False))
+    """Draw from a Gaussian process with Matern 5/2 kernel and log expected improvement."""
+    return _draw_from(view, GPSampler(n_startup_trials=STARTUP_TRIALS, seed=view.seed, deterministic_objective=False))
 
 
-def _draws(view: SearchView, sampler: BaseSampler) -> Iterator[Draw | None]:
-    """Draws of one sampler. Those before stay in its study as running, which keeps it from repeating them.
+def _draw_from(view: SearchView, sampler: BaseSampler) -> Iterator[Draw | None]:
+    """Yield draws of one sampler.
 
-    Trials of another study come first (TPE weighs what is older less) and are marked.
+    Trials of another study come first and are marked: TPE gives older trials less weight.
     """
+    # The study is rebuilt from the observations for every suggestion, so that our own table stays the only truth
+    # (docs/decisions/0001). Earlier draws stay in it as running, which keeps the sampler from repeating them.
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for obs in view.warm:
-        earlier = _told(view.space, obs)
+        earlier = _as_optuna_trial(view.space, obs)
         if earlier is not None:
             earlier.set_user_attr(OF_ANOTHER_STUDY, True)
             study.add_trial(earlier)
-    study.add_trials([trial for obs in view.history if (trial := _told(view.space, obs)) is not None])
+    study.add_trials([trial for obs in view.history if (trial := _as_optuna_trial(view.space, obs)) is not None])
     for _ in range(_DRAWS):
         config = view.space.sample(_chooser(study.ask()))
         yield None if config is None else Draw(config)
@@ -86,13 +84,13 @@ def _chooser(trial: optuna.Trial) -> Chooser:
     return choose
 
 
-def _told(space: Space, obs: Observation) -> FrozenTrial | None:
-    """The observation as Optuna sees it; None where it has nothing to learn.
+def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
+    """Observation as a trial of Optuna's; None where it has nothing to teach.
 
-    An infeasible trial is PRUNED with a violated constraint: told as FAIL, TPE proposes the same again. So is one that
-    crashed twice; any other failure says nothing about the configuration. Sizes outside the space are told as the nearest inside, but only
-    of feasible trials: that one value is too much does not condemn its neighbour.
+    Sizes outside the space become the nearest inside, but only of feasible trials: that one value is too much does not
+    condemn its neighbour.
     """
+    # Any failure but a repeated crash says nothing about the configuration.
     if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
         return None
     try:
@@ -112,13 +110,15 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
             value = obs.measurement.tokens_per_s_per_gpu
             return create_trial(value=value, params=params, distributions=distributions, constraints={"feasible": 0.0})
         case TrialState.INFEASIBLE | TrialState.PRUNED | TrialState.FAILED:
+            # An infeasible trial is PRUNED with a violated constraint, and so is one that crashed twice: reported as
+            # FAIL, TPE proposes the same configuration again.
             violated = {"feasible": 1.0 if obs.is_no_choice else 0.0}
             state = optuna.trial.TrialState.PRUNED
             return create_trial(state=state, params=params, distributions=distributions, constraints=violated)
         case TrialState.RUNNING | TrialState.WAITING:
             return create_trial(state=optuna.trial.TrialState.RUNNING, params=params, distributions=distributions)
         case TrialState.COMPLETE | TrialState.CANCELLED:
-            # Nothing is known of the configuration.
+            # A complete trial without a measurement, or a cancelled one, says nothing about its configuration.
             return None
         case _:
             assert_never(obs.state)
@@ -126,10 +126,10 @@ def _told(space: Space, obs: Observation) -> FrozenTrial | None:
 
 @lru_cache(_MOST_ANSWERS)
 def _answers_of(space: Space, config: TrialConfig, exact: bool) -> list[tuple[Question, KnobValue]]:
-    """Kept, as every ask wants those of the whole history."""
+    """Sampler's parameters for a configuration, cached: every suggestion needs those of the whole history."""
     return space.answers_of(config, exact)
 
 
 def _is_ordered(values: tuple[KnobValue, ...]) -> bool:
-    """Numbers in rising order are sampled by position, so that neighbours teach about each other."""
+    """Whether values are numbers in rising order, sampled by position so that neighbours teach about each other."""
     return len(values) > 2 and not any(isinstance(value, bool | str) for value in values)

@@ -1,4 +1,4 @@
-"""Finding a value among a knob's candidates, and narrowing candidates to a few."""
+"""Lookups of a value among a knob's candidates, and selections of a few candidates."""
 
 import math
 
@@ -10,16 +10,16 @@ _SHOWN = 12
 
 
 def listed(values: tuple[KnobValue, ...]) -> str:
-    """The candidates as a user would write them."""
+    """Candidates as a user would write them."""
     shown = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_SHOWN])
     return shown + (", …" if len(values) > _SHOWN else "")
 
 
 def position(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
-    """Index of the value; true is not 1 here."""
-    for place, candidate in enumerate(values):
+    """Index of the value, None where it is absent; true is not 1 here."""
+    for index, candidate in enumerate(values):
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
-            return place
+            return index
     return None
 
 
@@ -28,16 +28,17 @@ def nearest(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | Non
     exact = position(value, values)
     if exact is not None or value is None or isinstance(value, bool | str):
         return exact
+    # By ratio; + 1 because zero is a legal size.
     distances = [
-        (abs(math.log((candidate + 1) / (value + 1))), place)
-        for place, candidate in enumerate(values)
+        (abs(math.log((candidate + 1) / (value + 1))), index)
+        for index, candidate in enumerate(values)
         if not isinstance(candidate, bool | str)
     ]
     return min(distances)[1] if distances else None
 
 
 def lightest(question: Question) -> tuple[KnobValue, ...]:
-    """One candidate where it is known which holds least memory, else all."""
+    """Candidate that uses least memory where one is known to, else all candidates."""
     knob = KNOBS.get(question.knob)
     least = None if knob is None else knob.rising[0] if knob.rising else knob.lightest
     if least is None:
@@ -49,7 +50,7 @@ def lightest(question: Question) -> tuple[KnobValue, ...]:
 
 
 def outline(question: Question) -> tuple[KnobValue, ...]:
-    """Candidates that open different branches of the walk; one of each other knob."""
+    """Candidates that open different branches of the walk; a single one of each other knob."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
     return lightest(question)

@@ -1,4 +1,4 @@
-"""Which knob exists when: one walk draws a configuration knob by knob, so a condition is an `if` over what was drawn before.
+"""Walk through the space that draws a configuration knob by knob: a condition is an `if` over the knobs drawn before.
 
 Sampling, enumeration, membership and reading a configuration are the same walk with different answers.
 """
@@ -14,7 +14,7 @@ from shardtune.tuner.search.space.limits import KnobLimits
 
 @dataclass(frozen=True)
 class Question:
-    """One knob to decide."""
+    """Knob to decide, with its candidate values."""
 
     knob: str
     param: str
@@ -26,7 +26,7 @@ Answer = Callable[[Question], KnobValue]
 
 
 class NoLegalValue(Exception):
-    """The user's limits leave a knob without a value on this path."""
+    """Error raised where the user's limits leave a knob without a value on this path."""
 
     def __init__(self, knob: str, candidates: tuple[KnobValue, ...], why_not: str | None = None) -> None:
         super().__init__(knob)
@@ -34,7 +34,7 @@ class NoLegalValue(Exception):
 
 
 class DefineByRun:
-    """One path through the space; what it draws of a backend is that backend's `draw`."""
+    """Path through the space; each backend's `draw` draws the knobs of that backend."""
 
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
@@ -46,8 +46,10 @@ class DefineByRun:
         draw: Mapping[str, Callable[["DefineByRun", bool], None]],
         split: Mapping[str, Callable[["DefineByRun"], int]],
     ) -> Flat:
-        """Draw every knob that has an effect; the others get the value they are held at. Both by backend: `draw` all that is
-        its own, but for what decides how many ranks `split` a model.
+        """Draw every knob that has an effect; the other knobs get their fixed value.
+
+        `draw` and `split` are callables by backend: `split` decides how many ranks split a model, `draw` all other
+        knobs of the backend.
 
         Raises:
             NoLegalValue: nothing legal is left for a knob on this path.
@@ -58,34 +60,34 @@ class DefineByRun:
         stages = int(self.table.get("pipeline_parallel", 1))
         schedule = str(self.table.get("pipeline_schedule", "1f1b"))
         sizes = self.domains.micro_batches(sharing, stages, schedule)
-        at = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
-        at += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
-        micro_batch = int(self.pick("micro_batch", sizes, at=at))
+        variant = (f"shared{sharing}" if sharing > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+        variant += schedule if sizes != self.domains.micro_batches(sharing, stages) else ""
+        micro_batch = int(self.pick("micro_batch", sizes, variant=variant))
         allowed = self.limits.allow_compile
         compiles = self.domains.on_gpu if allowed is None else allowed
-        # `TrialConfig` and `Fsdp2Config` say why not with shared samples and divided experts.
+        # `TrialConfig` and `Fsdp2Config` explain why shared samples and divided experts do not compile.
         is_alone = sharing == 1 and self.table.get("expert_parallel", 1) == 1
         self.pick_if("compile", compiles and is_alone, (False, True), False)
         accumulates = self.domains.accumulation(micro_batch, sharing) > 1
         draw[str(backend)](self, accumulates)
-        modes, at = self._checkpointing
-        checkpoints = self.pick("activation_checkpointing", modes, at) != "none"
+        modes, variant = self._checkpointing
+        checkpoints = self.pick("activation_checkpointing", modes, variant) != "none"
         self.pick_if("checkpoint_every", checkpoints, self.domains.checkpoint_every, 1)
         self._draw_environment()
         return self.table
 
     def _draw_context(self) -> None:
-        """Ranks that share sequences."""
+        """Decide the number of ranks that share sequences."""
         sizes, why_not = self.domains.context_parallel
         self.pick_asked("context_parallel", sizes, why_not)
 
-    def pick_asked(self, knob: str, sizes: tuple[int, ...], why_not: str | None, at: str = "") -> int:
+    def pick_asked(self, knob: str, sizes: tuple[int, ...], why_not: str | None, variant: str = "") -> int:
         """Decide a number of ranks that is searched only where the user names it; else 1."""
         self.table[knob] = 1
-        return int(self.pick(knob, sizes, at, why_not)) if knob in self.limits else 1
+        return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1
 
     def _draw_environment(self) -> None:
-        """What the ranks find in their environment; by default what is known to matter on the device."""
+        """Decide the environment of the ranks, by default only the settings known to matter on the device."""
         on_gpu = self.domains.on_gpu
         self.pick_if("malloc", not on_gpu or "malloc" in self.limits, ("default", "keep"), "default")
         self.pick("threads", self.domains.threads)
@@ -94,28 +96,35 @@ class DefineByRun:
         binds = on_gpu and "numa_binding" in self.limits
         self.pick_if("numa_binding", binds, ("none", "node", "exclusive"), "none")
 
-    def narrow_checkpointing(self, modes: tuple[str, ...], at: str) -> None:
-        """What the backend can do as it has been drawn."""
-        self._checkpointing = (modes, at)
+    def narrow_checkpointing(self, modes: tuple[str, ...], variant: str) -> None:
+        """Restrict checkpointing to the modes that the backend supports as drawn so far."""
+        self._checkpointing = (modes, variant)
 
-    def pick(self, knob: str, candidates: tuple[KnobValue, ...], at: str = "", why_not: str | None = None) -> KnobValue:
-        """Decide a knob among the candidates the user's limits leave. `at` tells apart different candidate sets; `why_not`
-        says why there are no others."""
+    def pick(
+        self, knob: str, candidates: tuple[KnobValue, ...], variant: str = "", why_not: str | None = None
+    ) -> KnobValue:
+        """Decide a knob among the candidates that the user's limits leave.
+
+        `variant` distinguishes candidate sets of one knob. `why_not`: reason why there are no other candidates.
+        """
         values = self.limits.restrict(knob, candidates)
         if not values:
             raise NoLegalValue(knob, candidates, why_not)
         backend = self.table.get("backend")
-        param = (knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}") + (f"@{at}" if at else "")
+        # A sampler needs the same candidates under the same name, so each set of candidates gets a name of its own.
+        param = (knob if knob == "backend" or knob in COMMON else f"{backend}.{knob}") + (
+            f"@{variant}" if variant else ""
+        )
         self.table[knob] = self.answer(Question(knob, param, values))
         return self.table[knob]
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
-        """Set a knob that does nothing here: the user's pin where that is legal, or this value."""
-        pin = self.limits.pinned(knob, value)
-        self.table[knob] = pin if self.limits.is_open(knob) or pin in candidates else value
+        """Set a knob without effect here: to the user's pin where that is legal, else to this value."""
+        pinned_value = self.limits.pinned(knob, value)
+        self.table[knob] = pinned_value if self.limits.is_open(knob) or pinned_value in candidates else value
 
     def pick_if(self, knob: str, effective: bool, candidates: tuple[KnobValue, ...], otherwise: KnobValue) -> KnobValue:
-        """Decide a knob where it does something, else hold it."""
+        """Decide a knob where it has an effect, else fix it."""
         if effective:
             return self.pick(knob, candidates)
         self.fix(knob, otherwise, candidates)

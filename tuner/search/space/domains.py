@@ -1,4 +1,5 @@
-"""Candidate values, derived from the model, the workload and the cluster: never fixed numbers where the model's size decides."""
+"""Domains: candidate values derived from the model, the workload and the cluster; no fixed numbers where the model
+decides."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,29 +29,30 @@ class Domains:
     cluster: Cluster
     model_summary: ModelSummary
     cores: int | None = None
-    """Of each node, where a worker has said."""
+    """CPU cores of each node, None until a worker has reported them."""
 
     @property
     def world(self) -> int:
-        """Ranks of every trial, over which model states are spread; those that share samples are counted one by one."""
+        """Number of ranks of every trial, including ranks that share samples."""
         return self.cluster.world_size
 
     @property
     def on_gpu(self) -> bool:
-        """False: gloo CPU ranks, where overlap, pinning and prefetch depth do nothing."""
+        """Whether ranks run on GPUs; on gloo CPU ranks, overlap, pinning and prefetch depth have no effect."""
         return self.cluster.device == "cuda"
 
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
-        """Ranks that may share a sample, and why no others may."""
+        """Numbers of ranks that may share a sample, and why there are no others."""
         return context_parallel.sizes(self.cluster, self.workload, self.model_summary)
 
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
-        """Ranks that may split a model where so many share a sequence, and why no others may."""
+        """Numbers of ranks that may split a model where `context` ranks share a sequence, and why there are no
+        others."""
         return tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary)
 
     def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
-        """Stages that a model may have where so many ranks share samples in each of them, and why it may have no others."""
+        """Numbers of stages where `sharing` ranks share samples in each stage, and why there are no others."""
 
         def check(stages: int) -> None:
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
@@ -61,46 +63,52 @@ class Domains:
         return context_parallel.divisors(self.world, check)
 
     def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
-        """Those under which the ranks of a pipeline have blocks enough, and some micro batch divides a step."""
-        enough = (self.model_summary.pipeline_blocks or 1) >= 2 * stages
-        several = {name for name in SCHEDULES if FACTS[name].is_interleaved}
+        """Schedules for which a pipeline has enough blocks, and some micro batch divides a step."""
+        has_enough_blocks = (self.model_summary.pipeline_blocks or 1) >= 2 * stages
+        interleaved = {name for name in SCHEDULES if FACTS[name].is_interleaved}
         return tuple(
             name
             for name in SCHEDULES
-            if name not in several or (enough and self.micro_batches(sharing * stages, stages, name))
+            if name not in interleaved or (has_enough_blocks and self.micro_batches(sharing * stages, stages, name))
         )
 
     def virtual_stages(self, stages: int, schedule: str) -> tuple[int, ...]:
-        """Numbers of stages on each rank: where there are several, those that spread the blocks evenly, else 2."""
+        """Numbers of stages on each rank."""
         if not FACTS[schedule].is_interleaved:
             return (1,)
         if FACTS[schedule].is_v:
             return (2,)
         blocks = self.model_summary.pipeline_blocks or 1
+        # Uneven stages leave every rank waiting for the fullest, so only even splits are tried, and 2 where there are
+        # none.
         even = (k for k in range(2, blocks // stages + 1) if blocks % (k * stages) == 0)
         return tuple(even) or (2,)
 
     def expert_parallel(self, split: int, tensor: int) -> tuple[tuple[int, ...], str | None]:
-        """Ranks that may divide experts where so many split a model, by its blocks' widths `tensor` of them, and why no others may."""
+        """Numbers of ranks that may divide experts, and why there are no others.
+
+        `split` ranks split a model, `tensor` of them by its blocks' widths.
+        """
 
         def check(size: int) -> None:
-            known = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
-            expert_parallel.check_experts(size, size, *known)
+            expert_facts = self.model_summary.experts, self.model_summary.expert_width, self.model_summary.expert_note
+            expert_parallel.check_experts(size, size, *expert_facts)
             expert_parallel.check(size, self.world // split, tensor)
 
         return context_parallel.divisors(self.world, check)
 
     def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
-        """Of so many ranks that shard, those over which so many can divide experts."""
+        """Sizes among `shards` over which `experts` ranks can divide experts."""
         if experts == 1:
             return shards
-        known = self.model_summary.experts or 1, self.model_summary.expert_width or 1
+        expert_facts = self.model_summary.experts or 1, self.model_summary.expert_width or 1
         ranks = (shard for shard in shards if shard % experts == 0)
-        return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *known) is not None)
+        return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *expert_facts) is not None)
 
     def micro_batches(self, sharing: int, stages: int = 1, schedule: str = "1f1b") -> tuple[int, ...]:
-        """Every micro batch that divides one rank's share of the global batch, where so many ranks share samples, and leaves one
-        for each of so many stages, in as many rounds as their schedule wants.
+        """Micro batches that divide one rank's part of the global batch, where `sharing` ranks share samples.
+
+        Each leaves a micro batch for every stage, in as many rounds as the schedule needs.
 
         Raises:
             ValueError: the ranks do not divide the global batch.
@@ -120,22 +128,24 @@ class Domains:
 
     @property
     def threads(self) -> tuple[int, ...]:
-        """Of CPU ranks: a rank's share of the cores (0), or half of it, where two threads of a core are in each other's way."""
-        share = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node
-        return (0, share // 2) if share > 1 else (0,)
+        """Threads of a CPU rank: its part of the cores (0), or half of it."""
+        cores_per_rank = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node
+        # Half, because two hardware threads of a core may slow each other down.
+        return (0, cores_per_rank // 2) if cores_per_rank > 1 else (0,)
 
     def reshard_groups(self, shard: int) -> tuple[int, ...]:
-        """Ranks that share one whole copy between forward and backward; first those that fit into a host, whose links are faster."""
+        """Numbers of ranks that share one whole copy between forward and backward."""
         host = self.cluster.gpus_per_node
+        # Groups within a host come first: its links are faster.
         return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
 
     def sizes(self, make: Callable[["Domains"], T]) -> T:
-        """A backend's own candidates, made once."""
-        if make not in self._made:
-            self._made[make] = make(self)
-        made: T = self._made[make]
-        return made
+        """Candidate sizes of one backend, computed once."""
+        if make not in self._sizes:
+            self._sizes[make] = make(self)
+        sizes: T = self._sizes[make]
+        return sizes
 
     @cached_property
-    def _made(self) -> dict[Any, Any]:
+    def _sizes(self) -> dict[Any, Any]:
         return {}

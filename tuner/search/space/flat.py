@@ -1,4 +1,4 @@
-"""A configuration as a flat table of knob values and back."""
+"""Conversion of a configuration to a flat table of knob values and back."""
 
 from pydantic import ValidationError
 
@@ -14,18 +14,18 @@ def flatten(config: TrialConfig) -> Flat:
 
 
 def unflatten(table: Flat) -> TrialConfig:
-    """Build the configuration; knobs that are missing keep their defaults.
+    """Build the configuration; missing knobs keep their defaults.
 
     Raises:
         ValueError: a value the backend does not take, with the field, the value and what is expected.
     """
     backend = BACKENDS[str(table["backend"])]
-    own = {name: value for name, value in table.items() if name not in COMMON and name != "backend"}
+    backend_knobs = {name: value for name, value in table.items() if name not in COMMON and name != "backend"}
     try:
         return TrialConfig.model_validate(
             {
                 **{name: table[name] for name in COMMON if name in table},
-                "strategy": backend.config(**backend.to_fields(own)),
+                "strategy": backend.config(**backend.to_fields(backend_knobs)),
             }
         )
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What a knob of the search is: what values it takes, and whether a user may name values the search would not try.
+"""Knobs: which values each takes, and whether a user may name values that the search would not try.
 
 The knobs of one backend, their conditions and candidate values are in its module; docs/reference/search-space.md explains them.
 """
@@ -14,26 +14,28 @@ Kind = Literal["bool", "int", "number", "word", "group"]
 
 @dataclass(frozen=True)
 class Knob:
-    """One dimension of the space."""
+    """Dimension of the space."""
 
     kind: Kind
-    """`group` is a boolean or an integer, as `reshard_after_forward` is."""
+    """Type of the values. `group` is a boolean or an integer, as `reshard_after_forward` is."""
     words: tuple[str, ...] = ()
+    """Legal words of a `word` knob."""
     minimum: float = 1
-    """Of numbers."""
+    """Smallest legal number."""
     maximum: float = math.inf
     step: int = 1
-    """Integers must be multiples of it."""
+    """Factor that integers must be a multiple of."""
     open: bool = False
-    """A user's own values replace the search's. Else they only narrow them: a divisor stays a divisor."""
+    """Whether a user's own values replace the search's; else they only narrow them: a divisor stays a divisor."""
     lightest: KnobValue | Literal["min", "max"] | None = None
-    """The value that holds least memory; None where that depends on the rest."""
+    """Value that uses least memory; None where that depends on other knobs."""
     rising: tuple[KnobValue, ...] = ()
-    """Values from the one that holds least memory to the one that holds most, where that order always holds."""
+    """Values from least to most memory, where that order always holds."""
     rises: bool = False
-    """Of numbers: a larger one holds at least as much memory."""
+    """Whether a larger number uses at least as much memory."""
     places: bool = False
-    """It decides where model states or samples lie: memory of two configurations can only be compared where it is equal."""
+    """Whether the knob decides where model states or samples lie: memory of two configurations compares only where
+    it is equal."""
 
     def accepts(self, value: KnobValue) -> bool:
         """Whether the value has the right type and range."""
@@ -53,7 +55,7 @@ class Knob:
                 assert_never(self.kind)
 
     def expected(self) -> str:
-        """What `accepts` accepts, in words."""
+        """Description of the accepted values."""
         match self.kind:
             case "bool":
                 return "true or false"
@@ -74,7 +76,7 @@ class Knob:
 
 
 Flat = dict[str, KnobValue]
-"""A configuration as a table: knob by name, `backend` included."""
+"""Configuration as a table: value by knob name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
     "context_parallel": Knob("int", places=True),
@@ -88,9 +90,9 @@ COMMON: dict[str, Knob] = {
     "max_connections": Knob("int", minimum=0, maximum=32, open=True, lightest=0),
     "numa_binding": Knob("word", ("none", "node", "exclusive"), lightest="none"),
 }
-"""Of every backend."""
+"""Knobs of every backend."""
 
-# Of several backends, with one meaning.
+# Knobs that several backends share, with one meaning.
 GRAD_SYNC = Knob("word", ("every", "reduce_scatter", "last"), rising=("every", "reduce_scatter", "last"))
 DP_SHARD = Knob("int", places=True)
 DP_REPLICATE = Knob("int")

@@ -1,4 +1,4 @@
-"""The user's pins, lists and ranges, checked once and applied to each knob's candidates."""
+"""Limits: the user's pins, lists and ranges, checked once and applied to each knob's candidates."""
 
 import difflib
 from collections.abc import Mapping
@@ -10,80 +10,82 @@ from shardtune.tuner.search.space.legal_values import Knob
 class KnobLimits:
     """`SpaceLimits` that name only known knobs with values of the right type."""
 
-    def __init__(self, spec: SpaceLimits, known: Mapping[str, Knob]) -> None:
+    def __init__(self, spec: SpaceLimits, knobs: Mapping[str, Knob]) -> None:
         """Check every limit.
 
         Raises:
             ValueError: an unknown knob, or a value a knob cannot take.
         """
         for name, limit in spec.knobs.items():
-            _check(name, limit, known)
-        self._known, self._knobs = known, spec.knobs
+            _check_limit(name, limit, knobs)
+        self._all_knobs, self._limits = knobs, spec.knobs
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
-        self.allow_compile = True if _named(spec.knobs.get("compile"), True) else spec.allow_compile
-        """None: as the device has it."""
+        self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
+        """Whether blocks may be compiled; None leaves it to the device."""
 
     def __contains__(self, knob: str) -> bool:
-        return knob in self._knobs
+        return knob in self._limits
 
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
-        """The candidates the user leaves; for an open knob, the values the user names instead."""
-        limit = self._knobs.get(knob)
+        """Candidates that the user's limit leaves; for an open knob, the values that the user names instead."""
+        limit = self._limits.get(knob)
         if limit is None:
             return candidates
         is_open = self.is_open(knob)
         if isinstance(limit, Limit):
-            kept = tuple(value for value in candidates if _within(value, limit))
-            return kept or (_ends(limit) if is_open else ())
+            inside = tuple(value for value in candidates if _within(value, limit))
+            return inside or (_ends(limit) if is_open else ())
         named = tuple(dict.fromkeys(limit if isinstance(limit, tuple) else (limit,)))
         if is_open:
             return tuple(sorted(named)) if all(_is_number(value) for value in named) else named
-        return tuple(value for value in candidates if any(_same(value, other) for other in named))
+        return tuple(value for value in candidates if any(_is_same(value, allowed) for allowed in named))
 
     def names(self, knob: str, value: KnobValue) -> bool:
         """Whether the user asks for this very value."""
-        return _named(self._knobs.get(knob), value)
+        return _is_named(self._limits.get(knob), value)
 
     def is_open(self, knob: str) -> bool:
-        """A user's own values replace the search's."""
-        return knob in self._known and self._known[knob].open
+        """Whether a user's own values replace the search's."""
+        return knob in self._all_knobs and self._all_knobs[knob].open
 
     def text(self, knob: str) -> str:
-        """The limit as the user wrote it."""
-        limit = self._knobs.get(knob)
+        """Limit as the user wrote it."""
+        limit = self._limits.get(knob)
         if isinstance(limit, Limit):
             return f"min {limit.min}, max {limit.max}"
         return repr(list(limit)) if isinstance(limit, tuple) else repr(limit)
 
     def pinned(self, knob: str, otherwise: KnobValue) -> KnobValue:
-        """The single value the user set for a knob, else the one given."""
-        limit = self._knobs.get(knob)
+        """Single value that the user set for a knob, else `otherwise`."""
+        limit = self._limits.get(knob)
         if limit is None or isinstance(limit, Limit | tuple):
             return otherwise
         return limit
 
 
 class NoLimits(KnobLimits):
-    """Nothing is limited, and everything is asked for: also knobs that are searched only where the user names them."""
+    """Limits of a space without limits, in which every knob is named: also those searched only where the user names
+    them."""
 
     def __contains__(self, knob: str) -> bool:
         return True
 
     def names(self, knob: str, value: KnobValue) -> bool:
-        """See `KnobLimits`."""
+        """Whether the user asks for this value: always."""
         return True
 
 
-def _named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: KnobValue) -> bool:
-    return any(_same(value, one) for one in (limit if isinstance(limit, tuple) else (limit,)))
+def _is_named(limit: KnobValue | tuple[KnobValue, ...] | Limit | None, value: KnobValue) -> bool:
+    return any(_is_same(value, allowed) for allowed in (limit if isinstance(limit, tuple) else (limit,)))
 
 
 def _is_number(value: KnobValue) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _same(left: KnobValue, right: KnobValue | Limit | None) -> bool:
-    return left == right and isinstance(left, bool) == isinstance(right, bool)
+def _is_same(value: KnobValue, allowed: KnobValue | Limit | None) -> bool:
+    # In Python True == 1, but `true` and `1` are different values of a knob.
+    return value == allowed and isinstance(value, bool) == isinstance(allowed, bool)
 
 
 def _within(value: KnobValue, limit: Limit) -> bool:
@@ -97,16 +99,17 @@ def _ends(limit: Limit) -> tuple[int | float, ...]:
     return tuple(sorted(int(end) if end == int(end) else end for end in ends))
 
 
-def _check(name: str, limit: KnobValue | tuple[KnobValue, ...] | Limit, known: Mapping[str, Knob]) -> None:
-    knob = known.get(name)
+def _check_limit(name: str, limit: KnobValue | tuple[KnobValue, ...] | Limit, knobs: Mapping[str, Knob]) -> None:
+    knob = knobs.get(name)
     if knob is None:
-        close = difflib.get_close_matches(name, known, n=3)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(known)}"
+        close = difflib.get_close_matches(name, knobs, n=3)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"use one of {', '.join(knobs)}"
         raise ValueError(f"space.knobs ({name!r}) is not a knob; {hint}")
     if isinstance(limit, Limit):
         _check_range(name, knob, limit)
         return
     values = limit if isinstance(limit, tuple) else (limit,)
+    # An empty list would silently remove every path through the knob.
     if not values:
         raise ValueError(
             f"space.knobs.{name} (an empty list) leaves nothing to search; drop it or name {knob.expected()}"

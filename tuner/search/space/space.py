@@ -1,4 +1,4 @@
-"""The search space of one study: draw from it, enumerate it, ask what is in it."""
+"""Space of one study: draw from it, enumerate it, and test membership."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,17 +16,18 @@ from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits, NoLimits
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
-"""Takes a parameter's name and its candidate values, and returns one of them."""
+"""Callable that takes a parameter's name and its candidate values, and returns one of the values."""
 
 _MOST_KEYS = 10_000
 _DRAW = {kind: backend.draw for kind, backend in BACKENDS.items()}
 _SPLIT = {kind: backend.split for kind, backend in BACKENDS.items()}
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
+"""Callable that returns the candidates of a question to keep."""
 
 
 class Space:
-    """All configurations of a study that differ in an effect. Every knob is discrete."""
+    """Configurations of a study that differ in an effect. Every knob is discrete."""
 
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
@@ -34,15 +35,15 @@ class Space:
         self._keys: dict[TrialConfig, str] = {}
 
     def flatten(self, config: TrialConfig) -> Flat:
-        """Its knobs; a space of other knobs than the backends' says which."""
+        """Knobs of a configuration; a space with other knobs than the backends' overrides this."""
         return flatten(config)
 
     def unflatten(self, table: Flat) -> TrialConfig:
-        """The configuration with these knobs."""
+        """Configuration with these knobs."""
         return unflatten(table)
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
-        """Draw one configuration, asking only for knobs that have a choice; None where the limits lead nowhere."""
+        """Draw a configuration, choosing only for knobs with several candidates; None where the limits lead nowhere."""
         try:
             table = self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values))
             return self.unflatten(table)
@@ -64,19 +65,20 @@ class Space:
             return False
 
     def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
-        """The sampler's parameters for a configuration, each with its candidates; a size between these becomes the nearest.
+        """Sampler's parameters for a configuration, each with its candidates; a size between candidates becomes the
+        nearest.
 
-        `exact`: sizes between candidates have no place.
+        `exact`: reject sizes between candidates.
 
         Raises:
-            ValueError: the configuration has no place here (another backend, mesh or word).
+            ValueError: the configuration is not in the space (another backend, mesh or word).
         """
-        own, answers = self.flatten(config), []
+        table, answers = self.flatten(config), []
 
         def answer(question: Question) -> KnobValue:
             is_open = self.limits.is_open(question.knob)
-            place = choices.nearest if is_open and not exact else choices.position
-            index = place(own.get(question.knob), question.values)
+            find_index = choices.nearest if is_open and not exact else choices.position
+            index = find_index(table.get(question.knob), question.values)
             if index is None:
                 raise NoLegalValue(question.knob, question.values)
             if len(question.values) > 1:
@@ -87,18 +89,18 @@ class Space:
             self._walk(answer)
         except NoLegalValue as end:
             raise ValueError(
-                f"{end.knob} ({own.get(end.knob)!r}) is not in the space; it has {choices.listed(end.candidates)}"
+                f"{end.knob} ({table.get(end.knob)!r}) is not in the space; it has {choices.listed(end.candidates)}"
             ) from None
         return answers
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
-        """The configuration with every knob that does nothing there at its default: equal effect gives equal value."""
+        """Canonical form: every knob without effect at its default, so that equal effect gives equal value."""
         own = self.flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
         try:
             return self.unflatten(free.run(_DRAW, _SPLIT))
         except (ValueError, KeyError, NoLegalValue):
-            # A foreign mesh that does not exist here; such a configuration is its own canonical form.
+            # The configuration has a mesh that does not exist here; it is its own canonical form.
             return config
 
     def key(self, config: TrialConfig) -> str:
@@ -106,19 +108,19 @@ class Space:
         key = self._keys.get(config)
         if key is None:
             key = self.canonical(config).content_key()
-            # Every ask needs the keys of the whole history; draws that come to nothing should not fill memory.
+            # Every suggestion needs the keys of the whole history; rejected draws should not fill memory.
             if len(self._keys) < _MOST_KEYS:
                 self._keys[config] = key
         return key
 
     def within_limits(self, config: TrialConfig) -> TrialConfig | None:
-        """The configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
+        """Configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
         own = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
             value = own.get(question.knob)
             limited = question.knob in self.limits or question.knob == "backend"
-            # A mesh has to come out with what the limits have moved; other values may lie between the candidates.
+            # A mesh must fit the values that the limits have moved; other values may lie between the candidates.
             if value is not None and not limited and not (question.knob in KNOBS and KNOBS[question.knob].places):
                 return value
             index = choices.nearest(value, question.values)
@@ -133,29 +135,30 @@ class Space:
 
     def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
         """Every configuration once, in a fixed order; `narrow` keeps some of a knob's candidates."""
-        seen: set[str] = set()
-        for table in self._tables(narrow):
+        keys: set[str] = set()
+        for table in self._walk_all(narrow):
             config = self.unflatten(table)
+            # Two paths of the walk may end in one configuration.
             key = config.content_key()
-            if key not in seen:
-                seen.add(key)
+            if key not in keys:
+                keys.add(key)
                 yield config
 
     def size(self, at_most: int = 100_000) -> int:
-        """Number of configurations, counted up to a bound."""
+        """Number of configurations, counted up to `at_most`."""
         count = 0
-        for _ in self._tables(None):
+        for _ in self._walk_all(None):
             count += 1
             if count >= at_most:
                 break
         return count
 
     def lightest(self) -> Iterator[TrialConfig]:
-        """For each way of placing model states, the configuration that holds least; if none fits, nothing does."""
+        """Configuration that uses least memory, for each placement of model states; if none fits, nothing does."""
         return self.enumerate(choices.lightest)
 
     def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
-        """Every configuration that places model states as one of `lightest` does."""
+        """Configurations that place model states as the skeleton, a result of `lightest`, does."""
         own = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
@@ -175,7 +178,7 @@ class Space:
         """
         dead: dict[str, NoLegalValue] = {}
         alive: set[str] = set()
-        for table in self._tables(choices.outline, dead):
+        for table in self._walk_all(choices.outline, dead):
             alive |= table.keys()
         for knob, end in dead.items():
             if knob not in alive:
@@ -190,8 +193,9 @@ class Space:
     def _walk(self, answer: Answer) -> Flat:
         return DefineByRun(self.domains, self.limits, answer).run(_DRAW, _SPLIT)
 
-    def _tables(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
-        """Depth first: repeat the walk, each time with the next combination of answers."""
+    def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
+        """Every path through the space, depth first: each walk repeats the one before with the next combination of
+        answers."""
         prefix: list[int] = []
         while True:
             replay = _Replay(prefix, narrow)
@@ -200,14 +204,14 @@ class Space:
             except NoLegalValue as end:
                 if dead is not None:
                     dead.setdefault(end.knob, end)
-            following = replay.following()
-            if following is None:
+            next_prefix = replay.next_prefix()
+            if next_prefix is None:
                 return
-            prefix = following
+            prefix = next_prefix
 
 
 class _Replay:
-    """Answers by position: the prefix, then every first candidate; remembers how many candidates there were."""
+    """Answers by position: the prefix, then every first candidate; records how many candidates there were."""
 
     def __init__(self, prefix: list[int], narrow: Narrow | None) -> None:
         self._prefix, self._narrow = prefix, narrow
@@ -220,8 +224,8 @@ class _Replay:
         self._path.append((index, len(values)))
         return values[index]
 
-    def following(self) -> list[int] | None:
-        """The next prefix in depth-first order, None after the last."""
+    def next_prefix(self) -> list[int] | None:
+        """Next prefix in depth-first order, None after the last."""
         path = self._path
         while path and path[-1][0] + 1 == path[-1][1]:
             path.pop()
@@ -235,7 +239,7 @@ def build(
     limits: SpaceLimits,
     cores: int | None = None,
 ) -> Space:
-    """Make the space of a study. `cores`: of a node, where known.
+    """Build the space of a study. `cores`: CPU cores of a node, where known.
 
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.

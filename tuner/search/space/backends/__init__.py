@@ -1,1 +1,2 @@
-"""The space of each backend, a module each: its knobs, when they exist, their values; the walk itself is its parent's."""
+"""Spaces of the backends, a module each: the backend's knobs, their conditions and values. The walk is in
+`define_by_run`."""

@@ -1,4 +1,4 @@
-"""The space of DDP."""
+"""Space of DDP."""
 
 from functools import cached_property
 
@@ -15,7 +15,7 @@ _DEFAULT = DdpConfig()
 
 
 class DdpSizes:
-    """Sizes that follow from the model."""
+    """Candidate sizes derived from the model."""
 
     def __init__(self, domains: Domains) -> None:
         self._domains = domains
@@ -24,17 +24,17 @@ class DdpSizes:
     def bucket_cap_mb(self) -> tuple[int, ...]:
         """MiB of gradients in one, two or four blocks, torch's default, and the whole model."""
         model_summary, size = self._domains.model_summary, DTYPE_BYTES[self._domains.workload.precision.master_dtype]
-        block, whole = model_summary.largest_block * size, model_summary.parameters * size
-        whole_mib = max(_DEFAULT.bucket_cap_mb, min(4096, -(-whole // _MIB)))
-        candidates = (_DEFAULT.bucket_cap_mb, *(-(-block * k // _MIB) for k in (1, 2, 4)))
-        return tuple(sorted({mib for mib in candidates if 1 <= mib < whole_mib} | {whole_mib}))
+        block_bytes, model_bytes = model_summary.largest_block * size, model_summary.parameters * size
+        model_mib = max(_DEFAULT.bucket_cap_mb, min(4096, -(-model_bytes // _MIB)))
+        candidates = (_DEFAULT.bucket_cap_mb, *(-(-block_bytes * k // _MIB) for k in (1, 2, 4)))
+        return tuple(sorted({mib for mib in candidates if 1 <= mib < model_mib} | {model_mib}))
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    several, sizes = drawing.domains.world > 1, drawing.domains.sizes(DdpSizes)
-    drawing.pick_if("bucket_cap_mb", several, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
+    has_peers, sizes = drawing.domains.world > 1, drawing.domains.sizes(DdpSizes)
+    drawing.pick_if("bucket_cap_mb", has_peers, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
     drawing.pick("gradient_as_bucket_view", (False, True))
-    drawing.pick_if("grad_sync", several and accumulates, ("every", "last"), _DEFAULT.grad_sync)
+    drawing.pick_if("grad_sync", has_peers and accumulates, ("every", "last"), _DEFAULT.grad_sync)
     if accumulates:
         # torch 2.13: static_graph under no_sync skips reductions, so a pin is not honoured here.
         drawing.table["static_graph"] = False

@@ -1,4 +1,5 @@
-"""The space of FSDP1. Its prefetch is a switch and a word where FSDP2's is a depth, so they are knobs of other names."""
+"""Space of FSDP1. Its prefetch is a switch and a word where FSDP2's is a depth, so these knobs have names of their
+own."""
 
 from typing import Any, get_args
 
@@ -16,44 +17,44 @@ _FIELD_OF = {knob: field for field, knob in _KNOB_OF.items()}
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains, default = drawing.domains, Fsdp1Config(dp_shard=1)
-    strategy = _mesh(drawing)
+    strategy = _draw_mesh(drawing)
     gathers = domains.on_gpu and int(drawing.table["dp_shard"]) > 1
-    again = gathers and strategy in RESHARDING
+    gathers_again = gathers and strategy in RESHARDING
     drawing.pick_if("fsdp1_forward_prefetch", gathers, (False, True), default.forward_prefetch)
-    drawing.pick_if("fsdp1_backward_prefetch", again, ("BACKWARD_PRE", "BACKWARD_POST", "none"), "BACKWARD_PRE")
+    drawing.pick_if("fsdp1_backward_prefetch", gathers_again, ("BACKWARD_PRE", "BACKWARD_POST", "none"), "BACKWARD_PRE")
     drawing.pick_if("limit_all_gathers", gathers, (True, False), default.limit_all_gathers)
     compiled = bool(drawing.table["compile"])
-    drawing.pick("use_orig_params", (True,) if compiled else (False, True), at="compiled" if compiled else "")
+    drawing.pick("use_orig_params", (True,) if compiled else (False, True), variant="compiled" if compiled else "")
     precision = domains.workload.precision
     offloads = domains.on_gpu and not (accumulates and not sync_policies(True, precision))
     if offloads:
         drawing.pick("cpu_offload", (False, True))
     else:
-        drawing.table["cpu_offload"] = False  # a pin would be illegal here
+        drawing.table["cpu_offload"] = False  # a user's pin would be illegal here
     policies = sync_policies(bool(drawing.table["cpu_offload"]), precision)
     if accumulates and domains.world > 1:
-        drawing.pick("grad_sync", policies, at="" if len(policies) > 1 else policies[0])
+        drawing.pick("grad_sync", policies, variant="" if len(policies) > 1 else policies[0])
     else:
         drawing.table["grad_sync"] = policies[0] if accumulates else default.grad_sync
 
 
-def _mesh(drawing: DefineByRun) -> str:
-    """Strategy and axes. NO_SHARD is left out: it is DDP, and upstream says so."""
+def _draw_mesh(drawing: DefineByRun) -> str:
+    """Decide strategy and axes. NO_SHARD is left out: it is DDP, and upstream says so."""
     world = drawing.domains.world
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     hybrid = tuple(int(k) for k in replicates if 1 < int(k) < world)
     strategies: tuple[ShardingStrategy, ...] = ()
     if 1 in replicates:
-        # One rank shards nothing whatever the strategy.
+        # On one rank every strategy shards nothing.
         strategies = ("FULL_SHARD", "SHARD_GRAD_OP") if world > 1 else ("FULL_SHARD",)
     strategies += HYBRID if hybrid else ()
     if not strategies:
         raise NoLegalValue("dp_replicate", divisors(world)[:-1])
     strategy = str(drawing.pick("sharding_strategy", strategies))
     if strategy in HYBRID:
-        shard = int(drawing.pick("dp_shard", tuple(world // k for k in reversed(hybrid)), at="hybrid"))
+        shard = int(drawing.pick("dp_shard", tuple(world // k for k in reversed(hybrid)), variant="hybrid"))
     else:
-        shard = int(drawing.pick("dp_shard", (world,), at="whole"))
+        shard = int(drawing.pick("dp_shard", (world,), variant="whole"))
     drawing.table["dp_replicate"] = max(1, world // shard)
     return strategy
 

@@ -1,4 +1,4 @@
-"""The space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
+"""Space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
@@ -11,35 +11,36 @@ from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE,
 
 
 def _split(drawing: DefineByRun) -> int:
-    """Tensor ranks within a host, unless the user names a larger group; then stages; then ranks that divide experts."""
+    """Decide tensor ranks, then stages, then ranks that divide experts."""
     context = int(drawing.table["context_parallel"])
     legal, why_not = drawing.domains.tensor_parallel(context)
     host = drawing.domains.cluster.gpus_per_node
+    # Tensor parallelism sends activations in every block, so groups larger than a host are tried only where named.
     sizes = tuple(k for k in legal if host % k == 0 or drawing.limits.names("tensor_parallel", k))
-    tensor = drawing.pick_asked("tensor_parallel", sizes, why_not, at=f"context{context}" if context > 1 else "")
+    tensor = drawing.pick_asked("tensor_parallel", sizes, why_not, variant=f"context{context}" if context > 1 else "")
     legal, why_not = drawing.domains.pipeline_parallel(context * tensor)
     shared = f"shared{context * tensor}" if context * tensor > 1 else ""
-    stages = drawing.pick_asked("pipeline_parallel", legal, why_not, at=shared)
-    _schedule(drawing, context * tensor, stages)
+    stages = drawing.pick_asked("pipeline_parallel", legal, why_not, variant=shared)
+    _draw_schedule(drawing, context * tensor, stages)
     legal, why_not = drawing.domains.expert_parallel(tensor * stages, tensor)
-    at = (f"tensor{tensor}" if tensor > 1 else "") + (f"stages{stages}" if stages > 1 else "")
-    drawing.pick_asked("expert_parallel", legal, why_not, at=at)
+    variant = (f"tensor{tensor}" if tensor > 1 else "") + (f"stages{stages}" if stages > 1 else "")
+    drawing.pick_asked("expert_parallel", legal, why_not, variant=variant)
     return tensor * stages
 
 
-def _schedule(drawing: DefineByRun, sharing: int, stages: int) -> None:
-    """In which order each of the stages' ranks, of which so many share samples in each stage, takes micro batches."""
+def _draw_schedule(drawing: DefineByRun, sharing: int, stages: int) -> None:
+    """Decide the schedule of `stages` pipeline stages, in each of which `sharing` ranks share samples."""
     if stages == 1:
         drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
         drawing.table["pipeline_virtual_stages"] = 1
         return
     names = drawing.domains.pipeline_schedules(sharing, stages)
-    name = str(drawing.pick("pipeline_schedule", names, at="" if names == SCHEDULES else f"{len(names)}"))
+    name = str(drawing.pick("pipeline_schedule", names, variant="" if names == SCHEDULES else f"{len(names)}"))
     facts, numbers = FACTS[name], drawing.domains.virtual_stages(stages, name)
-    at = "v" if facts.is_v else f"stages{stages}" if facts.is_interleaved else ""
-    drawing.pick("pipeline_virtual_stages", numbers, at=at)
+    variant = "v" if facts.is_v else f"stages{stages}" if facts.is_interleaved else ""
+    drawing.pick("pipeline_virtual_stages", numbers, variant=variant)
     if facts.splits_backward:
-        # `Fsdp2Config` says why.
+        # `Fsdp2Config` explains why a split backward rules out selective checkpointing.
         drawing.narrow_checkpointing(("none", "full"), "split")
 
 
@@ -52,20 +53,20 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         raise NoLegalValue("dp_replicate", divisors(world))
     experts = int(drawing.table["expert_parallel"])
     shards = domains.expert_shards(experts, tuple(world // int(k) for k in reversed(replicates)))
-    at = (f"split{split}" if split > 1 else "") + (f"experts{experts}" if experts > 1 else "")
-    shard = int(drawing.pick("dp_shard", shards, at=at))
+    variant = (f"split{split}" if split > 1 else "") + (f"experts{experts}" if experts > 1 else "")
+    shard = int(drawing.pick("dp_shard", shards, variant=variant))
     drawing.table["dp_replicate"] = max(1, world // shard)
     groups = domains.reshard_groups(shard)
     splits = FACTS[str(drawing.table["pipeline_schedule"])].splits_backward
-    at = "split" if splits else f"{shard}" if groups else ""
-    reshard = drawing.pick("reshard_after_forward", (False,) if splits else (True, False, *groups), at=at)
-    _prefetch(drawing, shard, reshard)
-    both = shard > 1 and world // shard > 1
+    variant = "split" if splits else f"{shard}" if groups else ""
+    reshard = drawing.pick("reshard_after_forward", (False,) if splits else (True, False, *groups), variant=variant)
+    _draw_prefetch(drawing, shard, reshard)
+    is_hybrid = shard > 1 and world // shard > 1
     if splits:
-        drawing.pick("grad_sync", ("last",), at="split")
+        drawing.pick("grad_sync", ("last",), variant="split")
     elif accumulates and world > 1:
-        policies = ("every", "reduce_scatter", "last") if both else ("every", "last")
-        drawing.pick("grad_sync", policies, at="hsdp" if both else "")
+        policies = ("every", "reduce_scatter", "last") if is_hybrid else ("every", "last")
+        drawing.pick("grad_sync", policies, variant="hsdp" if is_hybrid else "")
     else:
         drawing.table["grad_sync"] = "every"
     # On CPU ranks shards are in host memory already.
@@ -73,18 +74,18 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
         drawing.pick_if("pin_memory", domains.on_gpu, (True, False), True)
 
 
-def _prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
-    """Depths count units ahead; backward gathers nothing when forward kept the parameters."""
+def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
+    """Decide prefetch depths, which count units ahead; backward gathers nothing when forward kept the parameters."""
     default = Fsdp2Config(dp_shard=1)
     unit = int(drawing.pick("blocks_per_unit", _blocks_per_unit(drawing.domains)))
     gathers = drawing.domains.on_gpu and shard > 1
     for knob, effective in (("forward_prefetch", gathers), ("backward_prefetch", gathers and reshard is not False)):
-        held = int(getattr(default, knob))
-        depths = _depths(drawing.domains, unit, held)
+        default_depth = int(getattr(default, knob))
+        depths = _depths(drawing.domains, unit, default_depth)
         if effective and len(depths) > 1:
-            drawing.pick(knob, depths, at="" if len(depths) == 3 else f"{len(depths)}")
+            drawing.pick(knob, depths, variant="" if len(depths) == 3 else f"{len(depths)}")
         else:
-            drawing.fix(knob, held, depths)
+            drawing.fix(knob, default_depth, depths)
 
 
 def _blocks_per_unit(domains: Domains) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ def _blocks_per_unit(domains: Domains) -> tuple[int, ...]:
 
 
 def _depths(domains: Domains, blocks_per_unit: int, default: int) -> tuple[int, ...]:
-    """0, 1 and 2 units where there are that many more units."""
+    """Depths of 0, 1 and 2 units where there are that many more units."""
     units = -(-len(domains.model_summary.blocks) // blocks_per_unit)
     return tuple(depth for depth in (0, 1, 2) if depth < units or depth == default)
 
@@ -103,9 +104,10 @@ def _defaults(cluster: Cluster) -> list[Fsdp2Config]:
 
 
 def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
-    """Sharded within a node, replicated across: only gradients cross the network, as FSDP's HYBRID_SHARD is documented."""
+    """Mesh that is sharded within a node and replicated across nodes, as FSDP's HYBRID_SHARD is documented."""
     if cluster.nodes == 1 or cluster.gpus_per_node == 1:
         return []
+    # Only gradients cross the network then.
     return [Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node)]
 
 

@@ -1,4 +1,4 @@
-"""What the search must know of a backend: one record, made in the backend's own module."""
+"""Record that describes a backend to the search, made in the backend's own module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,40 +13,44 @@ S = TypeVar("S", bound=Strategy)
 
 
 def fields_of(strategy: Strategy) -> Flat:
-    """Each field is a knob of its name."""
+    """Knobs of a strategy whose every field is a knob of the same name."""
     return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
 
 
 def as_fields(own: Flat) -> dict[str, Any]:
-    """Each knob is a field of its name."""
+    """Fields of a strategy whose every knob is a field of the same name."""
     return dict(own)
 
 
 def nothing(_cluster: Cluster) -> list[Any]:
-    """It has nothing of the kind."""
+    """Empty list, for a backend that has no such configurations."""
     return []
 
 
 def one_rank(_drawing: DefineByRun) -> int:
-    """Each rank computes whole models."""
+    """Number of ranks that compute one copy of the model where no backend splits it: 1."""
     return 1
 
 
 @dataclass(frozen=True)
+# Fields are functions rather than methods, so that a backend is one value in a registry and needs no subclass.
 class SearchedBackend(Generic[S]):
-    """Its part of the space."""
+    """Description of a backend's part of the space."""
 
     config: type[S]
     knobs: Mapping[str, Knob]
-    """Those beyond `knobs.COMMON`."""
+    """Knobs beyond `legal_values.COMMON`."""
     draw: Callable[[DefineByRun, bool], None]
-    """Decides each of them, in an order in which conditions look back only. The flag: gradients are accumulated."""
+    """Function that decides each knob, in an order in which conditions look back only. The flag: gradients are
+    accumulated."""
     defaults: Callable[[Cluster], list[S]]
-    """As the backend's documentation starts it; the first stands for the backend beside a user's baseline."""
+    """Configurations as the backend's documentation starts it; the first stands for the backend beside a user's
+    baseline."""
     split: Callable[[DefineByRun], int] = one_rank
-    """Decides how many ranks compute one copy of the model, before anything that depends on how many take samples."""
+    """Function that decides how many ranks compute one copy of the model, before any knob that depends on it."""
     aligned: Callable[[Cluster], list[S]] = nothing
-    """Over several nodes: what keeps the heavy traffic within each of them, and runs whatever is predicted."""
+    """Configurations that keep the heavy traffic within each node, on several nodes; they run whatever is predicted."""
     to_knobs: Callable[[S], Flat] = fields_of
+    """Function from a strategy to its knobs."""
     to_fields: Callable[[Flat], dict[str, Any]] = as_fields
-    """The other way round; knobs that are missing keep their defaults."""
+    """Function from knobs to a strategy's fields; missing knobs keep their defaults."""

@@ -1,4 +1,4 @@
-"""The backends the search knows, by kind, and all their knobs."""
+"""Registry of the backends that the search knows, by kind, and all their knobs."""
 
 from typing import Any
 

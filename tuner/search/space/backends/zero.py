@@ -1,4 +1,4 @@
-"""The space of DeepSpeed ZeRO; sizes count elements."""
+"""Space of DeepSpeed ZeRO; sizes count elements."""
 
 from functools import cached_property
 from typing import Any
@@ -15,67 +15,71 @@ _DEFAULT = ZeroConfig(stage=3)
 
 
 class ZeroSizes:
-    """Sizes that follow from the model and the ranks."""
+    """Candidate sizes derived from the model and the ranks."""
 
     def __init__(self, domains: Domains) -> None:
         self._domains, self._model_summary = domains, domains.model_summary
 
     def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
-        """Even sizes up to the whole model: a larger one is the same. DeepSpeed asserts that gather buckets are even.
+        """Even sizes up to the whole model.
 
-        The documented default takes the place of the whole model where it is larger, so that it is in the space.
+        The documented default replaces the whole model where it is larger, so that it is in the space.
         """
-        whole = self._model_summary.parameters
-        sizes = {size + size % 2 for size in candidates if 0 <= size < whole}
-        return tuple(sorted({*sizes, default if default >= whole else whole + whole % 2}))
+        model_elements = self._model_summary.parameters
+        # A size beyond the model has the same effect. DeepSpeed asserts that gather buckets are even.
+        sizes = {size + size % 2 for size in candidates if 0 <= size < model_elements}
+        return tuple(sorted({*sizes, default if default >= model_elements else model_elements + model_elements % 2}))
 
     @cached_property
     def reduce_bucket_size(self) -> tuple[int, ...]:
-        """A hidden-size square, one, two and four blocks, the whole model; buckets are allocated in full, so never more."""
-        block, whole = self._model_summary.largest_block, self._model_summary.parameters
+        """Sizes of a hidden-size square, of one, two and four blocks, and of the whole model."""
+        block, model_elements = self._model_summary.largest_block, self._model_summary.parameters
         sizes = (self._model_summary.hidden_size**2, block, 2 * block, 4 * block, _DEFAULT.reduce_bucket_size)
-        return tuple(sorted({min(size, whole) + min(size, whole) % 2 for size in sizes if size}))
+        # Buckets are allocated in full, so a size beyond the model would only cost memory.
+        return tuple(sorted({min(size, model_elements) + min(size, model_elements) % 2 for size in sizes if size}))
 
     @cached_property
     def allgather_bucket_size(self) -> tuple[int, ...]:
-        """One block, four blocks, everything at once."""
+        """Sizes of one block, of four blocks, and of everything at once."""
         block = self._model_summary.largest_block
         return self._up_to_model((block, 4 * block, _DEFAULT.allgather_bucket_size), _DEFAULT.allgather_bucket_size)
 
     @cached_property
     def stage3_prefetch_bucket_size(self) -> tuple[int, ...]:
-        """Nothing, a hidden-size square, one or two blocks, DeepSpeed's default."""
+        """Sizes of nothing, a hidden-size square, one or two blocks, and DeepSpeed's default."""
         block, default = self._model_summary.largest_block, _DEFAULT.stage3_prefetch_bucket_size
         return self._up_to_model((0, self._model_summary.hidden_size**2, block, 2 * block, default), default)
 
     @cached_property
     def stage3_param_persistence_threshold(self) -> tuple[int, ...]:
-        """Nothing; vectors (Hugging Face's 10 × hidden); DeepSpeed's default; up to a hidden-size square."""
+        """Thresholds that keep nothing, vectors (Hugging Face's 10 × hidden), DeepSpeed's default, and up to a
+        hidden-size square."""
         hidden = self._model_summary.hidden_size
         return tuple(sorted({0, 10 * hidden, _DEFAULT.stage3_param_persistence_threshold, hidden * hidden + 1}))
 
     @cached_property
     def stage3_max_live_parameters(self) -> tuple[int, ...]:
-        """Two or eight blocks, or no limit."""
+        """Sizes of two or eight blocks, or no limit."""
         block = self._model_summary.largest_block
         return self._up_to_model((2 * block, 8 * block), _DEFAULT.stage3_max_live_parameters)
 
     @cached_property
     def stage3_max_reuse_distance(self) -> tuple[int, ...]:
-        """Nothing is kept; two blocks; DeepSpeed's default, which keeps a small model whole from forward to backward."""
+        """Distances that keep nothing, two blocks, and DeepSpeed's default, which keeps a small model whole from
+        forward to backward."""
         return (0, 2 * self._model_summary.largest_block, _DEFAULT.stage3_max_reuse_distance)
 
     @cached_property
     def sub_group_size(self) -> tuple[int, ...]:
-        """Elements of one rank's partition: a block's share, four blocks' share, everything at once."""
+        """Elements of one rank's partition: of one block, of four blocks, of everything at once."""
         partition = -(-self._model_summary.parameters // self._domains.world)
-        share = -(-self._model_summary.largest_block // self._domains.world)
-        smaller = {size for size in (share, 4 * share, _DEFAULT.sub_group_size) if size < partition}
+        block_part = -(-self._model_summary.largest_block // self._domains.world)
+        smaller = {size for size in (block_part, 4 * block_part, _DEFAULT.sub_group_size) if size < partition}
         return tuple(sorted(smaller | {max(_DEFAULT.sub_group_size, partition)}))
 
     @cached_property
     def zero_hpz_partition_size(self) -> tuple[int, ...]:
-        """1 (off) and groups smaller than the world; across nodes a group stays within one."""
+        """Group sizes: 1 (off) and those smaller than the world; across nodes a group stays within a node."""
         if self._domains.cluster.nodes > 1:
             return divisors(self._domains.cluster.gpus_per_node)
         return divisors(self._domains.world)[:-1] if self._domains.world >= 4 else (1,)
@@ -86,31 +90,31 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
     device = str(drawing.pick("offload_optimizer", _DEVICES))
     drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
-    # Its documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
+    # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
     drawing.pick_if("overlap_comm", domains.on_gpu and domains.world > 1, (False, True), stage == 3)
-    # Stages 1 and 2 force it with an offloaded optimizer.
+    # Stages 1 and 2 force contiguous gradients with an offloaded optimizer.
     forced = stage < 3 and device != "none"
     drawing.pick_if("contiguous_gradients", not forced, (True, False), True)
     if stage < 3:
-        several = domains.world > 1
+        has_peers = domains.world > 1
         size = sizes.allgather_bucket_size
-        drawing.pick_if("allgather_bucket_size", several, size, _DEFAULT.allgather_bucket_size)
-        drawing.pick_if("round_robin_gradients", several, (False, True), False)
+        drawing.pick_if("allgather_bucket_size", has_peers, size, _DEFAULT.allgather_bucket_size)
+        drawing.pick_if("round_robin_gradients", has_peers, (False, True), False)
     else:
-        _stage_3(drawing)
+        _draw_stage_3(drawing)
     if device != "none":
         drawing.pick_if("offload_optimizer_pin_memory", domains.on_gpu, (True, False), True)
-        _offload_ratio(drawing, stage)
-    # Its operator has to be built on the machine, so only where the user asks for it.
-    alone = not drawing.table["compile"] and drawing.table["context_parallel"] == 1
-    wanted = domains.on_gpu and "deepcompile" in drawing.limits and alone
-    drawing.pick_if("deepcompile", wanted, (False, True), False)
+        _draw_offload_ratio(drawing, stage)
+    # DeepCompile's operator has to be built on the machine, so it is searched only where the user names it.
+    is_alone = not drawing.table["compile"] and drawing.table["context_parallel"] == 1
+    may_compile = domains.on_gpu and "deepcompile" in drawing.limits and is_alone
+    drawing.pick_if("deepcompile", may_compile, (False, True), False)
 
 
-def _stage_3(drawing: DefineByRun) -> None:
+def _draw_stage_3(drawing: DefineByRun) -> None:
     domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
-    # `ZeroConfig.check_blocks` says why.
-    drawing.narrow_checkpointing(("none", "full"), at="stage3")
+    # `ZeroConfig.check_blocks` explains why stage 3 rules out selective checkpointing.
+    drawing.narrow_checkpointing(("none", "full"), variant="stage3")
     prefetch = drawing.pick("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)
     drawing.pick("stage3_param_persistence_threshold", sizes.stage3_param_persistence_threshold)
     # DeepSpeed 0.19.8 reads max_live_parameters only to cap what is prefetched.
@@ -130,9 +134,10 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
     return _DEVICES
 
 
-def _offload_ratio(drawing: DefineByRun, stage: int) -> None:
-    """Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host."""
+def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
+    """Decide the fraction of optimizer state that is offloaded."""
     partition = drawing.domains.model_summary.parameters / drawing.domains.world
+    # Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host.
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
     candidates = (0.25, 0.5, 0.75, 1.0)
     effective = splits and drawing.domains.on_gpu and drawing.table["offload_optimizer"] == "cpu"
@@ -143,7 +148,8 @@ def _offload_ratio(drawing: DefineByRun, stage: int) -> None:
 
 
 def _defaults(_cluster: Cluster) -> list[ZeroConfig]:
-    """DeepSpeed 0.19.8 turns overlap_comm on by default at stage 3 alone."""
+    """Defaults of DeepSpeed's documentation: stages 2 and 3."""
+    # DeepSpeed 0.19.8 turns overlap_comm on by default at stage 3 alone.
     return [ZeroConfig(stage=2, overlap_comm=False), ZeroConfig(stage=3)]
 
 

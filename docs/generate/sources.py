@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from pydantic_settings import BaseSettings
 from typer.core import TyperCommand, TyperGroup
 
-from shardtune.api_schemas.notifications import events
 from shardtune.api_schemas.field_docs import field_docs
+from shardtune.api_schemas.notifications import events
 from shardtune.api_schemas.studies.study import StudyRequest as StudyFile
 from shardtune.service.app import create_app
 from shardtune.service.cli import errors as cli_errors

@@ -8,7 +8,7 @@ from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
 
 _TORCHTITAN_BUCKET_CAP_MB = 100
-"""torchtitan 0.2.2, models/llama3/infra/parallelize.py, apply_ddp."""
+"""Bucket size of torchtitan 0.2.2 (models/llama3/infra/parallelize.py, apply_ddp)."""
 
 
 def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
@@ -52,6 +52,7 @@ def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
+    # TrainingArguments has no field for it (transformers 5.23).
     by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
     return ConsumerParts(
         done=strategy.model_copy(update={"gradient_as_bucket_view": False}),

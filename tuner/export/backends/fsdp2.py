@@ -19,8 +19,8 @@ _SYNC = {
 _SHARED_MESH = "from torch.distributed.fsdp._fully_shard import _fully_shard"
 _SHARE_MESH = [
     "# fully_shard makes a mesh with communicators of its own for each unit (torch 2.13): share the first one's.",
-    "made, make = {}, _fully_shard._get_post_forward_mesh_info",
-    "_fully_shard._get_post_forward_mesh_info = lambda size, mesh: made.get(size) or made.setdefault(size, make(size, mesh))",
+    "meshes, make = {}, _fully_shard._get_post_forward_mesh_info",
+    "_fully_shard._get_post_forward_mesh_info = lambda size, mesh: meshes.get(size) or meshes.setdefault(size, make(size, mesh))",
 ]
 _OFFLOADED_BUFFERS = [
     "for module in model.modules():",
@@ -179,7 +179,7 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """No prefetch of its own, a unit per block, gradients reduced every micro batch."""
+    """Parts for torchtitan: no prefetch of its own, a unit per block, gradients reduced every micro batch."""
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
@@ -208,7 +208,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
+    """Parts for Lightning, whose mesh has one data-parallel axis and which reduces gradients once a step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

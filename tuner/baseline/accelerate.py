@@ -79,9 +79,9 @@ def autocasts(top: Section) -> bool:
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
     mixed, precision = top.word("mixed_precision"), workload.precision
     if mixed in ("fp16", "fp8"):
-        ours = precisions.computes_in(precision)
+        workload_side = precisions.computes_in(precision)
         raise ValueError(
-            f"{top.name('mixed_precision')} ({mixed!r}), but {ours}; no precision uses {mixed}, use bf16 or no"
+            f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses {mixed}, use bf16 or no"
         )
     if mixed not in (None, "no", "bf16"):
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")

@@ -36,7 +36,7 @@ _SILENT_KEYS = frozenset(
         "disable_allgather",
     ]
 )
-"""Keys of logging, checkpoint files and DeepSpeed's own permissions: they change neither what a trial trains nor its
+"""Keys of logging, checkpoint files and DeepSpeed's permissions: they change neither a trial's training nor its
 speed."""
 _SECTIONS = (
     "zero_optimization",
@@ -57,7 +57,7 @@ _SECTIONS = (
     "gradient_predivide_factor",
 )
 """Sections that a similar name must have meant."""
-_OTHERS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
+_FURTHER_SECTIONS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
 """Further sections that are read, dissimilar to anything else that a user may have meant."""
 _CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
@@ -71,7 +71,8 @@ def read(
     """Read the configuration of a whole DeepSpeed JSON. `micro_batch`: micro batch of the surrounding file.
 
     Raises:
-        ValueError: a contradiction with the workload (both are named), a section that DeepSpeed does not know, or a value that it would not take.
+        ValueError: a contradiction with the workload (both are named), an unknown section, or a value that DeepSpeed
+            would not take.
     """
     _check_names(top)
     _check_precision(top, workload.precision, notes)
@@ -132,9 +133,9 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
             )
     autocast = top.section("torch_autocast")
     if autocast.flag("enabled") and not precision.autocast:
-        ours = precisions.computes_in(precision)
+        workload_side = precisions.computes_in(precision)
         raise ValueError(
-            f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false, or use precision 'bf16-autocast'"
+            f"{autocast.name('enabled')} (true), but {workload_side} without autocast; set it to false, or use precision 'bf16-autocast'"
         )
     reduce_dtype = _SHORT[precision.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
@@ -148,26 +149,30 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
 
 def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:
     """Check `torch_autocast` against the precision."""
-    section, ours = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
+    section, workload_side = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
     if casts_weights:
         raise ValueError(
-            f"{top.section('bf16').name('enabled')} (true) casts weights, but {ours} keeps them in {precision.master_dtype} under "
+            f"{top.section('bf16').name('enabled')} (true) casts weights, but {workload_side} keeps them in {precision.master_dtype} under "
             "autocast; use precision 'bf16-mixed', or torch_autocast"
         )
     enabled, dtype = section.flag("enabled"), section.text("dtype")
     if enabled is None:
-        notes.append(f"{section.name('enabled')} is absent; measured as true, since {ours} computes under autocast")
+        notes.append(
+            f"{section.name('enabled')} is absent; measured as true, since {workload_side} computes under autocast"
+        )
     elif not enabled:
-        raise ValueError(f"{section.name('enabled')} (false), but {ours} computes under autocast; set it to true")
+        raise ValueError(
+            f"{section.name('enabled')} (false), but {workload_side} computes under autocast; set it to true"
+        )
     elif _SPELLINGS.get((dtype or "").lower()) != _SHORT[precision.compute_dtype]:
         raise ValueError(
-            f"{section.name('dtype')} ({dtype!r}), but {ours} computes in {precision.compute_dtype}; use it"
+            f"{section.name('dtype')} ({dtype!r}), but {workload_side} computes in {precision.compute_dtype}; use it"
         )
     # DeepSpeed's defaults are float16, and gradients of linear layers in the lower dtype.
     if enabled and section.get("lower_precision_safe_modules") != []:
         raise ValueError(
             f"{section.name('lower_precision_safe_modules')} ({section.get('lower_precision_safe_modules')!r}): gradients of "
-            f"these modules (by default the linear layers) are reduced in {precision.compute_dtype}, but {ours} reduces in "
+            f"these modules (by default the linear layers) are reduced in {precision.compute_dtype}, but {workload_side} reduces in "
             f"{precision.reduce_dtype}; write []"
         )
 
@@ -178,7 +183,7 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
         raise ValueError(
             f"{optimizer.name('type')} ({kind!r}), but the workload trains with AdamW; use AdamW or drop it"
         )
-    params, expected = optimizer.section("params"), workload.optimizer
+    params, adam = optimizer.section("params"), workload.optimizer
     if params.flag("adam_w_mode") is False and params.number("weight_decay"):
         raise ValueError(
             f"{params.name('adam_w_mode')} (false) decays weights through the gradient, but the workload's AdamW does "
@@ -186,11 +191,8 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
         )
     betas = params.get("betas")
     if betas is not None and (not isinstance(betas, list) or len(betas) != 2):
-        raise ValueError(
-            f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{expected.beta1}, {expected.beta2}]"
-        )
+        raise ValueError(f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{adam.beta1}, {adam.beta2}]")
     pair = Section(dict(zip(("betas[0]", "betas[1]"), betas or (), strict=False)), params.name("")[:-1])
-    # Betas are a pair under one key, so they get names of their own for the message.
     fields = [(params, key, key) for key in ("lr", "eps", "weight_decay")]
     precisions.check_adamw([*fields, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
     notes += [f"{name} is not applied" for name in (*optimizer.unread(), *params.unread())]
@@ -211,9 +213,8 @@ def _check_scaling(top: Section) -> None:
 
 
 def _check_names(top: Section) -> None:
-    """Reject misspelt sections."""
+    """Reject misspelt sections: DeepSpeed ignores them, so the baseline would be another training."""
     for key in top.values():
-        # DeepSpeed ignores a misspelt section, so the baseline would be another training.
         close = difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE)
         if close and key not in _SECTIONS and key not in _SILENT_KEYS:
             raise ValueError(f"{top.name(key)} is no key of a DeepSpeed JSON; did you mean {close[0]}?")
@@ -226,7 +227,7 @@ def check_is_meant(top: Section) -> None:
         ValueError: names the first key, and what a baseline may be.
     """
     keys = [key for key in top.values() if key != "micro_batch"]
-    readable = {*_SILENT_KEYS, *_OTHERS}
+    readable = {*_SILENT_KEYS, *_FURTHER_SECTIONS}
     if keys and not any(key in readable or difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE) for key in keys):
         raise ValueError(
             f"{top.name(keys[0])} is no key of a baseline; give a configuration such as "
@@ -234,9 +235,7 @@ def check_is_meant(top: Section) -> None:
         )
 
 
-def _micro_batch(
-    top: Section, workload: Workload, cluster: Cluster, notes: list[str], outer_micro_batch: int | None
-) -> int:
+def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], outer: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     precisions.check_positive(top, *names)
     total, micro, accumulation = (top.integer(name) for name in ("train_batch_size", *names))
@@ -246,8 +245,8 @@ def _micro_batch(
             f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {expected}; make them equal"
         )
     # The Trainer fills in DeepSpeed's batch from its own arguments where the JSON leaves it open.
-    if micro is None and outer_micro_batch is not None:
-        return outer_micro_batch
+    if micro is None and outer is not None:
+        return outer
     if micro is None and accumulation is None and total is None:
         notes.append("baseline gives no batch size; measured at micro batch 1")
         return 1

@@ -58,11 +58,11 @@ def read(
 
 def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
     word = section.word("sharding_strategy")
-    other = section.word("reshard_after_forward")
-    strategy = _strategy(section, word if word is not None else other)
-    if word is None and other in ("true", "yes", "false", "no"):
+    reshard = section.word("reshard_after_forward")
+    strategy = _strategy(section, word if word is not None else reshard)
+    if word is None and reshard in ("true", "yes", "false", "no"):
         raise ValueError(
-            f"{section.name('reshard_after_forward')} ({other}) is FSDP2's; name a sharding strategy, or set version to 2"
+            f"{section.name('reshard_after_forward')} ({reshard}) is FSDP2's; name a sharding strategy, or set version to 2"
         )
     world = cluster.world_size
     replicate, shard = {"NO_SHARD": (world, 1)}.get(strategy, (1, world))

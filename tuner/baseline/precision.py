@@ -18,13 +18,13 @@ def check_bf16(
 ) -> None:
     """Check a switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: precision to
     suggest."""
-    ours = computes_in(precision)
+    workload_side = computes_in(precision)
     if enabled is None:
         if precision.compute_dtype == "bfloat16":
-            notes.append(f"{name} is absent or auto; measured as true, since {ours}")
+            notes.append(f"{name} is absent or auto; measured as true, since {workload_side}")
     elif enabled != (precision.compute_dtype == "bfloat16"):
         remedy = f"precision {remedy_name if enabled else 'fp32'!r}"
-        raise ValueError(f"{name} ({str(enabled).lower()}), but {ours}; change one of them, e.g. {remedy}")
+        raise ValueError(f"{name} ({str(enabled).lower()}), but {workload_side}; change one of them, e.g. {remedy}")
 
 
 def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
@@ -105,10 +105,10 @@ def check_positive(section: Section, *keys: str) -> None:
 
 def micro_batch_of_accumulation(section: Section, key: str, workload: Workload, world: int) -> int:
     """Micro batch that follows from a number of micro batches per step."""
-    accumulation, ours = section.integer(key) or 1, workload.global_batch
-    if ours % (world * accumulation):
+    accumulation, global_batch = section.integer(key) or 1, workload.global_batch
+    if global_batch % (world * accumulation):
         raise ValueError(
-            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({ours}); "
+            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({global_batch}); "
             "give a micro batch, or another global_batch"
         )
-    return ours // (world * accumulation)
+    return global_batch // (world * accumulation)

@@ -175,8 +175,8 @@ def _shared_attention(source: ExportSource) -> list[str]:
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
     if mode != "none":
-        kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
-        checkpointing = fill(f"checkpointing_{mode}", **kept)
+        operators = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
+        checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
     shared += experts.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")

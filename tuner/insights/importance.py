@@ -123,11 +123,11 @@ def _largest_by_chance(
 ) -> dict[str, float]:
     """Largest importance of each knob where speeds were assigned to trials at random."""
     rng = random.Random(0)
-    most = dict.fromkeys(scales, 0.0)
+    largest = dict.fromkeys(scales, 0.0)
     for _ in range(_SHUFFLINGS):
         shuffled = _evaluate(study, scales, rng.sample(speeds, len(speeds)), fastest)
-        most = {name: max(value, shuffled[name]) for name, value in most.items()}
-    return most
+        largest = {name: max(value, shuffled[name]) for name, value in largest.items()}
+    return largest
 
 
 def _evaluate(

@@ -109,7 +109,7 @@ class MemoryCalibration:
 
 ESTIMATED = MemoryCalibration(sigma=0.25)
 """Prior where the widths inside a block are a guess (tuner.prediction.traced_shape)."""
-_MOST = float(np.log(1.5))
+_MAX_LOG_FACTOR = float(np.log(1.5))
 """Largest absolute log factor on memory."""
 
 
@@ -122,7 +122,7 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
     ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count, prior = len(ratios), MemoryCalibration()
     # More than a half off means another model, not a correction. The excess stays in the spread and widens the gate.
-    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MOST, _MOST))
+    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MAX_LOG_FACTOR, _MAX_LOG_FACTOR))
     spread = 1.4826 * float(np.median(np.abs(ratios - centre)))
     # Two pseudo-rows of the prior's spread, so that three lucky trials do not close the gate's margin.
     sigma = np.sqrt((count * spread**2 + 2.0 * prior.sigma**2) / (count + 2.0))

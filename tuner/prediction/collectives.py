@@ -50,13 +50,13 @@ def ring_seconds(
     each = moved / np.maximum(calls, 1.0)
     is_whole = local >= network.gpus_per_node
     # `local` ranks of a node are adjacent in one ring: it crosses to the next node once for all of them.
-    for curve, where, size in (
+    for curve, mask, size in (
         (network.measured.get(operation), inside, each),
         (network.spanning.get(operation), ~inside & is_whole, each),
         (network.across.get(operation), ~inside & ~is_whole, each / local),
     ):
         if curve:
-            seconds = np.where(where, calls * _as_measured(size, curve), seconds)
+            seconds = np.where(mask, calls * _as_measured(size, curve), seconds)
     return np.where((ranks > 1) & (total > 0), seconds, 0.0)
 
 

@@ -13,7 +13,7 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "qwen3_moe": {"num_local_experts": "num_experts"},
 }
 """Aliases by family: other name, and the name in its published files."""
-_SAME = (
+_SYNONYMS = (
     ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     ("hidden_size", "n_embd", "d_model"),
     ("num_attention_heads", "n_head", "n_heads", "num_heads"),
@@ -54,7 +54,7 @@ class WatchedConfig(dict[str, Any]):
         Raises:
             ValueError: names both keys, and the one that the architecture reads.
         """
-        for names in _SAME:
+        for names in _SYNONYMS:
             read_name = next(
                 (name for name in names if name in self.asked and super(WatchedConfig, self).get(name)), None
             )

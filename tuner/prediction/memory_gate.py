@@ -43,10 +43,10 @@ def gate(
     need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
     free = available_gib(cluster, objective)
     if least > free * GIB:
-        where = "GPU" if cluster.device == "cuda" else "CPU rank"
+        rank_name = "GPU" if cluster.device == "cuda" else "CPU rank"
         limit = f"{memory(free)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
         text = f"{_format_bytes(need)}, at the least {_format_bytes(least)}: {_describe_largest_terms(table, calibration.factor)}"
-        return _build_rejection(config, least, free, f"each {where} is predicted to hold {text}; it has {limit}")
+        return _build_rejection(config, least, free, f"each {rank_name} is predicted to hold {text}; it has {limit}")
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
         return _build_rejection(
@@ -83,8 +83,8 @@ def _describe_largest_terms(table: MemoryTable, factor: float) -> str:
     parts = [
         f"{_NAMES.get(name, name)} {_format_bytes(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0
     ]
-    other = sum(size for _, size in ordered[_MOST_TERMS:])
-    return ", ".join([*parts, f"other {_format_bytes(other * factor)}"] if other > 0 else parts)
+    remaining = sum(size for _, size in ordered[_MOST_TERMS:])
+    return ", ".join([*parts, f"other {_format_bytes(remaining * factor)}"] if remaining > 0 else parts)
 
 
 def _build_rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:

@@ -66,8 +66,7 @@ def predict(
     limits: bool = True,
     measured: MeasuredHardware | None = None,
 ) -> Prediction:
-    """Predict everything about one configuration; `limits=False` leaves out the largest sizes that fit, which cost
-    most.
+    """Predict everything about one configuration; `limits=False` leaves out the largest fitting sizes, which cost most.
 
     Raises:
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
@@ -193,11 +192,9 @@ def _cheapest_change(
 def predictions(
     request: PredictionRequest, known: Calibrations = NOTHING_LEARNT, device: DeviceDtypes | None = None
 ) -> PredictionTable:
-    """Predict a request's configurations, or one of each strategy; `tuner.search.fastest` finds the fastest of the
-    space.
+    """Predict a request's configurations, or one of each strategy; `tuner.search.fastest` predicts the fastest ones.
 
-    `known`: calibrations from trials on this hardware. `device`: dtypes that a worker found there, else the
-    catalogue's.
+    `known`: calibrations from trials on this hardware. `device`: dtypes from a worker there, else the catalogue's.
 
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.

@@ -128,8 +128,8 @@ def _larger_buckets(facts: Facts, trial: TracedTrial, reduced: Exchange) -> Iter
             Remedy({knob: size}, facts.merged_saves(reduced, max(passes, (reduced.bytes or 0) / (size * unit))))
             for size in trial.numbers(knob)
         ]
-        most = max((remedy.gain for remedy in rising), default=0.0)
-        yield from _first(remedy for remedy in rising if remedy.gain >= _ENOUGH * most > 0)
+        largest_gain = max((remedy.gain for remedy in rising), default=0.0)
+        yield from _first(remedy for remedy in rising if remedy.gain >= _ENOUGH * largest_gain > 0)
 
 
 def _smaller_buckets(trial: TracedTrial, message: float, hidden: float) -> Iterator[Remedy]:

@@ -81,9 +81,9 @@ def _remedies_for_reductions(facts: Facts, trial: TracedTrial) -> Iterator[Remed
 def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
     """Yield ways to gather less often, or over fewer ranks, with the expected gain of each."""
     share, passes = facts.share(facts.parameters.exposed_s), trial.accumulation
-    kept = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
-    if (strategy := trial.value("sharding_strategy")) in kept:
-        yield Remedy({"sharding_strategy": kept[str(strategy)]}, share / 2)
+    keeping_strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
+    if (strategy := trial.value("sharding_strategy")) in keeping_strategies:
+        yield Remedy({"sharding_strategy": keeping_strategies[str(strategy)]}, share / 2)
     if trial.value("reshard_after_forward") not in (None, False):
         yield Remedy({"reshard_after_forward": False}, share / 2)
     if trial.value("stage") == 3:

@@ -62,11 +62,11 @@ def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerPa
 
 
 def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
-    done = DdpConfig(
+    consumer_strategy = DdpConfig(
         bucket_cap_mb=_TORCHTITAN_BUCKET_CAP_MB, grad_sync="every" if source.accumulation > 1 else strategy.grad_sync
     )
     return ConsumerParts(
-        done=done,
+        done=consumer_strategy,
         besides=common.autocast_differs(source, "torchtitan"),
         values={
             "data_parallel_replicate_degree": source.cluster.world_size,

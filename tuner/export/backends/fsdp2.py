@@ -174,8 +174,10 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
             f"dp_replicate × dp_shard ({mesh}): set them by TrainingArguments(parallelism_config=ParallelismConfig(…)), "
             "see the snippet"
         )
-    done = strategy.as_accelerate_runs_it(source.accumulation)
-    return ConsumerParts(done, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source)))
+    consumer_strategy = strategy.as_accelerate_runs_it(source.accumulation)
+    return ConsumerParts(
+        consumer_strategy, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source))
+    )
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
@@ -185,9 +187,9 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
     changes: dict[str, Any] = {"grad_sync": "last" if pipeline.is_cut(source) else sync}
     changes["pipeline_virtual_stages"] = pipeline.torchtitans_virtual_stages(source, strategy)
-    done = plain.model_copy(update=changes)
+    consumer_strategy = plain.model_copy(update=changes)
     return ConsumerParts(
-        done=done,
+        done=consumer_strategy,
         besides=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
             *common.weights_differ(source, "torchtitan"),

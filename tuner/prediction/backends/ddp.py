@@ -39,7 +39,7 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
     # only the head multiplies.
     checkpointed, cast = c.checkpointed(shape.layers), d.compute if d.compute != d.master else 0
     copies = zero + cast * (shape.layers - checkpointed) * shape.block_parameters
-    again = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
+    recomputed = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
@@ -63,11 +63,11 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
         gradients_last=np.maximum(early, gradients - missing - block) * grown,
         gradients_late=gradients * grown,
         gathered_loss=copies + cast * float(shape.embedding_parameters),
-        gathered_backward=again,
+        gathered_backward=recomputed,
         buckets=buckets,
         buckets_loss=buckets,
-        gathered_middle=again,
-        gathered_last=again,
+        gathered_middle=recomputed,
+        gathered_last=recomputed,
         buckets_step=buckets,
         buckets_first=buckets,
         unit_gradients=zero,

@@ -18,8 +18,8 @@ from shardtune.tuner.prediction.rates import Network
 class _Sizes:
     """Elements of this rank's part of the model, and bytes of one element where stated.
 
-    Where ranks divide experts, fewer elements are gathered than are sharded over `Candidates.shard` ranks: these hold
-    experts between them.
+    Divided experts are gathered over fewer ranks than share them: `Candidates.shard` ranks hold the experts between
+    them.
     """
 
     count: Array
@@ -27,19 +27,18 @@ class _Sizes:
     trained: Array
     sharded: Array
     """Elements of all sharded parameters."""
-    held_trained: Array
+    sharded_trained: Array
     """Elements of the sharded parameters that are trained."""
     unit: Array
     """Elements of one unit of blocks."""
     unit_trained: Array
-    held_unit: Array
+    sharded_unit: Array
     """Elements of one unit as it is sharded."""
     root: Array
     """Elements that are in no block."""
     root_trained: Array
     table: Array
-    """Elements of the token table's gradient beyond this rank's part: split by vocabulary, its gradient arises
-    whole."""
+    """Elements of the token table's gradient beyond this rank's part: split by vocabulary, it still arises whole."""
     tied: float
     """Number of the token table's gradients that exist at once: a tied table has two and their sum."""
     units: Array
@@ -49,9 +48,8 @@ class _Sizes:
     """Bytes of one gathered element."""
     shards: Array
     """Bytes of this rank's gradients, in the masters' dtype."""
-    here: Array | float
-    """Fraction of the gradients on the device; on CPU ranks, gradients that go to the host are counted where they
-    arise."""
+    on_device: Array | float
+    """Fraction of the gradients on the device; on CPU ranks, those that go to the host count where they arise."""
     copies: Array
     """Number of copies of a reduce-scatter's input: 2 with gloo, which works on a clone."""
 
@@ -64,16 +62,16 @@ def _sizes(
     elsewhere = _foreign_expert_elements(shape, c)
     count = sharded - shape.layers * elsewhere
     blocks = np.minimum(c.blocks_per_unit, shape.layers)
-    held_unit = blocks * (shape.block_parameters + extra) / c.tensor
-    unit = held_unit - blocks * elsewhere
+    sharded_unit = blocks * (shape.block_parameters + extra) / c.tensor
+    unit = sharded_unit - blocks * elsewhere
     root = float(shape.outside_parameters) / c.tensor
     return _Sizes(
         count=count,
         trained=count * impl.trainable,
         sharded=sharded,
-        held_trained=sharded * impl.trainable,
+        sharded_trained=sharded * impl.trainable,
         unit=unit,
-        held_unit=held_unit,
+        sharded_unit=sharded_unit,
         unit_trained=unit * impl.trainable,
         root=root,
         root_trained=root * impl.trainable,
@@ -83,7 +81,7 @@ def _sizes(
         blocks=blocks,
         gathered=d.compute,
         shards=d.master * sharded * impl.trainable / c.shard,
-        here=1.0 if gloo else 1.0 - c.offload_parameters,
+        on_device=1.0 if gloo else 1.0 - c.offload_parameters,
         copies=1.0 + (np.where(c.shard > 1, 1.0, 0.0) if gloo else c.tokens * 0.0),
     )
 
@@ -113,7 +111,7 @@ def fully_sharded(
     return States(
         parameters=d.master * s.sharded / c.shard * (1.0 - c.offload_parameters),
         masters=c.tokens * 0.0,
-        optimizer=d.moments * s.held_trained / c.shard * (1.0 - c.offload_optimizer),
+        optimizer=d.moments * s.sharded_trained / c.shard * (1.0 - c.offload_optimizer),
         **_gradient_bytes(c, d, s),
         **_gathered_bytes(c, s),
         **_reduction_bytes(shape, c, d, s, root_waits, at_once),
@@ -122,7 +120,7 @@ def fully_sharded(
         * (shape.block_parameters / c.tensor - _foreign_expert_elements(shape, c))
         * impl.trainable
         + (d.reduce * s.unit_trained * s.copies if at_once else 0.0),
-        step=s.shards * s.root / s.sharded * s.here
+        step=s.shards * s.root / s.sharded * s.on_device
         + np.where(c.offload_optimizer > 0, 0.0, 0.0 if impl.fused_optimizer else s.shards),
     )
 
@@ -134,24 +132,26 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
     # Gradients reduced within the shard group replace sharded gradients until the last micro batch makes these, unit by
     # unit, and frees their parts (torch 2.13, `foreach_reduce` returns before).
     within = accumulates & (c.sync_shard_only > 0)
-    partial = np.where(within, d.reduce * s.held_trained / c.shard, 0.0)
-    early = np.where(accumulates & (c.sync_last == 0) & ~within, s.shards, 0.0) * s.here + unsharded + partial
+    partial = np.where(within, d.reduce * s.sharded_trained / c.shard, 0.0)
+    early = np.where(accumulates & (c.sync_last == 0) & ~within, s.shards, 0.0) * s.on_device + unsharded + partial
     # HSDP: each unit holds its last all-reduced gradients (`_all_reduce_state`) until the step's last backward ends; from the
     # second micro batch on they are not the accumulated ones any more.
     reduced_twice = (c.replicate > 1) & accumulates & (c.sync_last == 0) & (c.sync_shard_only == 0)
-    again = np.where(reduced_twice, d.reduce * s.held_trained / c.shard, 0.0)
-    early = early + np.where(c.accumulation > 2, again, 0.0)
-    before_last_two = np.maximum(1.0 - (s.root + 2 * s.held_unit) / s.sharded, 0.0)
+    all_reduced = np.where(reduced_twice, d.reduce * s.sharded_trained / c.shard, 0.0)
+    early = early + np.where(c.accumulation > 2, all_reduced, 0.0)
+    before_last_two = np.maximum(1.0 - (s.root + 2 * s.sharded_unit) / s.sharded, 0.0)
     return {
         "gradients_early": early,
         "gradients_second": early
-        + np.where(early > 0, 0.0, d.master * s.held_unit * s.held_trained / s.sharded / c.shard * s.here),
-        "gradients_next": np.maximum(early, s.shards * s.here * before_last_two),
-        "gradients_last": np.maximum(early, s.shards * s.here * (1.0 - (s.root + s.held_unit) / s.sharded) + again),
+        + np.where(early > 0, 0.0, d.master * s.sharded_unit * s.sharded_trained / s.sharded / c.shard * s.on_device),
+        "gradients_next": np.maximum(early, s.shards * s.on_device * before_last_two),
+        "gradients_last": np.maximum(
+            early, s.shards * s.on_device * (1.0 - (s.root + s.sharded_unit) / s.sharded) + all_reduced
+        ),
         # The root's own gradients are still whole: they are in `end`.
-        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.here * (1.0 - s.root / s.sharded))
+        "gradients_late": np.where(unsharded > 0, unsharded, s.shards * s.on_device * (1.0 - s.root / s.sharded))
         + partial * s.root / s.sharded
-        + again,
+        + all_reduced,
     }
 
 
@@ -159,12 +159,12 @@ def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
     """Compute copies of parameters: the root's, those kept after forward, one unit in use, one or more arriving."""
     keeps_whole, everything = c.regather < 2, s.gathered * s.count
     kept = np.where(c.regather < c.shard, s.gathered * (s.count - s.root) / c.regather, 0.0)
+    is_kept = keeps_whole & (c.accumulation > 1)
     resident, arriving = s.gathered * s.root + kept, s.gathered * s.unit
     ahead = np.maximum(c.backward_prefetch, 1.0)
     return {
         # The last all-gather's output is still held when the loss is computed; kept parameters are gathered once a step.
-        "gathered_loss": np.where(keeps_whole, everything, resident)
-        + np.where(keeps_whole & (c.accumulation > 1), 0.0, arriving),
+        "gathered_loss": np.where(keeps_whole, everything, resident) + np.where(is_kept, 0.0, arriving),
         "gathered_backward": np.where(keeps_whole, everything, resident + arriving * (1.0 + ahead * (s.units > 1))),
         "gathered_middle": np.where(keeps_whole, everything, resident + arriving * (1.0 + ahead * (s.units > 2))),
         "gathered_last": np.where(keeps_whole, everything, resident + arriving),
@@ -235,7 +235,7 @@ def traffic(
         around = ring_seconds(zero + d.compute * dense, units, np.minimum(ranks, c.shard), network, stride=c.tensor)
         return around + ring_seconds(d.compute * experts_per_rank, zero + layers, fewer, network, stride=c.experts)
 
-    gather, again, scatter = gathered(c.shard), gathered(c.regather), reduced("reduce_scatter")
+    gather, regather, scatter = gathered(c.shard), gathered(c.regather), reduced("reduce_scatter")
     sent = d.reduce * total * impl.trainable / c.shard
     across = ring_seconds(sent, units, c.replicate, network, "all_reduce", c.holders)
     # Parameters that are kept after forward are freed after backward all the same (torch 2.13, `post_backward`), except
@@ -243,7 +243,7 @@ def traffic(
     keeps_whole = c.regather < 2
     once = keeps_whole & (c.sync_last > 0) & keeps_unsynced
     forward = gather / np.where(once, np.maximum(c.accumulation, 1.0), 1.0)
-    back = np.where(keeps_whole, 0.0, again)
+    back = np.where(keeps_whole, 0.0, regather)
     every = np.where(c.sync_last > 0, 0.0, scatter + np.where(c.sync_shard_only > 0, 0.0, across))
     return Traffic(
         forward=forward,

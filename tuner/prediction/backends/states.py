@@ -59,15 +59,15 @@ def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes
     # only the head multiplies.
     cast = float(d.compute if d.compute != d.master else 0) / c.tensor
     checkpointed = c.checkpointed(shape.layers)
-    kept = cast * (shape.layers - checkpointed) * shape.block_parameters
-    again = kept + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
-    at_loss = np.where(c.backend == FSDP1, again, cast * float(shape.layers * shape.block_parameters))
+    saved = cast * (shape.layers - checkpointed) * shape.block_parameters
+    recomputed = saved + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
+    at_loss = np.where(c.backend == FSDP1, recomputed, cast * float(shape.layers * shape.block_parameters))
     table = cast * float(shape.embedding_parameters)
     return replace(
         states,
         gathered_loss=states.gathered_loss + at_loss + table,
-        gathered_backward=states.gathered_backward + again,
-        gathered_middle=states.gathered_middle + again,
-        gathered_last=states.gathered_last + again,
+        gathered_backward=states.gathered_backward + recomputed,
+        gathered_middle=states.gathered_middle + recomputed,
+        gathered_last=states.gathered_last + recomputed,
         end=states.end + table,
     )

@@ -69,7 +69,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable, c.stage == 3
     units = shape.layers + 1.0
     filled = buckets_filled(shape, c.reduce_bucket)
-    forward, again = _gathers(shape, c, d, network, units)
+    forward, backward_gathers = _gathers(shape, c, d, network, units)
     scatter = ring_seconds(zero + d.reduce * trained, filled, c.shard, network, "reduce_scatter")
     # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
     calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
@@ -80,8 +80,8 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         )
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
-        backward=np.where(is_3, again + scatter, all_reduce * (c.stage == 2)),
-        last_backward=np.where(is_3, again + scatter, all_reduce),
+        backward=np.where(is_3, backward_gathers + scatter, all_reduce * (c.stage == 2)),
+        last_backward=np.where(is_3, backward_gathers + scatter, all_reduce),
         after_step=_after_step(shape, c, d, impl, network),
         unhidden=np.where(is_3, (forward + scatter) / units, 0.0),
         network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
@@ -92,13 +92,15 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
     """Seconds of stage 3's all-gathers in one micro batch: of forward and of backward."""
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters - persistent
-    again = count - reused
+    backward_count = count - reused
     # Modules are gathered one by one, but together as far as the prefetch bucket reaches.
     modules = modules_above(shape, c.persistence)
     calls = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
     group = np.where(c.secondary > 1, c.secondary, np.minimum(c.regather, c.shard))
     forward = ring_seconds(d.compute * count, calls, c.shard, network)
-    return forward, ring_seconds(d.compute * again, calls * again / np.maximum(count, 1.0), group, network)
+    return forward, ring_seconds(
+        d.compute * backward_count, calls * backward_count / np.maximum(count, 1.0), group, network
+    )
 
 
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:

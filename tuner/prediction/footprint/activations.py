@@ -45,13 +45,13 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
     eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
-    everything = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
+    all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
-    selective = boundary + _selective_bytes(shape, c, dtypes, impl, everything - boundary)
+    selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary)
     checkpointed = np.where(
-        c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything)
+        c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, all_saved)
     )
-    unchecked = everything
+    unchecked = all_saved
     if impl.offload_activations:
         checkpointed, unchecked = checkpointed * 0.0, unchecked * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
@@ -60,7 +60,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Rows in transit to experts of other ranks and back exist besides those in work.
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
-    return BlockBytes(checkpointed, unchecked, everything, flowing)
+    return BlockBytes(checkpointed, unchecked, all_saved, flowing)
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
@@ -101,8 +101,8 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
         per_token += size * (2 * shape.query - 2 * shape.kv)
     # The output exists twice: as attention saved it for its heads, and as the projection did for its positions.
     exchanged = (c.context > 1) * float(size * shape.query)
-    kept: Array = c.tokens * (per_token + exchanged)
-    return kept + _attention_extra(shape, c, dtypes, impl)
+    saved: Array = c.tokens * (per_token + exchanged)
+    return saved + _attention_extra(shape, c, dtypes, impl)
 
 
 def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
@@ -133,14 +133,12 @@ def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
     return float(dtypes.compute * (4 * shape.hidden + 2 * shape.query + 2 * shape.kv + width))
 
 
-def _selective_bytes(
-    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, everything: Array
-) -> Array:
+def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, all_saved: Array) -> Array:
     """Bytes kept beyond the block's input under selective checkpointing."""
     size, k = dtypes.compute, shape.experts_per_token
     attention = c.tokens * (size * shape.query) + _attention_extra(shape, c, dtypes, impl)
     if impl.selective == "alternate_blocks":
-        return everything / 2
+        return all_saved / 2
     if impl.selective == "attention":
         return c.tokens * (_norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)) + c.tokens * (
             size * (2 * shape.query + 2 * shape.kv)
@@ -158,7 +156,7 @@ def _selective_bytes(
     else:
         all_widths = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
         width = all_widths + 2.0 * partial
-    return np.minimum(c.tokens * (size * width) + attention, everything)
+    return np.minimum(c.tokens * (size * width) + attention, all_saved)
 
 
 def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
@@ -166,6 +164,6 @@ def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
     if not impl.language_head:
         return c.tokens * 0.0
     # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.
-    kept = dtypes.compute if impl.keeps_logits else 0
+    logit_bytes = dtypes.compute if impl.keeps_logits else 0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
-    return c.tokens * (shape.vocab * (kept + fp32) + _norm_bytes(shape, dtypes, impl) / 2)
+    return c.tokens * (shape.vocab * (logit_bytes + fp32) + _norm_bytes(shape, dtypes, impl) / 2)

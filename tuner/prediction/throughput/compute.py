@@ -61,7 +61,7 @@ class ComputeTimes:
 def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
     """Seconds per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
-    again = recomputed(shape, c, impl)
+    repeated = recomputed(shape, c, impl)
     gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
     # fp32 products run on the vector units or in TF32: the caller gives rates for that.
     inner = min(shape.hidden, shape.ffn)
@@ -69,19 +69,19 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
     forward = blocks * shape.block_matmul_flops_per_token / matmul_rate
     vocab = shape.vocab if impl.language_head else 0
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
-    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + again.matmul) + 3.0 * head
+    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + 3.0 * head
     attention = _attention_seconds(shape, c, impl, rates) * shape.layers
     elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
-    elementwise = elementwise_forward * (3.0 + again.elementwise)
+    elementwise = elementwise_forward * (3.0 + repeated.elementwise)
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
-        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + again.matmul) / rates.memory_bytes
+        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
         elementwise = elementwise + casts
     elementwise = elementwise + adding_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
-    attention_all = attention * (1.0 + 2.5 + again.attention)
+    attention_all = attention * (1.0 + 2.5 + repeated.attention)
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
     return ComputeTimes(
@@ -89,7 +89,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         attention=attention_all,
         elementwise=elementwise,
         loss=loss,
-        launches=_kernel_count(shape, c, impl, again) * rates.launch_s,
+        launches=_kernel_count(shape, c, impl, repeated) * rates.launch_s,
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         forward_fraction=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
@@ -161,7 +161,7 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
     return np.where(c.compiled > 0, fused, eager)
 
 
-def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, again: Recomputed) -> Array:
+def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:
     """Kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24 forward,
     twice that backward; a compiled block about a third."""
     forward = 45.0 if shape.norm == "rms" else 24.0
@@ -175,7 +175,7 @@ def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, again:
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
-    per_block = forward * (3.0 + again.elementwise + python)
+    per_block = forward * (3.0 + repeated.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
     kernels: Array = shape.layers * per_block + 60.0
     return kernels

@@ -30,6 +30,6 @@ def explained(found: Diagnosis, trial: TracedTrial | None, measured: MeasuredHar
 
 def _disturbance_note(disturbed: str) -> str:
     return (
-        f"{disturbed} while this was recorded: shares are off by that, and whether a rank is late cannot be told; "
-        "run it again"
+        f"{disturbed} while this was recorded: fractions are inaccurate, and late ranks cannot be identified; "
+        "record it again"
     )

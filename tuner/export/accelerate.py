@@ -87,7 +87,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
-        instruction = "take `checkpointed`, what it needs and its loop from train_snippet.py"
+        instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"
         lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else instruction}")
     if config.compile:
         lines.append(f"compile each block: see {source.shown_in}")

@@ -57,7 +57,7 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     if not is_shared(source):
         return []
     return [
-        f"context_parallel={source.config.context_parallel}, as measured, has no word in Accelerate: take share_attention, "
+        f"context_parallel={source.config.context_parallel}, as measured, cannot be expressed in Accelerate: take share_attention, "
         "loss_of and the data's rank from train_snippet.py, and prepare no data loader, which would give each rank samples of its own"
     ]
 

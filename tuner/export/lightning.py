@@ -24,7 +24,9 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     reject_axes(source, "Lightning's Trainer")
     render_parts = backends[config.backend].lightning
     if render_parts is None:
-        raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")
+        raise ValueError(
+            f"backend ({config.backend!r}) cannot be expressed in this export; export another configuration"
+        )
     parts = render_parts(source, config.strategy)
     rendered_config = config.model_copy(update={"strategy": parts.done})
     lossy = (

@@ -122,7 +122,7 @@ def reject_axes(source: ExportSource, consumer: str) -> None:
     for axis, size in sizes.items():
         if size > 1:
             raise ValueError(
-                f"{axis} ({size}) has no words in {consumer}; take the standard files, whose train_snippet.py does it, or "
+                f"{axis} ({size}) cannot be expressed in {consumer}; take the standard files, whose train_snippet.py does it, or "
                 "export a trial without it with --which NUMBER"
             )
 

@@ -164,7 +164,7 @@ def _choose_baseline(
     if defaults:
         return max(defaults, key=_search_speed), notes
     first = min(feasible, key=lambda obs: obs.number)
-    note = f"no documented default is feasible; trial {first.number}, the first that was, stands as baseline"
+    note = f"no documented default is feasible; the baseline is trial {first.number}, the first feasible one"
     return first, (*notes, note)
 
 

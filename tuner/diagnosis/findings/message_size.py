@@ -69,8 +69,8 @@ def buckets_too_large(facts: Facts) -> Finding | None:
     if (facts.found.overlap or 0.0) > _OVERLAPS or not _could_overlap(facts, reduced):
         return None
     text = (
-        f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step; {exposed:.0%} of "
-        "the step is reducing beside which nothing is computed"
+        f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step, which are "
+        f"exposed for {exposed:.0%} of the step"
     )
     hidden = min(exposed, _BACKWARD * facts.share(facts.found.parts.compute_s))
     evidence = Evidence("buckets_too_large", text, exposed, _NOT_HIDDEN)
@@ -91,7 +91,7 @@ def units_too_large(facts: Facts) -> Finding | None:
     if gathered.calls > _FEW * passes or (facts.found.overlap or 0.0) > _OVERLAPS:
         return None
     text = (
-        f"parameters are gathered in {gathered.calls:.0f} calls of {message / MIB:.0f} MiB a step; beside them nothing is computed for "
+        f"parameters are gathered in {gathered.calls:.0f} calls of {message / MIB:.0f} MiB a step, which are exposed for "
         f"{exposed:.0%} of the step"
     )
     evidence = Evidence("units_too_large", text, exposed, _NOT_HIDDEN)

@@ -97,7 +97,7 @@ def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
     """Note that Trainer trains whole replicas on CPU ranks."""
     if not source.on_cpu:
         return ()
-    return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a word",)
+    return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a message",)
 
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:

@@ -144,11 +144,11 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     lines += experts.in_accelerates_script(source)
     if pipeline.is_cut(source):
         several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
-        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several} is there, too")
+        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
-            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see {source.shown_in}")
+            lines.append(f"{name}={getattr(strategy, name)!r} cannot be expressed in Accelerate: see {source.shown_in}")
     if not isinstance(strategy.reshard_after_forward, bool):
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
     values: dict[str, Any] = {

@@ -1,5 +1,5 @@
-"""What the user runs today, as a configuration of ours: in our words, or a DeepSpeed JSON, an Accelerate configuration or
-transformers' TrainingArguments as they are.
+"""Baseline: the user's present configuration, in our words, or a DeepSpeed JSON, an Accelerate configuration or
+transformers' TrainingArguments unchanged.
 
 A key that contradicts the workload is an error naming both; a key that does nothing in a trial is a note.
 """

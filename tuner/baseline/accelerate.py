@@ -11,7 +11,7 @@ from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["distributed_type", "compute_environment"])
-"""Of which every such file has one."""
+"""Keys of which every such file has one."""
 _SILENT = frozenset(
     [
         "compute_environment",
@@ -40,16 +40,17 @@ _REPLICATED = ("multi_gpu", "multi_cpu", "no", "none")
 
 
 def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """The configuration; `micro_batch` beside Accelerate's own keys says what its file cannot.
+    """Read the configuration; `micro_batch` beside Accelerate's own keys gives the micro batch that the file has no key
+    for.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster, or a kind of training a study does not have.
     """
     kind = top.word("distributed_type") or "no"
-    for key, ours in (("num_processes", cluster.world_size), ("num_machines", cluster.nodes)):
-        given = top.integer(key)
-        if given is not None and given != ours:
-            raise ValueError(f"{top.name(key)} ({given}), but the cluster has {ours}; make them equal, or drop it")
+    for key, expected in (("num_processes", cluster.world_size), ("num_machines", cluster.nodes)):
+        stated = top.integer(key)
+        if stated is not None and stated != expected:
+            raise ValueError(f"{top.name(key)} ({stated}), but the cluster has {expected}; make them equal, or drop it")
     bf16 = _precision(top, workload, notes)
     if kind == "deepspeed":
         config = _deepspeed(top, bf16, workload, cluster, notes)
@@ -78,9 +79,9 @@ def autocasts(top: Section) -> bool:
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
     mixed, precision = top.word("mixed_precision"), workload.precision
     if mixed in ("fp16", "fp8"):
-        ours = precisions.computes_in(precision)
+        workload_side = precisions.computes_in(precision)
         raise ValueError(
-            f"{top.name('mixed_precision')} ({mixed!r}), but {ours}; no precision uses {mixed}, use bf16 or no"
+            f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses {mixed}, use bf16 or no"
         )
     if mixed not in (None, "no", "bf16"):
         raise ValueError(f"{top.name('mixed_precision')} ({mixed!r}) must be no or bf16; use one of them")
@@ -124,6 +125,7 @@ def _mesh(top: Section) -> tuple[int, int] | None:
 def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
     section = top.section("deepspeed_config")
     document = section.get("deepspeed_config_file")
+    # Accelerate 1.15 takes the file and ignores the keys beside it.
     if document is not None:
         for key in ("zero_stage", "gradient_accumulation_steps", "gradient_clipping"):
             if key in section:
@@ -149,10 +151,11 @@ def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Clu
 
 
 def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """`accelerator.accumulate` reduces once; FSDP1 trains the precision that way only where the dtypes allow it."""
+    """Configuration with the gradient synchronisation that Accelerate would use."""
     strategy = config.strategy
     if not isinstance(strategy, Fsdp1Config):
         return config
+    # `accelerator.accumulate` reduces once; FSDP1 trains the precision that way only where the dtypes allow it.
     accumulation = config.accumulation(workload.global_batch, cluster.world_size)
     policies = sync_policies(strategy.cpu_offload, workload.precision)
     if accumulation == 1 or not policies:

@@ -1,7 +1,8 @@
-"""What `"auto"` stands for in a DeepSpeed JSON: DeepSpeed knows no such word, so it is the tool around it that fills it in.
+"""Values of `"auto"` in a DeepSpeed JSON, as the tool around DeepSpeed fills them in: DeepSpeed itself has no such
+word.
 
-As transformers 5.17 (`integrations/deepspeed.py`, `HfTrainerDeepSpeedConfig`) and Accelerate 1.15 (`Accelerator._prepare_deepspeed`)
-do: buckets follow the model's hidden size; the Trainer's batch is 8 where nobody says another.
+As in transformers 5.17 (`integrations/deepspeed.py`, `HfTrainerDeepSpeedConfig`) and Accelerate 1.15
+(`Accelerator._prepare_deepspeed`): buckets follow the model's hidden size; the Trainer's batch is 8 by default.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,70 +24,74 @@ _BY_HIDDEN: Mapping[str, Callable[[int], int]] = {
 }
 _AT_STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "hidden_sizes")
-"""The last is transformers' list of them, of which the largest counts."""
+"""Names of the hidden size; `hidden_sizes` is transformers' list of them, of which the largest counts."""
 
 
-def tool_of(given: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
-    """Who reads a bare DeepSpeed JSON: who the user says, the Trainer where something in it is `auto`, else DeepSpeed itself.
+def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
+    """Tool that reads a bare DeepSpeed JSON: the one the user names, the Trainer where some value is `auto`, else
+    DeepSpeed itself.
 
     Raises:
         ValueError: no such tool.
     """
-    if given is None:
+    if named_tool is None:
         return "trainer" if any(map(_has_auto, values.values())) else "deepspeed"
     for tool in get_args(Tool):
-        if given == tool:
+        if named_tool == tool:
             return tool  # type: ignore[no-any-return]
-    raise ValueError(f"baseline.tool ({given!r}) must be one of {', '.join(get_args(Tool))}")
+    raise ValueError(f"baseline.tool ({named_tool!r}) must be one of {', '.join(get_args(Tool))}")
 
 
 def filled_in(
     values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
 ) -> dict[str, JsonValue]:
-    """A DeepSpeed JSON with the buckets that are `auto` as the tool sets them; says which reading was taken.
+    """Fill in the buckets that are `auto` as the tool does, and note the reading.
 
     Raises:
-        ValueError: a bucket is `auto`, and the model's file does not say its hidden size.
+        ValueError: a bucket is `auto`, and the model's file does not give its hidden size.
     """
-    made = dict(values)
-    zero = made.get("zero_optimization")
+    filled = dict(values)
+    zero = filled.get("zero_optimization")
     if not isinstance(zero, dict):
-        return made
-    due = [key for key in _BY_HIDDEN if zero.get(key) == "auto" and (zero.get("stage") == 3 or key not in _AT_STAGE_3)]
-    if not due:
-        return made
+        return filled
+    # Stage-3 sizes have no effect below stage 3, so their `auto` needs no hidden size there.
+    auto_keys = [
+        key for key in _BY_HIDDEN if zero.get(key) == "auto" and (zero.get("stage") == 3 or key not in _AT_STAGE_3)
+    ]
+    if not auto_keys:
+        return filled
     if tool == "deepspeed":
         notes.append(
-            f'"auto" in {", ".join(due)} is read as DeepSpeed\'s own default, since baseline.tool is deepspeed'
+            f'"auto" in {", ".join(auto_keys)} is read as DeepSpeed\'s own default, since baseline.tool is deepspeed'
         )
-        return made
+        return filled
     hidden = _hidden_size(model)
     if hidden is None:
         raise ValueError(
-            f'baseline.zero_optimization.{due[0]} ("auto") follows the hidden size, which the model\'s config does not say; give a '
+            f'baseline.zero_optimization.{auto_keys[0]} ("auto") follows the hidden size, which the model\'s config does not say; give a '
             "number, or the hidden_size"
         )
-    sizes = {key: _BY_HIDDEN[key](hidden) for key in due}
-    made["zero_optimization"] = {**zero, **sizes}
-    said = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
+    sizes = {key: _BY_HIDDEN[key](hidden) for key in auto_keys}
+    filled["zero_optimization"] = {**zero, **sizes}
+    described_sizes = ", ".join(f"{key} {size:,}" for key, size in sizes.items())
     name = "the Hugging Face Trainer" if tool == "trainer" else "Accelerate"
     notes.append(
-        f'"auto" is read as {name} reads it, by the hidden size of {hidden}: {said} (baseline.tool names another)'
+        f'"auto" is read as {name} reads it, by the hidden size of {hidden}: {described_sizes} (baseline.tool names another)'
     )
-    return made
+    return filled
 
 
 def trainers_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
-    """The micro batch of the Trainer where nobody gives one: 8, or the largest below that comes out."""
-    share = workload.global_batch // cluster.world_size or 1
-    batch = max(size for size in range(1, TRAINERS_BATCH + 1) if share % size == 0)
-    why = (
+    """Micro batch of the Trainer by default: 8, or the largest below that divides the rank's samples."""
+    samples_per_rank = workload.global_batch // cluster.world_size or 1
+    batch = max(size for size in range(1, TRAINERS_BATCH + 1) if samples_per_rank % size == 0)
+    shortfall = (
         ""
         if batch == TRAINERS_BATCH
         else f", which {workload.global_batch} samples over {cluster.world_size} ranks do not allow"
     )
     notes.append(
-        f"{top.name('train_micro_batch_size_per_gpu')} is auto, so the Trainer's default of {TRAINERS_BATCH}{why}; measured with {batch}"
+        f"{top.name('train_micro_batch_size_per_gpu')} is auto, so the Trainer's default of {TRAINERS_BATCH}{shortfall}; measured with {batch}"
     )
     return batch
 
@@ -105,7 +110,7 @@ def _hidden_size(model: ModelSpec | None) -> int | None:
         for key in _HIDDEN:
             value = config.get(key)
             sizes = value if isinstance(value, list) else [value]
-            whole = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0]
-            if whole:
-                return max(whole)
+            positive = [size for size in sizes if isinstance(size, int) and not isinstance(size, bool) and size > 0]
+            if positive:
+                return max(positive)
     return None

@@ -1,4 +1,4 @@
-"""A user's DeepSpeed JSON as a baseline, read as DeepSpeed 0.19.8 reads it."""
+"""DeepSpeed JSON of a user as a baseline, read as DeepSpeed 0.19.8 reads it."""
 
 import difflib
 
@@ -36,7 +36,8 @@ _SILENT_KEYS = frozenset(
         "disable_allgather",
     ]
 )
-"""Logging, checkpoint files and DeepSpeed's own permissions: nothing in them changes what a trial trains or its speed."""
+"""Keys of logging, checkpoint files and DeepSpeed's permissions: they change neither a trial's training nor its
+speed."""
 _SECTIONS = (
     "zero_optimization",
     "train_batch_size",
@@ -55,9 +56,9 @@ _SECTIONS = (
     "prescale_gradients",
     "gradient_predivide_factor",
 )
-"""That a name which is close to one of them must have meant."""
-_OTHERS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
-"""Likewise read, and like nothing else that a user may have meant."""
+"""Sections that a similar name must have meant."""
+_FURTHER_SECTIONS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
+"""Further sections that are read, dissimilar to anything else that a user may have meant."""
 _CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
@@ -67,10 +68,10 @@ _SPELLINGS |= {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16"}
 def read(
     top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int | None = None
 ) -> TrialConfig:
-    """The configuration of a whole DeepSpeed JSON. `micro_batch`: what the file around it says.
+    """Read the configuration of a whole DeepSpeed JSON. `micro_batch`: micro batch of the surrounding file.
 
     Raises:
-        ValueError: a contradiction with the workload (both are named), a section that DeepSpeed does not know, or a value that it
+        ValueError: a contradiction with the workload (both are named), an unknown section, or a value that DeepSpeed
             would not take.
     """
     _check_names(top)
@@ -102,6 +103,7 @@ def _strategy(zero: Section, precision: Precision, notes: list[str]) -> ZeroConf
             raise in_words(error, zero.name("")[:-1], "DeepSpeed's configuration JSON") from error
         notes += ineffective
         return strategy
+    # DeepSpeed's stage 0 has bf16 training of its own, which no other strategy shares, so speeds would not compare.
     if precision.weights_dtype != "float32":
         raise ValueError(
             f"{zero.name('stage')} (0) under precision ({precision.name!r}) trains something else in DeepSpeed 0.19.8 than "
@@ -131,41 +133,46 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
             )
     autocast = top.section("torch_autocast")
     if autocast.flag("enabled") and not precision.autocast:
-        ours = precisions.computes_in(precision)
+        workload_side = precisions.computes_in(precision)
         raise ValueError(
-            f"{autocast.name('enabled')} (true), but {ours} without autocast; set it to false, or use precision 'bf16-autocast'"
+            f"{autocast.name('enabled')} (true), but {workload_side} without autocast; set it to false, or use precision 'bf16-autocast'"
         )
     reduce_dtype = _SHORT[precision.reduce_dtype]
     for section, name in ((top, "communication_data_type"), (top.section("data_types"), "grad_accum_dtype")):
-        given = section.text(name)
-        if given is not None and _SPELLINGS.get(given.lower(), given) != reduce_dtype:
+        stated = section.text(name)
+        if stated is not None and _SPELLINGS.get(stated.lower(), stated) != reduce_dtype:
             raise ValueError(
-                f"{section.name(name)} ({given!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
+                f"{section.name(name)} ({stated!r}), but the workload's precision ({precision.name!r}) accumulates and reduces "
                 f"gradients in {reduce_dtype}; use {reduce_dtype!r} or drop it"
             )
 
 
 def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:
-    """The precision's side of `torch_autocast`, whose defaults are float16 and gradients of linear layers in the lower dtype."""
-    section, ours = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
+    """Check `torch_autocast` against the precision."""
+    section, workload_side = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
     if casts_weights:
         raise ValueError(
-            f"{top.section('bf16').name('enabled')} (true) casts weights, but {ours} keeps them in {precision.master_dtype} under "
+            f"{top.section('bf16').name('enabled')} (true) casts weights, but {workload_side} keeps them in {precision.master_dtype} under "
             "autocast; use precision 'bf16-mixed', or torch_autocast"
         )
     enabled, dtype = section.flag("enabled"), section.text("dtype")
     if enabled is None:
-        notes.append(f"{section.name('enabled')} is absent; measured as true, since {ours} computes under autocast")
+        notes.append(
+            f"{section.name('enabled')} is absent; measured as true, since {workload_side} computes under autocast"
+        )
     elif not enabled:
-        raise ValueError(f"{section.name('enabled')} (false), but {ours} computes under autocast; set it to true")
+        raise ValueError(
+            f"{section.name('enabled')} (false), but {workload_side} computes under autocast; set it to true"
+        )
     elif _SPELLINGS.get((dtype or "").lower()) != _SHORT[precision.compute_dtype]:
         raise ValueError(
-            f"{section.name('dtype')} ({dtype!r}), but {ours} computes in {precision.compute_dtype}; use it"
+            f"{section.name('dtype')} ({dtype!r}), but {workload_side} computes in {precision.compute_dtype}; use it"
         )
+    # DeepSpeed's defaults are float16, and gradients of linear layers in the lower dtype.
     if enabled and section.get("lower_precision_safe_modules") != []:
         raise ValueError(
             f"{section.name('lower_precision_safe_modules')} ({section.get('lower_precision_safe_modules')!r}): gradients of "
-            f"these modules (by default the linear layers) are reduced in {precision.compute_dtype}, but {ours} reduces in "
+            f"these modules (by default the linear layers) are reduced in {precision.compute_dtype}, but {workload_side} reduces in "
             f"{precision.reduce_dtype}; write []"
         )
 
@@ -176,7 +183,7 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
         raise ValueError(
             f"{optimizer.name('type')} ({kind!r}), but the workload trains with AdamW; use AdamW or drop it"
         )
-    params, ours = optimizer.section("params"), workload.optimizer
+    params, adam = optimizer.section("params"), workload.optimizer
     if params.flag("adam_w_mode") is False and params.number("weight_decay"):
         raise ValueError(
             f"{params.name('adam_w_mode')} (false) decays weights through the gradient, but the workload's AdamW does "
@@ -184,15 +191,15 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
         )
     betas = params.get("betas")
     if betas is not None and (not isinstance(betas, list) or len(betas) != 2):
-        raise ValueError(f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{ours.beta1}, {ours.beta2}]")
+        raise ValueError(f"{params.name('betas')} ({betas!r}) must be two numbers; e.g. [{adam.beta1}, {adam.beta2}]")
     pair = Section(dict(zip(("betas[0]", "betas[1]"), betas or (), strict=False)), params.name("")[:-1])
-    given = [(params, key, key) for key in ("lr", "eps", "weight_decay")]
-    precisions.check_adamw([*given, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
+    fields = [(params, key, key) for key in ("lr", "eps", "weight_decay")]
+    precisions.check_adamw([*fields, (pair, "betas[0]", "beta1"), (pair, "betas[1]", "beta2")], workload)
     notes += [f"{name} is not applied" for name in (*optimizer.unread(), *params.unread())]
 
 
 def _check_scaling(top: Section) -> None:
-    """Keys that change the gradient's scale, or split the model in ways a study does not."""
+    """Check keys that change the gradient's scale, or split the model in ways a study does not."""
     if (operation := top.text("gradient_allreduce_op")) not in (None, "mean", "avg", "average"):
         raise ValueError(
             f"{top.name('gradient_allreduce_op')} ({operation!r}), but the workload's loss is averaged over the global "
@@ -206,7 +213,7 @@ def _check_scaling(top: Section) -> None:
 
 
 def _check_names(top: Section) -> None:
-    """A misspelt section would be passed over, and the training another."""
+    """Reject misspelt sections: DeepSpeed ignores them, so the baseline would be another training."""
     for key in top.values():
         close = difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE)
         if close and key not in _SECTIONS and key not in _SILENT_KEYS:
@@ -214,36 +221,37 @@ def _check_names(top: Section) -> None:
 
 
 def check_is_meant(top: Section) -> None:
-    """Reject an object of which nobody would read anything: it would stand for the defaults.
+    """Reject an object of which no key would be read: it would silently stand for the defaults.
 
     Raises:
         ValueError: names the first key, and what a baseline may be.
     """
     keys = [key for key in top.values() if key != "micro_batch"]
-    known = {*_SILENT_KEYS, *_OTHERS}
-    if keys and not any(key in known or difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE) for key in keys):
+    readable = {*_SILENT_KEYS, *_FURTHER_SECTIONS}
+    if keys and not any(key in readable or difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE) for key in keys):
         raise ValueError(
             f"{top.name(keys[0])} is no key of a baseline; give a configuration such as "
             '{"strategy": {"kind": "ddp"}}, or a DeepSpeed JSON, an Accelerate file or TrainingArguments as they are'
         )
 
 
-def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], around: int | None) -> int:
+def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str], outer: int | None) -> int:
     names = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     precisions.check_positive(top, *names)
     total, micro, accumulation = (top.integer(name) for name in ("train_batch_size", *names))
-    world, ours = cluster.world_size, workload.global_batch
-    if total is not None and total != ours:
+    world, expected = cluster.world_size, workload.global_batch
+    if total is not None and total != expected:
         raise ValueError(
-            f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {ours}; make them equal"
+            f"{top.name('train_batch_size')} ({total}), but the workload's global_batch is {expected}; make them equal"
         )
-    if micro is None and around is not None:
-        return around
+    # The Trainer fills in DeepSpeed's batch from its own arguments where the JSON leaves it open.
+    if micro is None and outer is not None:
+        return outer
     if micro is None and accumulation is None and total is None:
         notes.append("baseline gives no batch size; measured at micro batch 1")
         return 1
     if micro is None:
         return precisions.micro_batch_of_accumulation(top, "gradient_accumulation_steps", workload, world)
     if accumulation is not None:
-        precisions.check_product((names[0], micro), (names[1], accumulation), world, ours)
+        precisions.check_product((names[0], micro), (names[1], accumulation), world, expected)
     return micro

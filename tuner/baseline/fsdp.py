@@ -1,4 +1,4 @@
-"""The words Accelerate and transformers share for FSDP, as their 1.15 and 5.23 read them."""
+"""FSDP keys that Accelerate and transformers share, as their 1.15 and 5.23 read them."""
 
 from pydantic import JsonValue, ValidationError
 
@@ -10,7 +10,7 @@ from shardtune.tuner.baseline.section import Section, in_words
 _SILENT = frozenset(["cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "min_num_params"])
 _SILENT |= {"transformer_layer_cls_to_wrap", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"}
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-"""Accelerate also takes their position, counted from 1."""
+"""Names of sharding strategies; Accelerate also takes their position, counted from 1."""
 _PREFETCH = {
     "backward_pre": "BACKWARD_PRE",
     "1": "BACKWARD_PRE",
@@ -21,14 +21,14 @@ _PREFETCH |= {"no_prefetch": "", "3": ""}
 
 
 def without_prefix(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """The same object with `fsdp_` taken off its keys, which both libraries do."""
+    """Object with `fsdp_` removed from its keys, as both libraries do."""
     return {key.removeprefix("fsdp_"): value for key, value in values.items()}
 
 
 def read(
     section: Section, version: int, orig_params: bool, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
 ) -> TrialConfig:
-    """The configuration, at micro batch 1. `orig_params` and `version` are the library's defaults.
+    """Read the configuration, at micro batch 1. `orig_params` and `version` are the library's defaults.
 
     Raises:
         ValueError: a value the library would not take.
@@ -58,11 +58,11 @@ def read(
 
 def _fsdp1(section: Section, orig_params: bool, cluster: Cluster, notes: list[str]) -> Fsdp1Config:
     word = section.word("sharding_strategy")
-    other = section.word("reshard_after_forward")
-    strategy = _strategy(section, word if word is not None else other)
-    if word is None and other in ("true", "yes", "false", "no"):
+    reshard = section.word("reshard_after_forward")
+    strategy = _strategy(section, word if word is not None else reshard)
+    if word is None and reshard in ("true", "yes", "false", "no"):
         raise ValueError(
-            f"{section.name('reshard_after_forward')} ({other}) is FSDP2's; name a sharding strategy, or set version to 2"
+            f"{section.name('reshard_after_forward')} ({reshard}) is FSDP2's; name a sharding strategy, or set version to 2"
         )
     world = cluster.world_size
     replicate, shard = {"NO_SHARD": (world, 1)}.get(strategy, (1, world))
@@ -99,12 +99,12 @@ def _strategy(section: Section, word: str | None) -> str:
         return "FULL_SHARD"
     if word.isdigit() and 1 <= int(word) <= len(_STRATEGIES):
         return _STRATEGIES[int(word) - 1]
-    found = next((name for name in _STRATEGIES if name.lstrip("_").lower() == word.lstrip("_")), None)
-    if found is None and word not in ("true", "yes", "false", "no"):
+    match = next((name for name in _STRATEGIES if name.lstrip("_").lower() == word.lstrip("_")), None)
+    if match is None and word not in ("true", "yes", "false", "no"):
         raise ValueError(
             f"{section.name('sharding_strategy')} ({word!r}) must be one of {', '.join(_STRATEGIES)}; use one of them"
         )
-    return found or "FULL_SHARD"
+    return match or "FULL_SHARD"
 
 
 def _fsdp2(section: Section, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]) -> Fsdp2Config:
@@ -130,11 +130,13 @@ def _offload(section: Section) -> bool:
     return bool(section.flag("offload_params") or section.flag("cpu_offload"))
 
 
-def note_precision(precision: Precision, what: str, notes: list[str]) -> None:
-    """Both libraries' bf16 casts weights and reduces in bfloat16, which the precision does not."""
+def note_precision(precision: Precision, tool_dtype: str, notes: list[str]) -> None:
+    """Note that both libraries' bf16 casts weights and reduces in bfloat16, where the precision does not."""
     if precision.autocast:
         notes.append(
-            f"{what} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
+            f"{tool_dtype} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"
         )
     elif precision.compute_dtype == "bfloat16" and precision.reduce_dtype == "float32":
-        notes.append(f"{what} reduces gradients in bfloat16; measured with the precision's float32 ({precision.name})")
+        notes.append(
+            f"{tool_dtype} reduces gradients in bfloat16; measured with the precision's float32 ({precision.name})"
+        )

@@ -1,4 +1,4 @@
-"""The precision that a user's file means by its own tool's words, where the workload leaves the precision open."""
+"""Precision that a baseline implies by its own tool's rules, where the workload leaves the precision open."""
 
 from pydantic import JsonValue
 
@@ -11,13 +11,13 @@ _AUTOCAST = "bf16-autocast"
 
 
 def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Precision, str] | None:
-    """The precision, and a note for its user; None: the device decides.
-
-    bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their own, and
-    so has DeepSpeed unless its JSON enables `torch_autocast`.
-    """
+    """Precision and a note for the user; None where the device decides."""
+    # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
+    # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     tool = (
-        _who_autocasts(baseline) if isinstance(baseline, dict) and not {"strategy", "kind"} & baseline.keys() else None
+        _autocasting_tool(baseline)
+        if isinstance(baseline, dict) and not {"strategy", "kind"} & baseline.keys()
+        else None
     )
     if tool is None:
         return None
@@ -26,8 +26,8 @@ def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tu
     ], f"precision (of the baseline): {_AUTOCAST}, because {tool} computes in bfloat16 under autocast"
 
 
-def _who_autocasts(baseline: dict[str, JsonValue]) -> str | None:
-    """None: nobody."""
+def _autocasting_tool(baseline: dict[str, JsonValue]) -> str | None:
+    """Name of the tool that would train under autocast, None where none would."""
     top = Section(baseline, "baseline")
     try:
         if accelerate.KEYS & baseline.keys():
@@ -36,5 +36,5 @@ def _who_autocasts(baseline: dict[str, JsonValue]) -> str | None:
             return "the Trainer under DDP" if training_arguments.autocasts(top) else None
         return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
     except ValueError:
-        # A value of the wrong kind, which reading the baseline names.
+        # Some value has the wrong type; reading the baseline reports it.
         return None

@@ -1,4 +1,4 @@
-"""What a user's file says about numbers, held against the workload: a contradiction is an error that names both."""
+"""Checks of a user's numbers against the workload: a contradiction is an error that names both."""
 
 import json
 import math
@@ -9,25 +9,26 @@ from shardtune.tuner.baseline.section import Section
 
 
 def computes_in(precision: Precision) -> str:
-    """The workload's side of a contradiction about precision."""
+    """Statement of the workload's precision, for an error."""
     return f"the workload's precision ({precision.name!r}) computes in {precision.compute_dtype}"
 
 
 def check_bf16(
     name: str, enabled: bool | None, precision: Precision, notes: list[str], remedy_name: str = "bf16-mixed"
 ) -> None:
-    """A switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: the precision it asks for."""
-    ours = computes_in(precision)
+    """Check a switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: precision to
+    suggest."""
+    workload_side = computes_in(precision)
     if enabled is None:
         if precision.compute_dtype == "bfloat16":
-            notes.append(f"{name} is absent or auto; measured as true, since {ours}")
+            notes.append(f"{name} is absent or auto; measured as true, since {workload_side}")
     elif enabled != (precision.compute_dtype == "bfloat16"):
         remedy = f"precision {remedy_name if enabled else 'fp32'!r}"
-        raise ValueError(f"{name} ({str(enabled).lower()}), but {ours}; change one of them, e.g. {remedy}")
+        raise ValueError(f"{name} ({str(enabled).lower()}), but {workload_side}; change one of them, e.g. {remedy}")
 
 
 def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
-    """What bf16 under DDP is in the Trainer and in Accelerate, and which reading was taken."""
+    """Note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which reading is measured."""
     if precision.autocast:
         notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
     elif precision.compute_dtype != "float32":
@@ -38,34 +39,37 @@ def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
 
 
 def check_fp16(name: str, enabled: bool | None, precision: Precision) -> None:
-    """No precision uses fp16."""
+    """Reject fp16, which no precision uses."""
     if enabled:
         raise ValueError(f"{name} (true), but {computes_in(precision)}; set it to false, no precision uses fp16")
 
 
 def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:
-    """The gradient norm's limit; 0 is none."""
-    given, ours = section.number(key), workload.max_grad_norm or 0.0
-    if given is None:
-        if ours:
-            notes.append(f"{section.name(key)} is absent or auto; measured with the workload's max_grad_norm {ours}")
-    elif not math.isclose(given, ours):
+    """Check the gradient norm's limit; 0 is none."""
+    stated, expected = section.number(key), workload.max_grad_norm or 0.0
+    if stated is None:
+        if expected:
+            notes.append(
+                f"{section.name(key)} is absent or auto; measured with the workload's max_grad_norm {expected}"
+            )
+    elif not math.isclose(stated, expected):
         raise ValueError(
-            f"{section.name(key)} ({given}), but the workload's max_grad_norm is {workload.max_grad_norm}; "
+            f"{section.name(key)} ({stated}), but the workload's max_grad_norm is {workload.max_grad_norm}; "
             f"make them equal, or drop {key}"
         )
 
 
 def check_adamw(given: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
-    """Hyperparameters: (section, key, name in the workload's optimizer). The remedy is the line that takes them all over."""
-    found = [(section.name(key), name, section.number(key)) for section, key, name in given]
+    """Check hyperparameters: (section, key, name in the workload's optimizer)."""
+    named_values = [(section.name(key), name, section.number(key)) for section, key, name in given]
     differing = [
         (field, name, value)
-        for field, name, value in found
+        for field, name, value in named_values
         if value is not None and not math.isclose(value, getattr(workload.optimizer, name), rel_tol=1e-9)
     ]
     if differing:
         field, name, value = differing[0]
+        # The remedy is one line that takes over all differing values at once.
         line = json.dumps({name: value for _, name, value in differing})
         raise ValueError(
             f"{field} ({value}), but the workload's optimizer.{name} is {getattr(workload.optimizer, name)}; make them equal "
@@ -80,7 +84,8 @@ def check_product(
     ours: int,
     defaults: Collection[str] = (),
 ) -> None:
-    """Micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to its tool."""
+    """Check that micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to
+    its tool."""
     total = micro[1] * accumulation[1] * world
     if total != ours:
         first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))
@@ -91,7 +96,7 @@ def check_product(
 
 
 def check_positive(section: Section, *keys: str) -> None:
-    """Batch sizes and counts."""
+    """Check that batch sizes and counts are at least 1."""
     for key in keys:
         value = section.integer(key)
         if value is not None and value < 1:
@@ -99,11 +104,11 @@ def check_positive(section: Section, *keys: str) -> None:
 
 
 def micro_batch_of_accumulation(section: Section, key: str, workload: Workload, world: int) -> int:
-    """The micro batch that a number of micro batches per step leaves."""
-    accumulation, ours = section.integer(key) or 1, workload.global_batch
-    if ours % (world * accumulation):
+    """Micro batch that follows from a number of micro batches per step."""
+    accumulation, global_batch = section.integer(key) or 1, workload.global_batch
+    if global_batch % (world * accumulation):
         raise ValueError(
-            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({ours}); "
+            f"{section.name(key)} ({accumulation}) × {world} ranks must divide the workload's global_batch ({global_batch}); "
             "give a micro batch, or another global_batch"
         )
-    return ours // (world * accumulation)
+    return global_batch // (world * accumulation)

@@ -1,4 +1,4 @@
-"""Recognise what kind of baseline was given, read it, and hold it against the cluster."""
+"""Resolution of a baseline: recognise its kind, read it, and check it against the cluster."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from shardtune.tuner.prediction import model_shape
 
 
 class ResolvedBaseline(NamedTuple):
-    """The baseline as a configuration, and what a reader should know about the way there."""
+    """Baseline as a configuration, with notes on ignored keys and conversions."""
 
     config: TrialConfig | None
     notes: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ def resolve(
     cluster: Cluster,
     model: ModelSpec | None = None,
 ) -> TrialConfig | None:
-    """The baseline as a configuration; None where none was given.
+    """Baseline as a configuration; None where none was given.
 
     Raises:
         ValueError: it contradicts the workload, or cannot run on the cluster; names both sides.
@@ -41,9 +41,9 @@ def resolve_with_notes(
     cluster: Cluster,
     model: ModelSpec | None = None,
 ) -> ResolvedBaseline:
-    """The same as `resolve`, with the keys that are ignored and the conversions that were made.
+    """Baseline as a configuration, with notes on ignored keys and conversions.
 
-    `model`: whose hidden size `"auto"` in a DeepSpeed JSON goes by.
+    `model`: its hidden size replaces `"auto"` in a DeepSpeed JSON.
 
     Raises:
         ValueError: as `resolve`.
@@ -54,9 +54,10 @@ def resolve_with_notes(
     if isinstance(baseline, TrialConfig):
         config = baseline
     elif "strategy" in baseline or "kind" in baseline:
-        config = _ours(baseline)
+        config = _validate_own(baseline)
     else:
-        top = Section(_with_auto(baseline, model, notes), "baseline")
+        top = Section(_fill_in_auto(baseline, model, notes), "baseline")
+        # Accelerate's file goes first: it may name DeepSpeed and FSDP, whose words the other readers recognise.
         if accelerate.KEYS & baseline.keys():
             config = accelerate.read(top, workload, cluster, notes)
         elif training_arguments.is_meant(baseline):
@@ -68,24 +69,24 @@ def resolve_with_notes(
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
                 batch = auto.trainers_batch(top, workload, cluster, notes)
             config = deepspeed.read(top, workload, cluster, notes, batch)
-    _check_fits(config, workload, cluster, model)
+    _check_against_cluster(config, workload, cluster, model)
     return ResolvedBaseline(config, tuple(notes))
 
 
-def _with_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: list[str]) -> dict[str, JsonValue]:
-    """`"auto"` filled in where a DeepSpeed JSON stands: here, or within a file of the Trainer's or Accelerate's."""
-    given = values.get("tool")
+def _fill_in_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: list[str]) -> dict[str, JsonValue]:
+    """Fill in `"auto"` in a DeepSpeed JSON, given bare or within a file of the Trainer's or Accelerate's."""
+    named_tool = values.get("tool")
     nested, config = values.get("deepspeed"), values.get("deepspeed_config")
-    made = {key: value for key, value in values.items() if key != "tool"}
+    without_tool = {key: value for key, value in values.items() if key != "tool"}
     if isinstance(nested, dict):
-        tool = "trainer" if given is None else auto.tool_of(given, nested)
-        return made | {"deepspeed": auto.filled_in(nested, tool, model, notes)}
+        tool = "trainer" if named_tool is None else auto.tool_of(named_tool, nested)
+        return without_tool | {"deepspeed": auto.filled_in(nested, tool, model, notes)}
     if isinstance(config, dict) and isinstance(inner := config.get("deepspeed_config_file"), dict):
-        tool = "accelerate" if given is None else auto.tool_of(given, inner)
-        return made | {
+        tool = "accelerate" if named_tool is None else auto.tool_of(named_tool, inner)
+        return without_tool | {
             "deepspeed_config": {**config, "deepspeed_config_file": auto.filled_in(inner, tool, model, notes)}
         }
-    return auto.filled_in(made, auto.tool_of(given, made), model, notes)
+    return auto.filled_in(without_tool, auto.tool_of(named_tool, without_tool), model, notes)
 
 
 def _gives_batch(top: Section) -> bool:
@@ -94,23 +95,26 @@ def _gives_batch(top: Section) -> bool:
     )
 
 
-def _ours(values: dict[str, JsonValue]) -> TrialConfig:
-    """Read again what the study's schema could only take as a plain object, for its message."""
+def _validate_own(values: dict[str, JsonValue]) -> TrialConfig:
+    """Validate a configuration of ours again, for an error message."""
     try:
+        # The study's schema takes any object for a baseline, since most belong to other tools, and so cannot name the
+        # fault.
         return TrialConfig.model_validate(values if "strategy" in values else {"strategy": values})
     except ValidationError as error:
         raise in_words(error, "baseline", "docs/reference/search-space.md") from error
 
 
-def _check_fits(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
+def _check_against_cluster(config: TrialConfig, workload: Workload, cluster: Cluster, model: ModelSpec | None) -> None:
     try:
         sample_groups.check(config, cluster, workload, model)
-        if model is not None and (known := model_shape.told_by(model.trained_config)) is not None:
+        # A model that only a worker can trace is checked by the worker.
+        if model is not None and (shape := model_shape.told_by(model.trained_config)) is not None:
             strategy = config.strategy
             split = strategy.model_parallel // strategy.stages
-            tensor_parallel.check_widths(split, config.context_parallel, *known.tensor)
-            pipeline_parallel.check_blocks(strategy.stages, *known.pipeline, strategy.virtual_stages)
-            sample_groups.check_experts(config, *known.divisible_experts)
+            tensor_parallel.check_widths(split, config.context_parallel, *shape.tensor)
+            pipeline_parallel.check_blocks(strategy.stages, *shape.pipeline, strategy.virtual_stages)
+            sample_groups.check_experts(config, *shape.divisible_experts)
     except ValueError as error:
         raise ValueError(f"baseline.{error}") from None
     try:

@@ -1,4 +1,4 @@
-"""One object of a user's configuration file: what it says, with absent values told apart, and what nobody asked for."""
+"""Section of a user's configuration file: typed reading of its keys, and a list of those that were not read."""
 
 from collections.abc import Mapping
 
@@ -11,40 +11,40 @@ _AUTO = "auto"
 
 
 class Section:
-    """Remembers which keys were read, so that the rest can be reported."""
+    """Object of a configuration file that records which keys were read, so that the others can be reported."""
 
     def __init__(self, values: Mapping[str, JsonValue], path: str) -> None:
         self._values, self._path = values, path
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
-        """The key's full path, for messages."""
+        """Full path of the key, for messages."""
         return f"{self._path}.{key}"
 
     def get(self, key: str) -> JsonValue:
-        """The value; None where it is absent, null or `auto`."""
+        """Value of a key; None where it is absent, null or `auto`."""
         self._read.add(key)
         value = self._values.get(key)
         return None if value == _AUTO else value
 
     def number(self, key: str) -> float | None:
-        """A number, also one that YAML reads as text (1e-5). Raises ValueError for anything else."""
+        """Number, also one that YAML reads as text (1e-5). Raises ValueError for anything else."""
         value = self.get(key)
         if isinstance(value, str):
-            value = _parsed(value)
+            value = _parse_number(value)
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
             return value
         raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')
 
     def integer(self, key: str) -> int | None:
-        """A whole number, also where JSON wrote it as 5e8. Raises ValueError for anything else."""
+        """Whole number, also where JSON wrote it as 5e8. Raises ValueError for anything else."""
         value = self.number(key)
         if value is None or value == int(value):
             return None if value is None else int(value)
         raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
 
     def flag(self, key: str) -> bool | None:
-        """A truth value, also one written as text. Raises ValueError for anything else."""
+        """Truth value, also one written as text. Raises ValueError for anything else."""
         value = self.get(key)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -53,21 +53,21 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
 
     def text(self, key: str) -> str | None:
-        """A string. Raises ValueError for anything else."""
+        """String. Raises ValueError for anything else."""
         value = self.get(key)
         if value is None or isinstance(value, str):
             return value
         raise ValueError(f"{self.name(key)} ({value!r}) must be a string; put it in quotes")
 
     def word(self, key: str) -> str | None:
-        """A string in lower case; a number or a YAML truth value (`no`) as the word it stands for."""
+        """String in lower case; a number or a YAML truth value (`no`) becomes the word that it stands for."""
         value = self.get(key)
         if isinstance(value, bool):
             return "yes" if value else "no"
         return None if value is None else str(value).lower()
 
     def section(self, key: str) -> "Section":
-        """A nested object, empty where it is absent. Raises ValueError for anything else."""
+        """Nested object, empty where it is absent. Raises ValueError for anything else."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
             raise ValueError(
@@ -76,14 +76,14 @@ class Section:
         return Section(value or {}, self.name(key))
 
     def values(self) -> dict[str, JsonValue]:
-        """All of it, for a reader of its own."""
+        """Copy of all keys and values, for another reader."""
         return dict(self._values)
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
 
     def unread(self, silent: frozenset[str] = frozenset()) -> list[str]:
-        """Full names of keys with a value that nobody asked for, without those known to change nothing."""
+        """Full names of keys with a value that were not read, without those known to change nothing."""
         return [
             self.name(key)
             for key, value in self._values.items()
@@ -91,7 +91,7 @@ class Section:
         ]
 
 
-def _parsed(text: str) -> float | str:
+def _parse_number(text: str) -> float | str:
     try:
         return float(text)
     except ValueError:

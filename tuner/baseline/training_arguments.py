@@ -1,4 +1,4 @@
-"""transformers' TrainingArguments, as a JSON or YAML of its fields, as a baseline (transformers 5.23)."""
+"""TrainingArguments of transformers, as a JSON or YAML of its fields, as a baseline (transformers 5.23)."""
 
 import difflib
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
+"""Keys of which any distinguishes such a file from a DeepSpeed JSON."""
 KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}
 """One of these tells such a file from a DeepSpeed JSON."""
 _ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
@@ -65,7 +66,7 @@ _SILENT = frozenset(
         "ddp_broadcast_buffers",
     ]
 )
-_MEANT = (
+_KNOWN_FIELDS = (
     *_ADAM,
     "per_device_train_batch_size",
     "gradient_accumulation_steps",
@@ -80,10 +81,10 @@ _MEANT = (
     "label_smoothing_factor",
     "neftune_noise_alpha",
 )
-"""That a name which is close to one of them must have meant."""
+"""Fields that a similar name must have meant."""
 _CLOSE = 0.85
 _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
-"""Fields of their own (transformers 5.23) that are as close."""
+"""Fields of their own (transformers 5.23) that are as similar."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -92,7 +93,7 @@ _NUMERIC = {
 
 
 def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """The configuration.
+    """Read the configuration.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
@@ -115,6 +116,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
         notes.append(f"{top.name('torch_compile')} is not applied: measured without torch.compile")
     if top.word("lr_scheduler_type") is not None or any(key in top for key in ("warmup_steps", "warmup_ratio")):
         notes.append("baseline's learning rate schedule is not applied: trials train at a constant learning rate")
+    # Fields of logging, evaluation and saving are recognised by prefix: there are dozens, and none changes a step.
     unread = [name for name in top.unread(_SILENT) if not name.split(".", 1)[1].startswith(_SILENT_PREFIXES)]
     notes += [f"{name} is not applied" for name in unread]
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
@@ -130,15 +132,16 @@ def is_meant(values: Mapping[str, JsonValue]) -> bool:
 
 
 def meant(key: str) -> str | None:
-    """The field whose misspelling a key is."""
-    if key in _NEAR_BUT_TRUE or key in _MEANT:
+    """Field that a key misspells, None where it misspells none."""
+    if key in _NEAR_BUT_TRUE or key in _KNOWN_FIELDS:
         return None
-    return next(iter(difflib.get_close_matches(key, _MEANT, 1, _CLOSE)), None)
+    return next(iter(difflib.get_close_matches(key, _KNOWN_FIELDS, 1, _CLOSE)), None)
 
 
 def _check_names(top: Section) -> None:
-    """A misspelt field would be passed over, and its default taken."""
+    """Reject misspelt fields."""
     for key in top.values():
+        # A misspelt field would be ignored, and its default measured.
         if (field := meant(key)) is not None:
             raise ValueError(f"{top.name(key)} is no key of TrainingArguments; did you mean {field}?")
 
@@ -153,13 +156,13 @@ def _is_sharded(top: Section) -> bool:
 
 
 def _check_numbers(top: Section) -> None:
-    """Fields that change what is trained."""
+    """Check fields that change the training."""
     optimizer = top.word("optim")
     if optimizer is not None and not optimizer.startswith("adamw_torch"):
         raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with AdamW; use adamw_torch")
-    for key, ours in _NUMERIC.items():
+    for key, reason in _NUMERIC.items():
         if top.number(key):
-            raise ValueError(f"{top.name(key)} ({top.number(key)}) changes the training, but {ours}; drop it")
+            raise ValueError(f"{top.name(key)} ({top.number(key)}) changes the training, but {reason}; drop it")
 
 
 def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
@@ -167,6 +170,7 @@ def _micro_batch(top: Section, workload: Workload, cluster: Cluster, notes: list
     precisions.check_positive(top, *keys)
     micro, accumulation = (top.integer(key) for key in keys)
     if micro is None:
+        # The Trainer would run with its default, so that is the user's present speed.
         micro = TRAINERS_BATCH
         notes.append(f"{top.name(keys[0])} is absent; measured with transformers' default {micro}")
     defaults = [key for key in keys if top.integer(key) is None]
@@ -182,19 +186,21 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
         return deepspeed.read(top.section("deepspeed"), workload, cluster, notes, micro_batch)
     if (switch := top.get("fsdp")) not in _NO_FSDP:
         values = fsdp.without_prefix(top.section("fsdp_config").values())
-        _legacy(switch, values, top.name("fsdp"))
+        _read_legacy_options(switch, values, top.name("fsdp"))
         fsdp.note_precision(workload.precision, "the Trainer's bf16", notes)
         return fsdp.read(Section(values, top.name("fsdp_config")), 2, True, None, cluster, notes)
+    # The Trainer reads fsdp_config only where `fsdp` switches it on.
     if "fsdp_config" in top:
         notes.append(f"{top.name('fsdp_config')} has no effect without fsdp")
     if unused:
         notes.append(f"{top.name('ddp_find_unused_parameters')} is not applied: every parameter of a trial is used")
+    # Without DeepSpeed and FSDP the Trainer wraps the model in DDP.
     precisions.note_autocast("the Trainer", workload.precision, notes)
     return TrialConfig(strategy=DdpConfig(static_graph=static, **({} if bucket is None else {"bucket_cap_mb": bucket})))
 
 
-def _legacy(switch: JsonValue, values: dict[str, JsonValue], name: str) -> None:
-    """`full_shard auto_wrap offload`: what `fsdp` held before it became a switch."""
+def _read_legacy_options(switch: JsonValue, values: dict[str, JsonValue], name: str) -> None:
+    """Read `full_shard auto_wrap offload`, the value of `fsdp` before it became a switch."""
     words = switch.split() if isinstance(switch, str) else switch if isinstance(switch, list) else []
     for word in (str(word) for word in words):
         if word.lower() in ("true", "auto_wrap"):

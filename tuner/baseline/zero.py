@@ -1,4 +1,4 @@
-"""The `zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old spellings."""
+"""`zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old spellings."""
 
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.baseline.section import Section
@@ -19,7 +19,7 @@ _STAGE3_NAMES = ("prefetch_bucket_size", "param_persistence_threshold", "max_liv
 
 
 def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
-    """The ZeRO strategy of a `zero_optimization` section of stage 1 to 3, and the keys that have no effect here.
+    """ZeRO strategy of a `zero_optimization` section of stage 1 to 3, and notes on keys without effect.
 
     Raises:
         ValueError: a value of the wrong type, or one that would change the numbers of the training.
@@ -53,7 +53,7 @@ def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
 
 
 def _drop_stage3(values: dict[str, object], section: Section, stage: int | None) -> list[str]:
-    """Stage-3 knobs below stage 3 do nothing in DeepSpeed either: leave them out and say so."""
+    """Remove stage-3 knobs below stage 3, where DeepSpeed ignores them too, and note them."""
     notes = []
     if values.pop("offload_param", None) is not None:
         notes.append(f"{section.name('offload_param')} has no effect at stage {stage}")

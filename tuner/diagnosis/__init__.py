@@ -1,1 +1,1 @@
-"""What a diagnosis points to: known mistakes, and the changes that would answer them."""
+"""Diagnosis: findings in the traces of a trial, and the changes of knobs that would remove them."""

@@ -1,4 +1,4 @@
-"""The predictor's parts of a step beside the measured ones, what is furthest off first."""
+"""Expected parts of a step: the predictor's beside the measured ones, the largest difference first."""
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.expected_parts import ExpectedName, ExpectedPart
@@ -12,7 +12,7 @@ _ON_GPUS: dict[ExpectedName, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "communication": (("communication",), ("transferring", "waiting")),
     "optimizer": (("step",), ("optimizer", "copies")),
 }
-"""The predictor's names and those of `StepParts`; waiting for data is nowhere predicted."""
+"""Names of a part by the predictor and in `StepParts`; waiting for data is nowhere predicted."""
 # A CPU rank's operators and the dispatch between them run on one thread: the profiler's own time lies between as well.
 _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching"} | {
     "computing": ((*_COMPUTING, *_LAUNCHING), ("compute", "host"))
@@ -20,13 +20,13 @@ _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching
 
 
 def expected_parts(found: Diagnosis, speed: SpeedPrediction) -> tuple[ExpectedPart, ...]:
-    """Each part that is predicted; the largest difference in seconds first."""
-    told = [
+    """Compare each predicted part with its measurement; the largest difference in seconds first."""
+    parts = [
         ExpectedPart(
             name=name,
-            expected_s=sum(speed.parts_s[one] for one in predicted),
-            measured_s=sum(getattr(found.parts, f"{one}_s") for one in measured),
+            expected_s=sum(speed.parts_s[part] for part in predicted),
+            measured_s=sum(getattr(found.parts, f"{part}_s") for part in measured),
         )
         for name, (predicted, measured) in (_ON_GPUS if found.device == "cuda" else _ON_CPU).items()
     ]
-    return tuple(sorted(told, key=lambda one: -abs(one.measured_s - one.expected_s)))
+    return tuple(sorted(parts, key=lambda part: -abs(part.measured_s - part.expected_s)))

@@ -1,4 +1,4 @@
-"""What is known of the trial that left the traces, put beside what they show: findings, and what each part was expected to take."""
+"""Explanation of a diagnosis by the trial that left the traces: findings, and the expected time of each part."""
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
@@ -9,18 +9,27 @@ from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def explained(found: Diagnosis, trial: TracedTrial | None, measured: MeasuredHardware | None) -> Diagnosis:
-    """With remedies that the trial's space and the memory gate admit; `measured`: what its machine reaches, where that is known."""
+    """Diagnosis with findings whose remedies the trial's space and the memory gate admit, and with expected parts.
+
+    `measured`: measured rates of the trial's machine, where known.
+    """
     if trial is None:
         return found.model_copy(update={"findings": findings(found)})
     link = None if measured is None else measured.fastest_link_bytes_per_s(trial.cluster.world_size)
     speed = None if trial.predict is None else trial.predict(trial.config).speed
-    told = {"findings": findings(found, trial, link), "expected": () if speed is None else expected_parts(found, speed)}
+    update = {
+        "findings": findings(found, trial, link),
+        "expected": () if speed is None else expected_parts(found, speed),
+    }
+    # The findings stay: a disturbed trace still shows sizes and counts, only its fractions are off.
     disturbed = Facts(found, trial).disturbed
-    return found.model_copy(update=told | ({} if disturbed is None else {"notes": (*found.notes, _off_by(disturbed))}))
+    return found.model_copy(
+        update=update | ({} if disturbed is None else {"notes": (*found.notes, _disturbance_note(disturbed))})
+    )
 
 
-def _off_by(disturbed: str) -> str:
+def _disturbance_note(disturbed: str) -> str:
     return (
-        f"{disturbed} while this was recorded: shares are off by that, and whether a rank is late cannot be told; "
-        "run it again"
+        f"{disturbed} while this was recorded: fractions are inaccurate, and late ranks cannot be identified; "
+        "record it again"
     )

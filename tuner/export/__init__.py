@@ -1,6 +1,6 @@
-"""Ready-to-use files of a measured configuration: what was measured is what is written.
+"""Export of a measured configuration as ready-to-use files that reproduce what was measured.
 
-The strategies render their own options (api_schemas.strategies); these modules put them into files.
+The strategies render their own options (api_schemas.strategies); these modules write them into files.
 """
 
 from shardtune.tuner.export.bundle import export, files

@@ -1,4 +1,4 @@
-"""`accelerate.yaml`: what Accelerate's configuration file can say of a configuration, and in comments what it cannot."""
+"""`accelerate.yaml`: the settings that Accelerate's configuration file can express, and comments on the others."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from shardtune.tuner.export.templates import fill
 
 
 def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
-    """The file's text."""
+    """Text of the file."""
     parts = backends[source.config.backend].accelerate(source, source.config.strategy)
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -31,26 +31,27 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     if source.config.numa_binding == "node" and not source.on_cpu:
         values["enable_cpu_affinity"] = True
     values |= parts.values
-    said = {name: value for name, value in values.items() if value is not None}
+    stated = {name: value for name, value in values.items() if value is not None}
     comments = "\n".join(
         f"# {remark(line)}"
         for line in [
             *environment.beside(source),
             "In your script:",
-            *(f"- {line}" for line in _in_code(source, parts)),
+            *(f"- {line}" for line in _script_lines(source, parts)),
         ]
     )
     return fill(
         "accelerate.yaml",
         description=remark(source.contender.description),
-        start=remark(_start(source, parts)),
+        start=remark(_start_command(source, parts)),
         comments=comments,
-        document=yaml.safe_dump(said, sort_keys=False).rstrip(),
+        document=yaml.safe_dump(stated, sort_keys=False).rstrip(),
     )
 
 
-def _start(source: ExportSource, parts: AccelerateParts) -> str:
-    """The line that starts a script: `launch.sh`, or Accelerate's own where a script of the user's has none beside it."""
+def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
+    """Command that starts a script: `launch.sh`, or Accelerate's own where a user's script has no `launch.sh` beside
+    it."""
     is_own = source.study.spec.model.is_own
     if source.on_cpu and parts.ignored_on_cpu is not None:
         instead = "your own launcher" if is_own else "./launch.sh alone, which runs train_snippet.py"
@@ -58,26 +59,27 @@ def _start(source: ExportSource, parts: AccelerateParts) -> str:
     if not is_own:
         return "./launch.sh accelerate YOUR_SCRIPT.py (its script must use accelerate.Accelerator)."
     # Without mpirun, accelerate starts one process for MULTI_CPU; its GPU launcher starts all of them.
-    before, more = ("ACCELERATE_USE_CPU=true ", " --multi_gpu") if source.on_cpu else ("", "")
+    prefix, options = ("ACCELERATE_USE_CPU=true ", " --multi_gpu") if source.on_cpu else ("", "")
     if source.cluster.nodes > 1:
-        more += " --main_process_ip FIRST_HOST --machine_rank N"
-    line = f"{before}accelerate launch --config_file accelerate.yaml{more} YOUR_SCRIPT.py"
+        options += " --main_process_ip FIRST_HOST --machine_rank N"
+    line = f"{prefix}accelerate launch --config_file accelerate.yaml{options} YOUR_SCRIPT.py"
     return f"{line} (which must use accelerate.Accelerator)."
 
 
-def _accumulation(source: ExportSource, parts: AccelerateParts) -> str:
-    """The argument; `accumulate` alone would reduce after the last micro batch only (Accelerate 1.15)."""
+def _accumulation_argument(source: ExportSource, parts: AccelerateParts) -> str:
+    """Argument of `Accelerator` for gradient accumulation."""
     if parts.reduces_every:
+        # `accumulate` alone would reduce after the last micro batch only (Accelerate 1.15).
         return f"gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps={source.accumulation}, sync_each_batch=True)"
     return f"gradient_accumulation_steps={source.accumulation}"
 
 
-def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
-    """What must stand in the user's script for it to be what was measured."""
+def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
+    """Lines that the user's script needs to train as measured."""
     config = source.config
     lines = [f"data loader batch size {config.micro_batch}, sequence length {source.workload.sequence_length}"]
     if parts.accumulates:
-        lines.append(f"Accelerator({_accumulation(source, parts)}), with accelerator.accumulate(model)")
+        lines.append(f"Accelerator({_accumulation_argument(source, parts)}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
     lines += [*parts.in_code, *context.in_accelerates_script(source)]
@@ -85,8 +87,8 @@ def _in_code(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":
         words = checkpointing_words(config.activation_checkpointing, config.checkpoint_every)
-        taken = "take `checkpointed`, what it needs and its loop from train_snippet.py"
-        lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else taken}")
+        instruction = "take `checkpointed`, its dependencies and its loop from train_snippet.py"
+        lines.append(f"{words}: {f'see {source.shown_in}' if source.study.spec.model.is_own else instruction}")
     if config.compile:
         lines.append(f"compile each block: see {source.shown_in}")
     return lines

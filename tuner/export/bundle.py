@@ -1,4 +1,4 @@
-"""The files of one export by name."""
+"""Files of one export by name."""
 
 import json
 
@@ -16,7 +16,7 @@ _RENDERERS = {
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
-    """The files of a form, with `config.json` beside them, and what they cannot say.
+    """Files of a format, with `config.json` beside them, and the settings that they cannot express.
 
     Raises:
         ValueError: the study has measured nothing yet, or the consumer has no such backend.
@@ -27,7 +27,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     rendered = _RENDERERS[form](source)
     return Export(
         format=form,
-        files={"config.json": _task(source), **rendered.files},
+        files={"config.json": _task_json(source), **rendered.files},
         release=rendered.release,
         lossy=rendered.lossy,
         lossy_config=rendered.lossy_config if rendered.lossy_config != source.config else None,
@@ -35,24 +35,26 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
 
 
 def files(study: Study, contender: Contender) -> dict[str, str]:
-    """Relative file name → content: `config.json`, `accelerate.yaml`, for ZeRO `ds_config.json`, and for a model of
-    transformers `launch.sh` and `train_snippet.py`, on several nodes `launch.sbatch`.
+    """Content by relative file name.
+
+    Always `config.json` and `accelerate.yaml`; for ZeRO `ds_config.json`; for a model of transformers `launch.sh` and
+    `train_snippet.py`, on several nodes `launch.sbatch`.
 
     Raises:
         ValueError: the study has measured nothing yet.
     """
     source = ExportSource.of(study, contender)
     contents = {
-        "config.json": _task(source),
+        "config.json": _task_json(source),
         "accelerate.yaml": accelerate.document(source),
     }
     if not study.spec.model.is_own:
-        # The user's own code has its own script and its own way to start it.
+        # A user's own code has its own script and its own way to start it.
         contents |= {"launch.sh": launch.script(source), "train_snippet.py": snippet.source(source)}
         if source.cluster.nodes > 1:
             contents["launch.sbatch"] = launch.batch_script(source)
     return contents | BACKENDS[source.config.backend].files(source, source.config.strategy)
 
 
-def _task(source: ExportSource) -> str:
+def _task_json(source: ExportSource) -> str:
     return json.dumps(source.task().model_dump(mode="json"), indent=2) + "\n"

@@ -1,4 +1,5 @@
-"""Context parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+"""Context parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
+it."""
 
 from typing import Any
 
@@ -20,7 +21,7 @@ def is_shared(source: ExportSource) -> bool:
 
 
 def constant(source: ExportSource) -> list[str]:
-    """The snippet's."""
+    """Constant of the snippet."""
     if not is_shared(source):
         return []
     return [
@@ -29,7 +30,7 @@ def constant(source: ExportSource) -> list[str]:
 
 
 def helpers(source: ExportSource) -> str:
-    """The snippet's definitions."""
+    """Definitions of the snippet."""
     if not is_shared(source):
         return ""
     # The ranks that split the model are next to each other, within those that share a sequence.
@@ -43,7 +44,7 @@ def helpers(source: ExportSource) -> str:
 
 
 def loss(source: ExportSource, model: str) -> str:
-    """The line of the snippet that runs the model."""
+    """Line of the snippet that runs the model."""
     return (
         f"loss = loss_of({model}, tokens)"
         if is_shared(source)
@@ -52,17 +53,17 @@ def loss(source: ExportSource, model: str) -> str:
 
 
 def in_accelerates_script(source: ExportSource) -> list[str]:
-    """What stands in the user's own."""
+    """Notes for a user's own script under Accelerate."""
     if not is_shared(source):
         return []
     return [
-        f"context_parallel={source.config.context_parallel}, as measured, has no word in Accelerate: take share_attention, "
+        f"context_parallel={source.config.context_parallel}, as measured, cannot be expressed in Accelerate: take share_attention, "
         "loss_of and the data's rank from train_snippet.py, and prepare no data loader, which would give each rank samples of its own"
     ]
 
 
 def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with its axis for context: torchtitan 0.2.2 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
+    """`values` with torchtitan's axis for context.
 
     Raises:
         ValueError: its mesh does not come out.
@@ -71,6 +72,7 @@ def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, 
     if size == 1:
         return values
     length, number = source.workload.sequence_length, f"context_parallel ({size})"
+    # torchtitan 0.2.2 shards over `data_parallel_shard_degree` × `context_parallel_degree`.
     if shard % size:
         raise ValueError(
             f"{number} is an axis over which torchtitan shards, so it must divide dp_shard ({shard}); export another trial of "
@@ -84,7 +86,7 @@ def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, 
 
 
 def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
-    """What it does otherwise."""
+    """Notes on differences of torchtitan's context parallelism."""
     if not is_shared(source):
         return ()
     return ("context_parallel: exchanges of heads (Ulysses) were measured; torchtitan sends keys and values in a ring",)

@@ -1,4 +1,5 @@
-"""Expert parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+"""Expert parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
+it."""
 
 from typing import Any
 
@@ -15,35 +16,34 @@ IMPORTS = (
 
 
 def size(source: ExportSource) -> int:
-    """Ranks that divide the experts of a layer."""
+    """Number of ranks that divide the experts of a layer."""
     return source.config.strategy.expert_ranks
 
 
 def is_divided(source: ExportSource) -> bool:
-    """Whether several do."""
+    """Whether several ranks divide experts."""
     return size(source) > 1
 
 
 def constant(source: ExportSource) -> list[str]:
-    """The snippet's."""
+    """Constant of the snippet."""
     if not is_divided(source):
         return []
     return [f"EXPERT_RANKS = {size(source)}  # neighbouring ranks that divide each layer's experts"]
 
 
 def standard(source: ExportSource) -> tuple[str, ...]:
-    """Modules that the snippet imports."""
+    """Modules of the standard library that the snippet imports."""
     return ("dataclasses", "functools") if is_divided(source) else ()
 
 
 def helpers(source: ExportSource) -> str:
-    """The snippet's definitions."""
+    """Definitions of the snippet."""
     return fill("expert_parallel") if is_divided(source) else ""
 
 
 def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]:
-    """Lines of the snippet's trainer: experts divided and sharded before what is around them, what the optimizer updates, and
-    clipping."""
+    """Lines of the snippet's trainer that divide experts, build the optimizer and clip gradients."""
     if not is_divided(source):
         return {
             "divide": [],
@@ -52,10 +52,13 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
             "clip": ["torch.nn.utils.clip_grads_with_norm_(self.parameters, MAX_GRAD_NORM, norm)"],
         }
     return {
-        "divide": _divide(source, strategy),
+        # Experts are divided and sharded before the block around them, which would shard them over the whole mesh.
+        "divide": _divide_lines(source, strategy),
         "updated": [
             'groups = [{"params": group} for group in by_mesh(self.parameters)]',
             "self.optimizer = torch.optim.AdamW(groups, fused=True, **ADAMW)",
+            # torch 2.13 has no operator over tensors of several meshes, so the optimizer and clipping take groups by
+            # mesh.
             'self.divided = [p for p in self.parameters if "ep" in p.device_mesh.mesh_dim_names]',
         ],
         "average": [
@@ -69,19 +72,19 @@ def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]
     }
 
 
-def _divide(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
-    over = {"dp_replicate": strategy.dp_replicate} if strategy.dp_replicate > 1 else {}
-    over["expert_shard"] = strategy.dp_shard // strategy.expert_parallel
+def _divide_lines(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
+    shard_axes = {"dp_replicate": strategy.dp_replicate} if strategy.dp_replicate > 1 else {}
+    shard_axes["expert_shard"] = strategy.dp_shard // strategy.expert_parallel
     axes = {"pp": strategy.pipeline_parallel} if strategy.pipeline_parallel > 1 else {}
-    axes |= over | {"ep": strategy.expert_parallel}
-    known = source.model_summary.experts or 1, source.model_summary.expert_width or 1
-    axis = expert_parallel.sharded_axis(strategy.expert_parallel, strategy.dp_shard, *known)
+    axes |= shard_axes | {"ep": strategy.expert_parallel}
+    expert_facts = source.model_summary.experts or 1, source.model_summary.expert_width or 1
+    axis = expert_parallel.sharded_axis(strategy.expert_parallel, strategy.dp_shard, *expert_facts)
     return [
         f"names = {literal(tuple(axes))}",
         f"experts = init_device_mesh(device.type, {tuple(axes.values())!r}, mesh_dim_names=names)",
         f'divided = divide_experts({"part" if strategy.pipeline_parallel > 1 else "model"}, experts["ep"])',
         'policy = dataclasses.replace(options["mp_policy"], cast_forward_inputs=False)',
-        f'own = {{"mesh": experts[{literal(tuple(over))}], "mp_policy": policy}}',
+        f'own = {{"mesh": experts[{literal(tuple(shard_axes))}], "mp_policy": policy}}',
         f'own["reshard_after_forward"] = {bool(strategy.reshard_after_forward)}',
         "for layer in divided:",
         f"    fully_shard(layer, **options | own, shard_placement_fn=lambda _: Shard({axis or 0}))",
@@ -90,8 +93,9 @@ def _divide(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
 
 
 def prefetch(strategy: Fsdp2Config) -> list[str]:
-    """Lines of the snippet's trainer. Divided experts are units of their own: who gathers a unit ahead gathers those in it."""
+    """Lines of the snippet's trainer that set prefetch."""
     forward, backward = strategy.forward_prefetch, strategy.backward_prefetch
+    # Divided experts are units of their own: gathering a unit ahead must gather the experts in it, too.
     blocks = "unit" if strategy.blocks_per_unit > 1 else "[unit]"
     lines = []
     if forward:
@@ -111,14 +115,14 @@ def prefetch(strategy: Fsdp2Config) -> list[str]:
 
 
 def norm(source: ExportSource, counted: str) -> str:
-    """The gradient norm of these parameters, as an expression."""
+    """Expression for the gradient norm of these parameters."""
     if is_divided(source):
         return f"norm_of(by_mesh({counted}))"
     return f"torch.nn.utils.get_total_norm([p.grad for p in {counted}]).full_tensor()"
 
 
 def in_accelerates_script(source: ExportSource) -> list[str]:
-    """What stands in the user's own."""
+    """Notes for a user's own script under Accelerate."""
     if not is_divided(source):
         return []
     return [
@@ -128,12 +132,12 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
 
 
 def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
-    """Its axis for it."""
+    """Fields of torchtitan's mesh for expert parallelism."""
     return {"expert_parallel_degree": size(source)} if is_divided(source) else {}
 
 
 def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
-    """What it does otherwise."""
+    """Notes on differences of torchtitan's expert parallelism."""
     if not is_divided(source):
         return ()
     return (

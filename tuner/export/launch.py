@@ -1,4 +1,4 @@
-"""`launch.sh`: one line for torchrun, one for Accelerate, with what must be rejected. `launch.sbatch`: that on several nodes."""
+"""`launch.sh`: one line for torchrun, one for Accelerate, with checks. `launch.sbatch`: the same on several nodes."""
 
 import shlex
 
@@ -10,21 +10,21 @@ from shardtune.tuner.export.templates import fill, indent
 
 
 def script(source: ExportSource) -> str:
-    """The script's text."""
+    """Text of `launch.sh`."""
     multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
         description=remark(source.contender.description),
         machines=remark(source.machines),
         multi_node="\n# Run it on every node, with MASTER_ADDR the first node's address." if multi_node else "",
-        environment="\n".join(_environment(source)),
-        accelerate=indent(_accelerate(source), 4),
+        environment="\n".join(_environment_lines(source)),
+        accelerate=indent(_accelerate_lines(source), 4),
         torchrun=torchrun_options(source),
     )
 
 
 def batch_script(source: ExportSource) -> str:
-    """A job of Slurm that runs the script on every node."""
+    """Slurm job that runs `launch.sh` on every node."""
     cluster = source.cluster
     return fill(
         "launch.sbatch",
@@ -45,7 +45,7 @@ def torchrun_options(source: ExportSource) -> str:
     return f"--nnodes {cluster.nodes} {ranks} {rendezvous}"
 
 
-def _environment(source: ExportSource) -> list[str]:
+def _environment_lines(source: ExportSource) -> list[str]:
     lines = []
     if source.cluster.nodes > 1:
         lines.append(': "${MASTER_ADDR:?set MASTER_ADDR to the address of the first node}"')
@@ -56,7 +56,7 @@ def _environment(source: ExportSource) -> list[str]:
     return [*lines, *environment.shell_lines(source)]
 
 
-def _accelerate(source: ExportSource) -> list[str]:
+def _accelerate_lines(source: ExportSource) -> list[str]:
     parts = BACKENDS[source.config.backend].accelerate(source, source.config.strategy)
     if source.on_cpu and parts.ignored_on_cpu is not None:
         message = (

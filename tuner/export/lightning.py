@@ -14,19 +14,27 @@ RELEASE = "lightning 2.6"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """One file.
+    """Render the file.
 
     Raises:
-        ValueError: Lightning has no such backend, or the export has no words for it.
+        ValueError: Lightning has no such backend, or the export cannot express it.
     """
     config = source.config
+    # Lightning's Trainer counts devices as data-parallel ranks.
     reject_axes(source, "Lightning's Trainer")
-    told = backends[config.backend].lightning
-    if told is None:
-        raise ValueError(f"backend ({config.backend!r}) has no words in this export; export another configuration")
-    parts = told(source, config.strategy)
-    done = config.model_copy(update={"strategy": parts.done})
-    lossy = (*differences(config, done, "Lightning"), *_besides(source), *parts.besides, *environment.beside(source))
+    render_parts = backends[config.backend].lightning
+    if render_parts is None:
+        raise ValueError(
+            f"backend ({config.backend!r}) cannot be expressed in this export; export another configuration"
+        )
+    parts = render_parts(source, config.strategy)
+    rendered_config = config.model_copy(update={"strategy": parts.done})
+    lossy = (
+        *differences(config, rendered_config, "Lightning"),
+        *_notes(source),
+        *parts.besides,
+        *environment.beside(source),
+    )
     text = fill(
         "lightning_strategy.py",
         description=in_docstring(source.contender.description),
@@ -34,13 +42,13 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         lossy=comment(lossy, "", in_docstring),
         names=parts.values["class"],
         strategy=parts.values["strategy"],
-        trainer=pretty(_trainer(source, parts.values["casts"])),
+        trainer=pretty(_trainer_arguments(source, parts.values["casts"])),
         extra=parts.code,
     )
-    return Rendered({"lightning_strategy.py": text}, RELEASE, lossy, done)
+    return Rendered({"lightning_strategy.py": text}, RELEASE, lossy, rendered_config)
 
 
-def _trainer(source: ExportSource, casts: bool) -> dict[str, Any]:
+def _trainer_arguments(source: ExportSource, casts: bool) -> dict[str, Any]:
     cluster, workload = source.cluster, source.workload
     return {
         "accelerator": "cpu" if source.on_cpu else "gpu",
@@ -52,7 +60,7 @@ def _trainer(source: ExportSource, casts: bool) -> dict[str, Any]:
     }
 
 
-def _besides(source: ExportSource) -> tuple[str, ...]:
+def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = [f"micro batch: the data loader's batch size must be {source.config.micro_batch}"]
     config = source.config
     if config.activation_checkpointing != "none":

@@ -1,4 +1,5 @@
-"""Pipeline parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+"""Pipeline parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
+it."""
 
 from typing import Any
 
@@ -9,7 +10,7 @@ from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _TORCHTITANS_VIRTUAL = 2
-"""Stages on a rank that torchtitan 0.2.2 has where several are, unless told otherwise."""
+"""Stages per rank of torchtitan 0.2.2 under an interleaved schedule by default."""
 
 
 _TIED = (
@@ -24,54 +25,58 @@ _SUMMED = (
     "    mine.add_(exchanged_with_other_end(mine, self.group))",
 )
 _PAIRS = "for first, last in zip(self.twins[: len(self.twins) // 2], self.twins[len(self.twins) // 2 :], strict=True):"
-"""Tables that two stages have, where both are the first rank's."""
+"""Loop over tables that two stages have, where both are on the first rank."""
 _TIED_IN_V = (_PAIRS, "    last.to_local().copy_(first.to_local())")
 _SUMMED_IN_V = (_PAIRS, "    last.grad.to_local().copy_(first.grad.to_local().add_(last.grad.to_local()))")
 
 
 def stages(source: ExportSource) -> int:
-    """Of the model."""
+    """Number of stages of the model."""
     return source.config.strategy.stages
 
 
 def is_cut(source: ExportSource) -> bool:
-    """Whether there are several."""
+    """Whether the model has several stages."""
     return stages(source) > 1
 
 
 def standard(source: ExportSource) -> tuple[str, ...]:
-    """Modules that the snippet imports."""
+    """Modules of the standard library that the snippet imports."""
     return ("copy", "functools") if is_cut(source) else ()
 
 
 def of_root(source: ExportSource, lines: list[str]) -> list[str]:
-    """Lines of the snippet's trainer, for the root that a stage is where there are several."""
+    """Lines of the snippet's trainer, with the stage's root in place of the model where there are several stages."""
     if not is_cut(source):
         return lines
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]
 
 
 def trainer(source: ExportSource, strategy: Fsdp2Config, sync: list[str]) -> dict[str, str]:
-    """Of the snippet's: the stages of a rank, torch's schedule and what it is given, `sync` before a stage's backward pass, and what
-    is done with tables that two stages have."""
+    """Values of the snippet's trainer template: a rank's stages, torch's schedule and its inputs, and handling of
+    shared tables.
+
+    `sync`: lines that run before a stage's backward pass.
+    """
     facts = FACTS[strategy.pipeline_schedule]
-    told = ["run.before_backward = functools.partial(self.before_backward, root)"]
+    # torch 2.13 keeps gradients whole until the last backward; the snippet's own stage reduces when this hook says so.
+    hook = ["run.before_backward = functools.partial(self.before_backward, root)"]
     return {
         "own": "(rank, 2 * STAGES - 1 - rank)" if facts.is_v else "range(rank, STAGES * VIRTUAL, STAGES)",
         "run": "PipelineStage(\n                root,"
         if facts.splits_backward
         else "ShardedStage(\n                Plain(root),",
-        "told": indent([] if facts.splits_backward else told, 12),
+        "hook": indent([] if facts.splits_backward else hook, 12),
         "before": "" if facts.splits_backward else fill("pipeline_before", sync=indent(of_root(source, sync), 8)),
         "schedule": f"Schedule{facts.title}",
-        "given": "stages" if facts.is_interleaved else "stages[0]",
+        "schedule_stages": "stages" if facts.is_interleaved else "stages[0]",
         "tie": indent(_TIED_IN_V if facts.is_v else _TIED, 12),
         "sum_twins": indent(_SUMMED_IN_V if facts.is_v else _SUMMED, 8),
     }
 
 
 def imports(source: ExportSource, name: str) -> tuple[str, ...]:
-    """The snippet's, with the schedule of that name."""
+    """Imports of the snippet for the schedule with that name."""
     facts = FACTS[name]
     return (
         f"from torch.distributed.pipelining import PipelineStage, Schedule{facts.title}",
@@ -81,7 +86,7 @@ def imports(source: ExportSource, name: str) -> tuple[str, ...]:
 
 
 def constant(source: ExportSource) -> list[str]:
-    """The snippet's."""
+    """Constants of the snippet."""
     if not is_cut(source):
         return []
     return [
@@ -91,7 +96,7 @@ def constant(source: ExportSource) -> list[str]:
 
 
 def helpers(source: ExportSource) -> str:
-    """The snippet's definitions."""
+    """Definitions of the snippet."""
     strategy = source.config.strategy
     if not is_cut(source) or not isinstance(strategy, Fsdp2Config):
         return ""
@@ -109,7 +114,7 @@ def helpers(source: ExportSource) -> str:
 
 
 def in_accelerates_script(source: ExportSource) -> list[str]:
-    """What stands in the user's own."""
+    """Notes for a user's own script under Accelerate."""
     if not is_cut(source):
         return []
     return [
@@ -119,7 +124,7 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
 
 
 def torchtitans_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
-    """Its fields for it."""
+    """Fields of torchtitan's mesh for pipeline parallelism."""
     if not is_cut(source):
         return {}
     layers = _layers_per_stage(source, strategy)
@@ -132,24 +137,26 @@ def torchtitans_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, A
 
 
 def torchtitans_virtual_stages(source: ExportSource, strategy: Fsdp2Config) -> int:
-    """Stages on a rank, where it can have as many."""
+    """Stages per rank that torchtitan can have."""
     several = _TORCHTITANS_VIRTUAL if strategy.pipeline_virtual_stages > 1 else 1
     return several if _layers_per_stage(source, strategy) is None else strategy.pipeline_virtual_stages
 
 
 def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None:
-    """From which it gets as many stages; None: it has as many without that, or from no number.
-
-    torchtitan 0.2.2 (`pipeline_llm`): as many stages as so many blocks go into all of them and two more, rounded up.
-    """
-    known, wanted = source.model_summary.pipeline_blocks, strategy.pipeline_parallel * strategy.pipeline_virtual_stages
-    if known is None or strategy.pipeline_virtual_stages in (1, _TORCHTITANS_VIRTUAL):
+    """Layers per stage from which torchtitan makes the wanted number of stages; None where its default does, or no
+    number does."""
+    blocks, stage_count = (
+        source.model_summary.pipeline_blocks,
+        strategy.pipeline_parallel * strategy.pipeline_virtual_stages,
+    )
+    if blocks is None or strategy.pipeline_virtual_stages in (1, _TORCHTITANS_VIRTUAL):
         return None
-    return next((layers for layers in range(1, known + 3) if -(-(known + 2) // layers) == wanted), None)
+    # torchtitan 0.2.2 (`pipeline_llm`): the number of stages is blocks plus two over layers per stage, rounded up.
+    return next((layers for layers in range(1, blocks + 3) if -(-(blocks + 2) // layers) == stage_count), None)
 
 
 def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
-    """What it does otherwise."""
+    """Notes on differences of torchtitan's pipeline parallelism."""
     if not is_cut(source):
         return ()
     return (

@@ -1,32 +1,30 @@
-"""Words from outside in generated files: a model's name, its classes and its device are what a user or a worker says.
+"""Quoting of text from outside in generated files: names of models, classes and devices that a user or a worker gives.
 
-Every form puts them in by one of these, so that a name changes a literal or a comment, and never the code around it.
-For shell words there is `shlex.quote`, and YAML and JSON are written by their libraries.
+Every format inserts them by one of these functions, so that a name changes a literal or a comment, and never the code
+around it. Shell words use `shlex.quote`; YAML and JSON are written by their libraries.
 """
 
 import json
 from typing import Any
 
 _LONGEST_REMARK = 300
-"""Characters of one word from outside in a comment."""
+"""Maximum number of characters of one outside text in a comment."""
 
 
 def remark(text: str) -> str:
-    """The text for a comment of any language: one line, of printable characters only.
-
-    Line ends are what YAML and Python take for one, too (NEL, U+2028), and what turns the reading direction is no text.
-    """
+    """Text for a comment of any language: one line, of printable characters only."""
+    # YAML and Python also end a line at NEL and U+2028, and a character that turns the reading direction can hide code.
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:_LONGEST_REMARK]
 
 
 def in_docstring(text: str) -> str:
-    """The text for the inside of a docstring, which neither a quotation mark nor a backslash ends."""
+    """Text for the inside of a docstring, which neither a quotation mark nor a backslash ends."""
     return remark(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def literal(value: Any) -> str:
-    """The value as Python source, with double quotes where that costs no escape."""
+    """Value as Python source, with double quotes where that costs no escape."""
     match value:
         case str():
             text = repr(value)
@@ -42,5 +40,5 @@ def literal(value: Any) -> str:
 
 
 def toml_string(text: str) -> str:
-    """The text as a TOML basic string, which is JSON's but for one control character (toml.io, v1.0.0)."""
+    """Text as a TOML basic string, which is JSON's but for one control character (toml.io, v1.0.0)."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

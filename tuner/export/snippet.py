@@ -1,4 +1,4 @@
-"""`train_snippet.py`: a complete training script that does what the trial did, for its reader to take over."""
+"""`train_snippet.py`: a complete training script that does what the trial did, as a starting point for its reader."""
 
 from shardtune.tuner.export import context, experts, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
@@ -23,7 +23,8 @@ _KEPT = (
     "_scaled_dot_product_attention_math",
     "_scaled_dot_product_fused_attention_overrideable",
 )
-"""Operators of `workers.rank.model.checkpointing`; a test holds the two lists together."""
+"""Operators whose results selective checkpointing keeps, as in `workers.rank.model.checkpointing`; a test compares
+the two lists."""
 
 _ON_CPU = (
     "for step in range(steps):",
@@ -46,7 +47,7 @@ _ON_GPU = (
 
 
 def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
-    """The script's text."""
+    """Text of the script."""
     workload, optimizer = source.workload, source.workload.optimizer
     parts = backends[source.config.backend].snippet(source, source.config.strategy)
     adamw = {
@@ -59,7 +60,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         "train_snippet.py",
         model_name=in_docstring(source.study.spec.model.name),
         description=in_docstring(source.contender.description),
-        figures=in_docstring(_figures(source)),
+        figures=in_docstring(_describe_measurement(source)),
         needs=parts.needs,
         command=f"{command_prefix(source)}torchrun {torchrun_options(source)} train_snippet.py --steps 10",
         standard=_standard_imports(source, parts),
@@ -67,7 +68,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         imports=_imports(source, parts),
         ranks=source.cluster.world_size,
         micro_batch=source.config.micro_batch,
-        **_sharing(source),
+        **_sample_groups(source),
         text_part='["text_config"]' if source.is_text_part else "",
         accumulation=source.accumulation,
         global_batch=workload.global_batch,
@@ -75,23 +76,23 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
         adamw=literal(adamw),
         constants=_constants(source, parts),
         seed=workload.seed,
-        build=indent(_build(source, parts.on_meta), 4),
+        build=indent(_build_lines(source, parts.on_meta), 4),
         checkpointing=_helpers(source, parts),
         trainer=parts.trainer,
-        join=indent([*_join(source), *parts.join], 4),
+        join=indent([*_join_lines(source), *parts.join], 4),
         steps=indent(_ON_CPU if source.on_cpu else _ON_GPU, 4),
-        leave=indent(_leave(source), 4),
+        leave=indent(_exit_lines(source), 4),
     )
 
 
-def _sharing(source: ExportSource) -> dict[str, str]:
-    """Where ranks that train the same samples count as one."""
+def _sample_groups(source: ExportSource) -> dict[str, str]:
+    """Values of the template where ranks that train the same samples count as one."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     names = [*near, *(["STAGES"] if pipeline.is_cut(source) else [])]
     if not names:
         return {"groups": "RANKS", "taker": "rank", "seconds": "seconds", "data_rank": "dist.get_rank()"}
     product = _product(names)
-    # Stages lie outermost.
+    # Stages are the outermost axis of the mesh, so ranks of one stage are contiguous.
     rank = "dist.get_rank() % (RANKS // STAGES)" if pipeline.is_cut(source) else "dist.get_rank()"
     return {
         "groups": f"RANKS / {product}",
@@ -105,7 +106,7 @@ def _product(names: list[str]) -> str:
     return f"({' * '.join(names)})" if len(names) > 1 else "".join(names)
 
 
-def _figures(source: ExportSource) -> str:
+def _describe_measurement(source: ExportSource) -> str:
     contender, memory = source.contender, ""
     if contender.peak_allocated_gib is not None:
         memory = f", {contender.peak_allocated_gib:.3g} GiB allocated at the peak"
@@ -137,11 +138,12 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
         named += tensor.IMPORTS
     if experts.is_divided(source):
         named += experts.IMPORTS
-    return "\n".join([*(f"import {name}" for name in modules), *sorted(_one_for_a_mesh(named))])
+    return "\n".join([*(f"import {name}" for name in modules), *sorted(_with_one_mesh_import(named))])
 
 
-def _one_for_a_mesh(lines: list[str]) -> set[str]:
-    """The longest of several lines that import from the same module of meshes, whoever needs it."""
+def _with_one_mesh_import(lines: list[str]) -> set[str]:
+    """Lines with a single import from `torch.distributed.device_mesh`: the longest, which covers the others."""
+    # Several features import from that module, each the names that it needs.
     meshes = [line for line in lines if ".device_mesh import " in line]
     return {*lines} - {*meshes} | {*sorted(meshes, key=len)[-1:]}
 
@@ -150,17 +152,18 @@ def _constants(source: ExportSource, parts: SnippetParts) -> str:
     lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source)]
     lines += [*experts.constant(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
-        what = remark(source.model_summary.block_class)
-        lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {what}")
+        block_class = remark(source.model_summary.block_class)
+        lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
     return "\n".join(lines)
 
 
-def _build(source: ExportSource, on_meta: bool) -> list[str]:
+def _build_lines(source: ExportSource, on_meta: bool) -> list[str]:
     call = "model = transformers.AutoModelForCausalLM.from_config("
     options = (
         f"    config, attn_implementation={literal(source.attention)}, dtype=torch.float32, trust_remote_code=False"
     )
     if on_meta:
+        # Built without memory: parameters get their values only after sharding, so no rank ever holds the whole model.
         return ['with torch.device("meta"):', f"    {call}", f"    {options}", "    )", *_shared_attention(source)]
     return [call, options, ")", *_shared_attention(source)]
 
@@ -172,14 +175,14 @@ def _shared_attention(source: ExportSource) -> list[str]:
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
     if mode != "none":
-        kept = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
-        checkpointing = fill(f"checkpointing_{mode}", **kept)
+        operators = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
+        checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
     shared += experts.helpers(source)
     return (checkpointing + shared + parts.helpers).removesuffix("\n")
 
 
-def _leave(source: ExportSource) -> list[str]:
+def _exit_lines(source: ExportSource) -> list[str]:
     if not source.on_cpu:
         return ["dist.destroy_process_group()"]
     return [
@@ -190,10 +193,11 @@ def _leave(source: ExportSource) -> list[str]:
     ]
 
 
-def _join(source: ExportSource) -> list[str]:
+def _join_lines(source: ExportSource) -> list[str]:
     lines = ['device = torch.device("cpu")']
     if not source.on_cpu:
         lines = ['device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))', "torch.cuda.set_device(device)"]
+        # gloo beside NCCL: offloaded states are tensors on the CPU.
         lines.append('dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device)')
     else:
         lines += ['os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")'] if source.cluster.nodes == 1 else []

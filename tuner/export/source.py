@@ -1,4 +1,4 @@
-"""What an export is about: a study's contender, with everything that follows from the two."""
+"""Source of an export: a study's contender, and the values derived from the two."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 
 @dataclass(frozen=True)
 class ExportSource:
-    """One configuration with the model, workload and cluster it was measured on."""
+    """Configuration with the model, workload and cluster on which it was measured."""
 
     study: Study
     contender: Contender
@@ -23,44 +23,45 @@ class ExportSource:
 
     @classmethod
     def of(cls, study: Study, contender: Contender) -> "ExportSource":
-        """Raises ValueError for a study whose model has not been profiled, which has measured nothing either."""
+        """Source for a contender. Raises ValueError for a study whose model was not traced, which has measured
+        nothing either."""
         if study.model_summary is None:
-            raise ValueError(f"study ({study.study_id}) has no model profile yet; wait until its first trial has ended")
+            raise ValueError(f"study ({study.study_id}) has no model summary yet; wait until its first trial has ended")
         return cls(study, contender, study.model_summary)
 
     @property
     def config(self) -> TrialConfig:
-        """The configuration."""
+        """Measured configuration."""
         return self.contender.config
 
     @property
     def workload(self) -> Workload:
-        """What is trained."""
+        """Workload of the study."""
         return self.study.spec.workload
 
     @property
     def is_text_part(self) -> bool:
-        """Of a multimodal model, which is what `config.json` has."""
+        """Whether the trained model is the text part of a multimodal model, whose whole file `config.json` has."""
         return self.study.spec.model.trained_config is not self.study.spec.model.config
 
     @property
     def attention(self) -> str:
-        """What the trials' model was built with."""
+        """Attention implementation of the trials' model."""
         return self.model_summary.attention or self.workload.attention
 
     @property
     def cluster(self) -> Cluster:
-        """Where it was measured."""
+        """Cluster on which it was measured."""
         return self.study.cluster
 
     @property
     def shown_in(self) -> str:
-        """Where its reader finds what a file has no words for: beside it, or for code of their own, in the manual."""
+        """Place that shows settings a file cannot express: `train_snippet.py`, or the manual for a user's own code."""
         return "docs/how-to/own-code.md" if self.study.spec.model.is_own else "train_snippet.py"
 
     @property
     def on_cpu(self) -> bool:
-        """Ranks without an accelerator."""
+        """Whether ranks run without an accelerator."""
         return self.cluster.device == "cpu"
 
     @property
@@ -70,12 +71,12 @@ class ExportSource:
 
     @property
     def casts_weights(self) -> bool:
-        """Backends hold weights for forward and backward in another dtype than the masters'."""
+        """Whether backends hold weights for forward and backward in another dtype than the masters'."""
         return self.workload.precision.weights_dtype != self.workload.precision.master_dtype
 
     @property
     def autocasts(self) -> bool:
-        """Products cast weights and inputs as they take them (`torch.autocast`)."""
+        """Whether products cast weights and inputs as they take them (`torch.autocast`)."""
         return self.workload.precision.autocast
 
     @property
@@ -85,19 +86,20 @@ class ExportSource:
 
     @property
     def machines(self) -> str:
-        """The cluster in words."""
+        """Description of the cluster."""
         kind = "CPU ranks" if self.on_cpu else f"× {self.cluster.gpu}"
         nodes = f"{self.cluster.nodes} nodes of " if self.cluster.nodes > 1 else ""
         return f"{nodes}{self.cluster.gpus_per_node} {kind}"
 
     def task(self) -> TrialTask:
-        """The trial, for `run-trial`."""
+        """Trial as a task for `run-trial`."""
         headroom = self.study.spec.objective.memory_headroom
         return TrialTask(
             model=self.study.spec.model,
             workload=self.workload,
             cluster=self.cluster,
             config=self.config,
+            # A GPU reports its own limit; CPU ranks share the host's memory and have none unless it is set.
             memory_limit_gib=self.cluster.memory_gib * (1 - headroom) if self.on_cpu else None,
             forward_flops_per_token=self.model_summary.forward_flops_per_token,
             least_flops_per_token=self.model_summary.least_flops_per_token,
@@ -105,7 +107,7 @@ class ExportSource:
 
 
 def reject_axes(source: ExportSource, consumer: str) -> None:
-    """For a consumer that has words for data parallelism alone.
+    """Reject axes of the mesh besides data for a consumer that has only data parallelism.
 
     Raises:
         ValueError: ranks share samples, split the model, or divide experts.
@@ -120,11 +122,11 @@ def reject_axes(source: ExportSource, consumer: str) -> None:
     for axis, size in sizes.items():
         if size > 1:
             raise ValueError(
-                f"{axis} ({size}) has no words in {consumer}; take the standard files, whose train_snippet.py does it, or "
+                f"{axis} ({size}) cannot be expressed in {consumer}; take the standard files, whose train_snippet.py does it, or "
                 "export a trial without it with --which NUMBER"
             )
 
 
 def torch_dtype(dtype: Dtype) -> str:
-    """The dtype as source code."""
+    """Dtype as source code."""
     return _TORCH[dtype]

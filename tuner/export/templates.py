@@ -1,4 +1,4 @@
-"""Text with `$names`, from the files of the package."""
+"""Templates: text with `$names`, from the files of the package."""
 
 from collections.abc import Sequence
 from importlib.resources import files as package_files
@@ -8,16 +8,17 @@ _FOLDER = package_files("shardtune.tuner.export") / "templates"
 
 
 def fill(name: str, **values: object) -> str:
-    """The template with its names replaced; a line that is nothing but a name with an empty value goes.
+    """Fill a template; a line that consists of one name with an empty value is dropped.
 
-    A name without a value is an error of ours.
+    A name without a value raises KeyError: an error of ours.
     """
     text = (_FOLDER / f"{name}.template").read_text(encoding="utf-8")
     empty = {f"${key}" for key, value in values.items() if value == ""}
+    # Optional lines would otherwise leave blank lines.
     lines = [line for line in text.split("\n") if line.strip() not in empty]
     return Template("\n".join(lines)).substitute(values)
 
 
 def indent(lines: Sequence[str], spaces: int) -> str:
-    """The lines at one depth."""
+    """Lines indented by `spaces`."""
     return "\n".join(f"{' ' * spaces}{line}".rstrip() for line in lines)

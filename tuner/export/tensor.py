@@ -1,4 +1,5 @@
-"""Tensor parallelism in the exported files: what `train_snippet.py` has for it, and who has no words for it."""
+"""Tensor parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
+it."""
 
 from typing import Any
 
@@ -16,29 +17,29 @@ STANDARD = ("fnmatch", "functools")
 
 
 def size(source: ExportSource) -> int:
-    """Ranks that split the model."""
+    """Number of ranks that split the model."""
     return source.config.strategy.model_parallel // source.config.strategy.stages
 
 
 def is_split(source: ExportSource) -> bool:
-    """Whether several do."""
+    """Whether several ranks split the model."""
     return size(source) > 1
 
 
 def constant(source: ExportSource) -> list[str]:
-    """The snippet's."""
+    """Constant of the snippet."""
     if not is_split(source):
         return []
     return [f"TENSOR = {size(source)}  # neighbouring ranks that split the model"]
 
 
 def helpers(source: ExportSource) -> str:
-    """The snippet's definitions."""
+    """Definitions of the snippet."""
     return fill("tensor_parallel") if is_split(source) else ""
 
 
 def in_accelerates_script(source: ExportSource) -> list[str]:
-    """What stands in the user's own."""
+    """Notes for a user's own script under Accelerate."""
     if not is_split(source):
         return []
     return [
@@ -48,12 +49,12 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
 
 
 def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
-    """Its axis for it."""
+    """Fields of torchtitan's mesh for tensor parallelism."""
     return {"tensor_parallel_degree": size(source)} if is_split(source) else {}
 
 
 def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
-    """What it does otherwise."""
+    """Notes on differences of torchtitan's tensor parallelism."""
     if not is_split(source):
         return ()
     return ("tensor_parallel: the sequence was split at the first block; torchtitan splits it at the embedding",)

@@ -1,4 +1,5 @@
-"""`torchtitan.toml` for torchtitan 0.2.2, the last release that reads TOML; what it does besides is from its sources."""
+"""`torchtitan.toml` for torchtitan 0.2.2, the last release that reads TOML; its other behaviour is taken from its
+sources."""
 
 from typing import Any
 
@@ -13,24 +14,24 @@ RELEASE = "torchtitan 0.2.2"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """One file.
+    """Render the file.
 
     Raises:
         ValueError: torchtitan has no such backend.
     """
     config = source.config
-    told = backends[config.backend].torchtitan
-    if told is None:
+    render_parts = backends[config.backend].torchtitan
+    if render_parts is None:
         raise ValueError(
             f"backend ({config.backend!r}) is not in {RELEASE}; export a trial of fsdp2 or ddp with --which NUMBER"
         )
-    parts = told(source, config.strategy)
+    parts = render_parts(source, config.strategy)
     mesh = context.torchtitans_mesh(source, parts.values)
-    # Its selective mode counts blocks as we do, and keeps nothing but the input of those it takes.
+    # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    done = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
-    besides = (*_besides(source), *context.besides_torchtitan(source), *parts.besides, *environment.beside(source))
-    lossy = (*differences(config, done, "torchtitan"), *besides)
+    rendered_config = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
+    besides = (*_notes(source), *context.besides_torchtitan(source), *parts.besides, *environment.beside(source))
+    lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(
         "torchtitan.toml",
         description=remark(source.contender.description),
@@ -38,12 +39,12 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         lossy=comment(lossy, "# "),
         document=_toml(_sections(source, mesh)),
     )
-    return Rendered({"torchtitan.toml": text}, RELEASE, lossy, done)
+    return Rendered({"torchtitan.toml": text}, RELEASE, lossy, rendered_config)
 
 
-def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str, Any]]:
     workload, optimizer, config = source.workload, source.workload.optimizer, source.config
-    counts = config.activation_checkpointing == "full" and config.checkpoint_every > 1
+    counts_blocks = config.activation_checkpointing == "full" and config.checkpoint_every > 1
     return {
         "model": {"name": _MODELS.get(str(source.study.spec.model.model_type), "SET-ME"), "flavor": "SET-ME"},
         "optimizer": {
@@ -57,20 +58,20 @@ def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, 
         },
         "lr_scheduler": {"warmup_steps": 0, "decay_ratio": 0.0},
         "training": {
-            # Under a pipeline, of all its micro batches.
+            # Under a pipeline torchtitan counts all micro batches of a step.
             "local_batch_size": config.micro_batch * (source.accumulation if config.strategy.stages > 1 else 1),
             "global_batch_size": workload.global_batch,
             "seq_len": workload.sequence_length,
             "max_norm": workload.max_grad_norm or 1e9,
-            "enable_cpu_offload": own.get("enable_cpu_offload", False),
+            "enable_cpu_offload": mesh.get("enable_cpu_offload", False),
             "dtype": workload.precision.master_dtype,
             "mixed_precision_param": workload.precision.compute_dtype,
             "mixed_precision_reduce": "float32",
         },
-        "parallelism": {name: value for name, value in own.items() if name != "enable_cpu_offload"},
+        "parallelism": {name: value for name, value in mesh.items() if name != "enable_cpu_offload"},
         "activation_checkpoint": {
-            "mode": "selective" if counts else config.activation_checkpointing,
-            "selective_ac_option": str(config.checkpoint_every) if counts else "op",
+            "mode": "selective" if counts_blocks else config.activation_checkpointing,
+            "selective_ac_option": str(config.checkpoint_every) if counts_blocks else "op",
             "preserve_rng_state": False,
         },
         "compile": {"enable": config.compile, "components": ["model"]},
@@ -79,10 +80,10 @@ def _sections(source: ExportSource, own: dict[str, Any]) -> dict[str, dict[str, 
 
 
 _MODELS = {"llama": "llama3", "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v3": "deepseek_v3"}
-"""torchtitan's names of architectures; the size ("flavor") is one of its own table."""
+"""Names of architectures in torchtitan; the size ("flavor") is one of its own table."""
 
 
-def _besides(source: ExportSource) -> tuple[str, ...]:
+def _notes(source: ExportSource) -> tuple[str, ...]:
     lines = ["model: the size is a flavor of torchtitan's own table, not the study's config; set model.flavor"]
     if source.config.activation_checkpointing == "selective":
         lines.append(

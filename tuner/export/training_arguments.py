@@ -1,4 +1,4 @@
-"""Hugging Face `TrainingArguments` of transformers 5: a JSON file, and a snippet that makes them of it."""
+"""`TrainingArguments` of transformers 5: a JSON file, and a snippet that reads them from it."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ RELEASE = "transformers 5.23"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """`training_arguments.json` and `trainer_snippet.py`.
+    """Render `training_arguments.json` and `trainer_snippet.py`.
 
     Raises:
         ValueError: Trainer has no such backend.
@@ -31,14 +31,20 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     )
     values: dict[str, Any] = {**workload_arguments(workload, source.on_cpu), **strategy}
     values |= {"torch_compile": True} if config.compile else {}
-    told = backends[config.backend].training_arguments
-    assert told is not None, "strategy_arguments has rejected it"
-    parts = told(source, config.strategy)
+    render_parts = backends[config.backend].training_arguments
+    assert render_parts is not None, "strategy_arguments has rejected it"
+    parts = render_parts(source, config.strategy)
     changes: dict[str, Any] = {"strategy": parts.done}
+    # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
-    done = config.model_copy(update=changes)
-    lossy = (*differences(config, done, "Trainer"), *_besides(source), *parts.besides, *environment.beside(source))
+    rendered_config = config.model_copy(update=changes)
+    lossy = (
+        *differences(config, rendered_config, "Trainer"),
+        *_notes(source),
+        *parts.besides,
+        *environment.beside(source),
+    )
     snippet = fill(
         "trainer_snippet.py",
         description=in_docstring(source.contender.description),
@@ -47,11 +53,11 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
         by_hand=parts.code,
     )
     files = {"training_arguments.json": json.dumps(values, indent=2) + "\n", "trainer_snippet.py": snippet}
-    return Rendered(files, RELEASE, lossy, done)
+    return Rendered(files, RELEASE, lossy, rendered_config)
 
 
-def _besides(source: ExportSource) -> tuple[str, ...]:
-    """Where Trainer trains something slightly else."""
+def _notes(source: ExportSource) -> tuple[str, ...]:
+    """Notes on differences of Trainer's training."""
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")

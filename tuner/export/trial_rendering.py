@@ -1,4 +1,4 @@
-"""What a renderer for one consumer gives, and the phrases renderers share."""
+"""Result of a renderer for one consumer, and phrases that renderers share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,42 +10,45 @@ from shardtune.tuner.export.quoting import literal, remark
 
 @dataclass(frozen=True)
 class Rendered:
-    """The files of one consumer, and how far they say what was measured."""
+    """Files of one consumer, and the differences from the measured trial."""
 
     files: dict[str, str]
     """Content by relative name."""
     release: str
-    """What they are written for, such as `torchtitan 0.2.2`."""
+    """Release that the files are written for, such as `torchtitan 0.2.2`."""
     lossy: tuple[str, ...]
-    """What the consumer cannot express: a name, what was measured, and what happens instead."""
+    """Settings that the consumer cannot express: a name, what was measured, and what happens instead."""
     lossy_config: TrialConfig
-    """What the consumer does, as near as our own words come; equal to what was measured where nothing is lost."""
+    """Configuration that the consumer runs, as near as our own fields express it; the measured one where nothing is
+    lost."""
 
 
 def differences(measured: TrialConfig, done: TrialConfig, consumer: str) -> tuple[str, ...]:
-    """The knobs in which what a consumer does differs from what was measured."""
-    ours, theirs = _flat(measured), _flat(done)
+    """Knobs in which the consumer's configuration differs from the measured one."""
+    measured_values, consumer_values = _flat(measured), _flat(done)
     return tuple(
-        f"{name}: {word(ours[name])} was measured; {consumer} has {word(theirs[name])}"
-        for name in ours
-        if ours[name] != theirs.get(name)
+        f"{name}: {word(measured_values[name])} was measured; {consumer} has {word(consumer_values[name])}"
+        for name in measured_values
+        if measured_values[name] != consumer_values.get(name)
     )
 
 
 def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = remark) -> str:
-    """The losses as lines of a file's header; `quoted` fits each to where the header stands."""
+    """Losses as lines of a file's header; `quoted` fits each to the header's place."""
     if not lines:
-        return f"{prefix}Says all that was measured."
-    return "\n".join([f"{prefix}What it cannot say:", *(f"{prefix}- {quoted(line)}" for line in lines)])
+        return f"{prefix}Expresses everything that was measured."
+    return "\n".join(
+        [f"{prefix}Differences from the measured trial:", *(f"{prefix}- {quoted(line)}" for line in lines)]
+    )
 
 
 def keywords(options: dict[str, Any]) -> str:
-    """Arguments of a call."""
+    """Keyword arguments of a call."""
     return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 
 def pretty(values: dict[str, Any]) -> str:
-    """A dictionary as source code inside a function, a line per entry."""
+    """Dictionary as source code inside a function, a line per entry."""
     lines = [f"        {literal(name)}: {literal(value)}," for name, value in values.items()]
     return "\n".join(["{", *lines, "    }"])
 
@@ -55,5 +58,5 @@ def _flat(config: TrialConfig) -> dict[str, object]:
 
 
 def word(value: object) -> str:
-    """A knob's value as configuration files write it."""
+    """Value of a knob as configuration files write it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

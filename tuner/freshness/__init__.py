@@ -1,1 +1,1 @@
-"""Which differences make a measurement old, and when. Leaves writing it down to the service."""
+"""Freshness: which differences make a measurement stale, and when. The service stores the result."""

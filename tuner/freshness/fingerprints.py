@@ -1,6 +1,6 @@
-"""Which differences between two fingerprints count, and for what: the policy behind stale recommendations.
+"""Policy of fingerprints: which differences between two of them count, and for what.
 
-Unknown (None) on either side is no difference: a release that looks at more fields makes nothing stale.
+An unknown value (None) on either side is no difference: a release that records more fields makes nothing stale.
 """
 
 import re
@@ -12,22 +12,22 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, bandwidth_band
 from shardtune.api_schemas.training.environment_settings import by_name, setting_of
 
 UNSET = "unset"
-"""In place of the value of a variable that is not set."""
+"""Placeholder for the value of a variable that is not set."""
 Judge = Callable[[Any, Any], Effect | None]
-"""What a difference between two known values does; None: nothing."""
+"""Function that returns the effect of a difference between two known values; None: no effect."""
 
 
 class Rule(NamedTuple):
-    """The policy for one field."""
+    """Policy for one field."""
 
     judge: Judge
     why: str
     spans_nodes: bool = False
-    """It matters only to trials over several nodes; with one node it lowers the confidence at most."""
+    """Whether the field matters only to trials over several nodes; with one node it lowers the confidence at most."""
     needs_gpu: bool = False
-    """With CPU ranks it lowers the confidence at most."""
+    """Whether the field matters only to GPUs; with CPU ranks it lowers the confidence at most."""
     is_host: bool = False
-    """With GPUs it lowers the confidence at most."""
+    """Whether the field matters only to CPU ranks; with GPUs it lowers the confidence at most."""
 
 
 def _exactly(effect: Effect) -> Judge:
@@ -35,7 +35,7 @@ def _exactly(effect: Effect) -> Judge:
 
 
 def _series(was: str, now: str) -> Effect | None:
-    """Versions: the first two numbers decide."""
+    """Effect of two versions: the first two numbers decide."""
     if was == now:
         return None
     is_same_series = re.findall(r"\d+", was)[:2] == re.findall(r"\d+", now)[:2]
@@ -43,7 +43,7 @@ def _series(was: str, now: str) -> Effect | None:
 
 
 def _by_more_than(stale: float, confidence: float) -> Judge:
-    """Amounts: the fractions of the larger one from which a difference counts."""
+    """Judge of amounts, by the fractions of the larger one from which a difference counts."""
 
     def judge(was: float, now: float) -> Effect | None:
         difference = abs(was - now) / max(was, now)
@@ -53,6 +53,7 @@ def _by_more_than(stale: float, confidence: float) -> Judge:
 
 
 def _bands(was: float, now: float) -> Effect | None:
+    # Two measurements of one link may fall into neighbouring bands.
     return Effect.STALE if abs(bandwidth_band(was) - bandwidth_band(now)) > 1 else None
 
 
@@ -88,31 +89,32 @@ POLICY: Mapping[str, Rule] = {
     "environment": Rule(_STALE, "allocators, collectives, threads: each variable counts by itself"),
     "native_dtypes": Rule(_STALE, "which matrix products have units of their own, and which are emulated"),
 }
-"""By field. Not in it: `version` and `overridden`, which say something about the record."""
+"""Rule by field. `version` and `overridden` have none: they describe the record."""
 
 
 def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldChange, ...]:
-    """Every difference that counts for a case on so many nodes, in the order of the policy."""
-    found = []
-    for field, before, after, rule in _compared(was, now):
+    """Differences that count for a tuning target on `nodes` nodes, in the order of the policy."""
+    counted = []
+    for field, before, after, rule in _compare_fields(was, now):
         effect = rule.judge(before, after)
         if effect is None:
             continue
         if _matters_less(rule, now, nodes):
             effect = Effect.CONFIDENCE
-        found.append(FieldChange(field=field, was=before, now=after, effect=effect))
-    return tuple(found)
+        counted.append(FieldChange(field=field, was=before, now=after, effect=effect))
+    return tuple(counted)
 
 
 def place(field: str) -> tuple[int, str]:
-    """Sorts fields of changes in the order of the policy."""
+    """Sort key of a changed field, in the order of the policy."""
     return list(POLICY).index(field.partition(".")[0]), field
 
 
-def _compared(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, Any, Any, Rule]]:
-    """The fields that both know, with their rules; each variable of the environment is a field `environment.NAME`."""
+def _compare_fields(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, Any, Any, Rule]]:
+    """Fields known on both sides, with their rules; each variable of the environment is a field `environment.NAME`."""
     for field, rule in POLICY.items():
         before, after = getattr(was, field), getattr(now, field)
+        # An older worker records fewer fields, which says nothing about its machine.
         if before is None or after is None:
             continue
         if field != "environment":
@@ -121,13 +123,14 @@ def _compared(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, Any, An
         old, new = by_name(before), by_name(after)
         for name in sorted({*old, *new}):
             setting = setting_of(name)
-            on = setting.device if setting is not None else None
-            own = rule._replace(needs_gpu=on == "cuda", is_host=on == "cpu")
-            yield f"environment.{name}", old.get(name, UNSET), new.get(name, UNSET), own
+            device = setting.device if setting is not None else None
+            # A variable of an allocator or a library matters only on the device that uses it.
+            setting_rule = rule._replace(needs_gpu=device == "cuda", is_host=device == "cpu")
+            yield f"environment.{name}", old.get(name, UNSET), new.get(name, UNSET), setting_rule
 
 
 def stale_fields(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[str, ...]:
-    """The fields because of which measurements on both do not compare; empty: they do."""
+    """Fields because of which measurements on both do not compare; empty where they do."""
     return tuple(change.field for change in changes(was, now, nodes) if change.effect == Effect.STALE)
 
 

@@ -1,4 +1,5 @@
-"""Whether a recommendation still belongs to the machines that would run it now, and when that is announced."""
+"""Staleness: whether a recommendation still holds for the machines that would run it now, and when a change is
+announced."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,62 +12,63 @@ from shardtune.tuner.freshness.fingerprints import changes, place
 
 @dataclass(frozen=True)
 class Machine:
-    """A worker with the hardware of a case, and what it has now or had when it was last heard of."""
+    """Worker with the hardware of a tuning target, and its fingerprint now or when last heard of."""
 
     fingerprint: Fingerprint
     since: datetime
-    """When it got this fingerprint."""
+    """Time at which it got this fingerprint."""
     is_ready: bool
-    """It is live and takes work. Others only count where they still have the fingerprint: they may come back."""
+    """Whether it is live and takes work."""
 
 
 @dataclass(frozen=True)
 class TargetMeasurement:
-    """How the machines of now stand to the fingerprint of a measurement."""
+    """Comparison of the present machines with the fingerprint of a measurement."""
 
     changes: tuple[FieldChange, ...]
-    """On the machine that is nearest to the measurement: what lowers the confidence, too."""
+    """Differences of the machine nearest to the measurement, including those that only lower the confidence."""
     stale_changes: tuple[FieldChange, ...] = ()
-    """One of each field on any machine that would run the case; empty: some machine still has what was measured on."""
+    """Stale differences of any machine that would run the target, one per field; empty while some machine compares."""
     values: tuple[str, ...] = ()
-    """`field=value` of the same."""
+    """Stale changes as `field=value`."""
     changed_at: datetime | None = None
-    """When the newest of these values first appeared; None: it is fresh."""
+    """Time at which the newest of these values first appeared; None while fresh."""
 
     @property
     def stale_fields(self) -> tuple[str, ...]:
-        """Their names."""
+        """Fields of the stale changes."""
         return tuple(change.field for change in self.stale_changes)
 
 
 @dataclass(frozen=True)
 class Marks:
-    """What is written down about the freshness of a recommendation."""
+    """Stored freshness of a recommendation."""
 
     freshness: Freshness = Freshness.FRESH
     changed_fields: tuple[str, ...] = ()
     stale_since: datetime | None = None
     announced_at: datetime | None = None
     announced_for: tuple[str, ...] = ()
-    """`field=value` of the changes it was announced for."""
+    """Changes that were announced, as `field=value`."""
 
 
 def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> TargetMeasurement | None:
-    """Stale when a machine is ready and none is left, ready or silent for a while, that compares with the measurement.
+    """Compare a measurement with the present machines; None where no machine is ready.
 
-    While a change rolls over a fleet, those that still have the old values keep an answer fresh; those that are down
-    for it do, too. None: no machine is ready, so nothing can be said.
+    The measurement is stale when a machine is ready and none, ready or silent for a while, compares with it.
     """
     if not any(machine.is_ready for machine in machines):
         return None
     compared = [(changes(measured_on, machine.fingerprint, nodes), machine) for machine in machines]
-    nearest = min((found for found, _ in compared), key=lambda found: (len(_stale(found)), len(found)))
-    if not _stale(nearest):
+    # While a change rolls over a fleet, machines with the old values keep an answer fresh, also those that are down for
+    # it: they may come back as they were.
+    nearest = min((differences for differences, _ in compared), key=lambda item: (len(_stale_only(item)), len(item)))
+    if not _stale_only(nearest):
         return TargetMeasurement(nearest)
     first_seen: dict[str, datetime] = {}
     by_field: dict[str, FieldChange] = {}
-    for found, machine in compared:
-        for change in _stale(found) if machine.is_ready else ():
+    for differences, machine in compared:
+        for change in _stale_only(differences) if machine.is_ready else ():
             by_field.setdefault(change.field, change)
             value = f"{change.field}={change.now}"
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
@@ -81,13 +83,14 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
 def marked(
     now_written: Marks, ranking_state: TargetMeasurement, is_asked: bool, now: datetime, debounce: timedelta
 ) -> Marks:
-    """What is to be written down. A change is announced once, when nothing new has appeared for the debounce.
+    """Freshness to store. A change is announced once, when nothing new has appeared for the debounce.
 
-    `is_asked`: whoever asks for the case is given this recommendation; older ones are marked, not announced.
+    `is_asked`: whether this recommendation is the one given for the target; older ones are marked, not announced.
     """
     if ranking_state.changed_at is None:
         return Marks(changed_fields=tuple(change.field for change in ranking_state.changes))
     since = now_written.stale_since or now
+    # A fleet changes machine by machine; the debounce turns its changes into one announcement.
     announced_at, announced_for = now_written.announced_at, now_written.announced_for
     is_news = not set(ranking_state.values) <= set(announced_for)
     if is_asked and is_news and max(since, ranking_state.changed_at) + debounce <= now:
@@ -95,5 +98,5 @@ def marked(
     return Marks(Freshness.STALE, ranking_state.stale_fields, since, announced_at, announced_for)
 
 
-def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:
-    return [change for change in found if change.effect == Effect.STALE]
+def _stale_only(differences: Sequence[FieldChange]) -> list[FieldChange]:
+    return [change for change in differences if change.effect == Effect.STALE]

@@ -1,1 +1,1 @@
-"""What a finished study shows: fronts and which knobs mattered. Decides nothing."""
+"""Insights into a finished study: Pareto fronts and the importance of knobs. They decide nothing."""

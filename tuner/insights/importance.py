@@ -1,8 +1,9 @@
-"""Which knobs had to do with speed, by PED-ANOVA over a study's feasible trials.
+"""Importance of knobs for speed, by PED-ANOVA over a study's feasible trials.
 
-Watanabe, Bansal and Hutter, PED-ANOVA (IJCAI 2023, arXiv:2304.10255), with conditional knobs as in Conditional PED-ANOVA
-(arXiv:2601.20800), both as Optuna 5 implements them: how far the distribution of a knob's values among the fastest trials
-differs from that among all. What the sampler preferred is in both distributions, so its preferences do not count.
+Watanabe, Bansal and Hutter, PED-ANOVA (IJCAI 2023, arXiv:2304.10255), with conditional knobs as in Conditional
+PED-ANOVA (arXiv:2601.20800), both as Optuna 5 implements them. Importance is how far the distribution of a knob's
+values among the fastest trials differs from that among all. The sampler's preferences are in both distributions, so
+they do not count.
 """
 
 import random
@@ -22,39 +23,43 @@ from shardtune.api_schemas.training.search_space import KnobValue
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*normalize.*")
-# It takes the lowest targets for the best, which is why speeds are given to it with a minus.
+# The evaluator takes the lowest targets for the best, so speeds are passed with a minus.
 warnings.filterwarnings("ignore", message="PedAnovaImportanceEvaluator computes")
-# A knob that a single trial has (or lacks) is left out of the sum, which is what the warning is about.
+# The warning says that a knob which a single trial has (or lacks) is left out of the sum.
 warnings.filterwarnings("ignore", message="Some regimes for parameter")
 
 FEWEST_TRIALS = 15
+# Optuna advises at least so many; more than a third of all would be no selection.
 FASTEST = 5
-"""Optuna advises at least so many trials among the fastest; more than a third of all would be no selection."""
+"""Minimum number of trials that count as the fastest."""
+# Of simulated searches of 15, 20 and 40 trials in which one knob mattered most, it came first in all; it was separated
+# from chance in 7, 10 and 12 of 12 (a tenth: 7, 10, 11).
 _TOP = 0.25
-"""Share of the trials that count as the fastest, where these are more. Of made-up searches of 15, 20 and 40 trials in which
-one knob mattered most, it came first in all; it was told from chance in 7, 10 and 12 of 12 (a tenth: 7, 10, 11)."""
+"""Fraction of the trials that count as the fastest, where these are more."""
 _SHUFFLINGS = 19
-"""A knob that does nothing beats all of them one time in twenty (Barnard's Monte Carlo test, 1963)."""
+"""Number of random assignments of speeds; a knob without effect beats all of them one time in twenty (Barnard's
+Monte Carlo test, 1963)."""
 
 Row = tuple[tuple[tuple[str, KnobValue], ...], float]
-"""The knobs of a trial and its speed."""
+"""Knobs of a trial and its speed."""
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """The values a knob took, as Optuna sees them: more than two numbers by position, all else by name."""
+    """Scale of a knob's values for Optuna: more than two numbers by position, all others by name."""
 
     positions: dict[str, int]
     distribution: BaseDistribution
 
-    def told(self, value: KnobValue) -> int | str:
-        """The value on this scale."""
+    def scaled(self, value: KnobValue) -> int | str:
+        """Value on this scale."""
         return self.positions[repr(value)] if isinstance(self.distribution, IntDistribution) else repr(value)
 
 
 @lru_cache(maxsize=64)
 def importance(rows: tuple[Row, ...]) -> Importance:
-    """Importance of every knob that took several values, the most important first; the same rows give the same answer."""
+    """Importance of every knob that took several values, the most important first; the same rows give the same
+    answer."""
     fastest = max(FASTEST, round(_TOP * len(rows)))
     if len(rows) < FEWEST_TRIALS:
         reason = f"{len(rows)} feasible trials say too little about knobs; {FEWEST_TRIALS} are needed"
@@ -63,13 +68,13 @@ def importance(rows: tuple[Row, ...]) -> Importance:
     scales = _scales(tables)
     if not scales:
         return Importance(knobs=(), trials=len(rows), fastest=0, reason="all feasible trials have the same knobs")
-    study, speeds = _study(tables, scales), [speed for _, speed in rows]
-    found = _raw(study, scales, speeds, fastest)
-    total = sum(found.values())
+    study, speeds = _build_study(tables, scales), [speed for _, speed in rows]
+    importances = _evaluate(study, scales, speeds, fastest)
+    total = sum(importances.values())
     if total <= 0:
         reason = "the fastest trials have the same values as the others"
         return Importance(knobs=(), trials=len(rows), fastest=fastest, reason=reason)
-    chance = _by_chance(study, scales, speeds, fastest)
+    chance = _largest_by_chance(study, scales, speeds, fastest)
     knobs = [
         KnobImportance(
             knob=name,
@@ -77,13 +82,13 @@ def importance(rows: tuple[Row, ...]) -> Importance:
             is_above_chance=value > chance[name],
             trials=sum(name in table for table in tables),
         )
-        for name, value in sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        for name, value in sorted(importances.items(), key=lambda item: (-item[1], item[0]))
     ]
     return Importance(knobs=tuple(knobs), trials=len(rows), fastest=fastest)
 
 
 def _scales(tables: Sequence[dict[str, KnobValue]]) -> dict[str, _Scale]:
-    """A scale for each knob that took several values."""
+    """Scale of each knob that took several values."""
     scales: dict[str, _Scale] = {}
     for name in sorted({name for table in tables for name in table}):
         values = {repr(table[name]): table[name] for table in tables if name in table}
@@ -98,32 +103,36 @@ def _scales(tables: Sequence[dict[str, KnobValue]]) -> dict[str, _Scale]:
     return scales
 
 
-def _study(tables: Sequence[dict[str, KnobValue]], scales: dict[str, _Scale]) -> optuna.Study:
-    """The trials without their speeds, which are dealt out anew for each question."""
+def _build_study(tables: Sequence[dict[str, KnobValue]], scales: dict[str, _Scale]) -> optuna.Study:
+    """Optuna study of the trials without their speeds, which are assigned anew for each evaluation."""
     study = optuna.create_study()
-    known = ({name: scales[name].told(value) for name, value in table.items() if name in scales} for table in tables)
+    scaled_knobs = (
+        {name: scales[name].scaled(value) for name, value in table.items() if name in scales} for table in tables
+    )
     study.add_trials(
         [
-            create_trial(value=0.0, params=told, distributions={name: scales[name].distribution for name in told})
-            for told in known
+            create_trial(value=0.0, params=params, distributions={name: scales[name].distribution for name in params})
+            for params in scaled_knobs
         ]
     )
     return study
 
 
-def _by_chance(
+def _largest_by_chance(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """The most that each knob reached where speeds were dealt to trials at random."""
+    """Largest importance of each knob where speeds were assigned to trials at random."""
     rng = random.Random(0)
-    most = dict.fromkeys(scales, 0.0)
+    largest = dict.fromkeys(scales, 0.0)
     for _ in range(_SHUFFLINGS):
-        shuffled = _raw(study, scales, rng.sample(speeds, len(speeds)), fastest)
-        most = {name: max(value, shuffled[name]) for name, value in most.items()}
-    return most
+        shuffled = _evaluate(study, scales, rng.sample(speeds, len(speeds)), fastest)
+        largest = {name: max(value, shuffled[name]) for name, value in largest.items()}
+    return largest
 
 
-def _raw(study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int) -> dict[str, float]:
+def _evaluate(
+    study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
+) -> dict[str, float]:
     """Importance by knob, where the trials have these speeds."""
     evaluator = PedAnovaImportanceEvaluator(target_quantile=fastest / len(speeds))
     return get_param_importances(

@@ -1,4 +1,4 @@
-"""Trials that no other beats in both speed and memory."""
+"""Pareto front: trials that no other beats in both speed and memory."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -7,9 +7,9 @@ T = TypeVar("T")
 
 
 def front(trials: Iterable[T], memory_gib: Callable[[T], float], speed: Callable[[T], float]) -> list[T]:
-    """Those that are faster than everything that needs no more memory, by rising memory (and so by rising speed)."""
-    found: list[T] = []
+    """Trials that are faster than every trial that needs no more memory, by rising memory (and so by rising speed)."""
+    frontier: list[T] = []
     for trial in sorted(trials, key=lambda trial: (memory_gib(trial), -speed(trial))):
-        if not found or speed(trial) > speed(found[-1]):
-            found.append(trial)
-    return found
+        if not frontier or speed(trial) > speed(frontier[-1]):
+            frontier.append(trial)
+    return frontier

@@ -1,7 +1,8 @@
-"""Correct the predictor for one machine and software from measured trials: a few physical factors, with an interval.
+"""Calibration of the predictor for one machine and software from measured trials: a few physical factors, with an
+interval.
 
-A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part gets a factor on its time, and all share
-one; a prior keeps them near 1, so that one measurement moves the shared factor and many tell the parts apart.
+A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part gets a factor on its time, and
+all share one. A prior keeps them near 1, so that one measurement moves the shared factor and many separate the parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,20 +15,22 @@ Array = NDArray[np.float64]
 
 PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
 SHARED_SIGMA = 0.4
-"""Spread of log(measured / predicted) between sources before calibration (docs/measurements/predictor.md)."""
+"""Prior standard deviation of the shared log factor: spread of log(measured / predicted) between sources before
+calibration (docs/measurements/predictor.md)."""
 PART_SIGMA = 0.35
+"""Prior standard deviation of a part's log factor."""
 CPU_PART_SIGMA = 1.0
-"""A CPU's parts are known to their order of magnitude only."""
+"""Prior standard deviation of a part's log factor on CPU ranks, known only to an order of magnitude."""
 NOISE_SIGMA = 0.06
-"""Spread within one source and GPU after it."""
+"""Spread of log(measured / predicted) within one source and GPU after calibration."""
 _ITERATIONS = 12
 _DEVIATIONS = 1.645
-"""Of a normal distribution, for 90 %."""
+"""Standard deviations of a normal distribution that hold 90 %."""
 
 
 @dataclass(frozen=True)
 class SpeedCalibration:
-    """Factors on time; above 1 the machine is slower than the catalogue says."""
+    """Factors on time; above 1 the machine is slower than the catalogue's figures."""
 
     factors: Mapping[str, float]
     sigma: float
@@ -35,7 +38,7 @@ class SpeedCalibration:
     rows: int
 
     def __hash__(self) -> int:
-        """By its values, so that predictions can be kept."""
+        """Hash by value, so that predictions can be cached."""
         return hash((self.sigma, self.rows, *self.factors.items()))
 
     @property
@@ -44,21 +47,22 @@ class SpeedCalibration:
         return float(np.exp(_DEVIATIONS * self.sigma))
 
     def seconds(self, parts: Mapping[str, Array]) -> Array:
-        """Calibrated time of a step."""
+        """Calibrated seconds of a step."""
         total: Array = sum((self.factors[name] * parts[name] for name in PARTS), np.zeros(1))
         return total
 
 
 UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, rows=0)
-"""0.2: spread over sources that were left out of every fit (docs/measurements/predictor.md)."""
+"""Calibration without trials. Its sigma of 0.2 is the spread over sources left out of every fit
+(docs/measurements/predictor.md)."""
 
 
 def fit_speed(
     parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
 ) -> SpeedCalibration:
-    """The most probable factors given measured step times (Gauss-Newton on log time, Gaussian priors on log factors).
+    """Most probable factors given measured step times (Gauss-Newton on log time, Gaussian priors on log factors).
 
-    `part_sigma`: how far a part's rate may be off; `CPU_PART_SIGMA` for CPU ranks.
+    `part_sigma`: prior deviation of a part's rate; `CPU_PART_SIGMA` for CPU ranks.
 
     Raises:
         ValueError: nothing to fit on, or a time that is not positive.
@@ -90,7 +94,7 @@ def fit_speed(
 
 @dataclass(frozen=True)
 class MemoryCalibration:
-    """Factor on predicted peak memory of one fingerprint, and the error that remains."""
+    """Factor on the predicted peak memory of one fingerprint, and the error that remains."""
 
     factor: float = 1.0
     sigma: float = 0.10
@@ -104,8 +108,9 @@ class MemoryCalibration:
 
 
 ESTIMATED = MemoryCalibration(sigma=0.25)
-"""Where the widths inside a block are a guess (tuner.prediction.traced_shape)."""
-_MOST = float(np.log(1.5))
+"""Prior where the widths inside a block are a guess (tuner.prediction.traced_shape)."""
+_MAX_LOG_FACTOR = float(np.log(1.5))
+"""Largest absolute log factor on memory."""
 
 
 def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
@@ -116,8 +121,8 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
         )
     ratios = np.log(np.asarray(measured, dtype=float) / np.asarray(predicted, dtype=float))
     count, prior = len(ratios), MemoryCalibration()
-    # More than a half off is no correction but another model; what is beyond stays in the spread, and widens the gate.
-    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MOST, _MOST))
+    # More than a half off means another model, not a correction. The excess stays in the spread and widens the gate.
+    centre = float(np.clip(np.median(ratios) * count / (count + 2.0), -_MAX_LOG_FACTOR, _MAX_LOG_FACTOR))
     spread = 1.4826 * float(np.median(np.abs(ratios - centre)))
     # Two pseudo-rows of the prior's spread, so that three lucky trials do not close the gate's margin.
     sigma = np.sqrt((count * spread**2 + 2.0 * prior.sigma**2) / (count + 2.0))
@@ -126,7 +131,7 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
 
 @dataclass(frozen=True)
 class Calibrations:
-    """Of one hardware and software fingerprint; without trials, the priors."""
+    """Calibrations of one hardware and software fingerprint; without trials, the priors."""
 
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration | None = None

@@ -1,6 +1,6 @@
-"""What the memory and speed models are asked about: many configurations as one structure of arrays.
+"""Candidates: many configurations as one structure of arrays, the input of the memory and speed models.
 
-Trial configurations and published measurements both become `Candidates`, so both are judged by the same formulas.
+Trial configurations and published measurements both become `Candidates`, so the same formulas judge both.
 """
 
 from collections.abc import Sequence
@@ -30,13 +30,13 @@ class Dtypes:
     compute: int = 2
     reduce: int = 4
     moments: float = 8.0
-    """Optimizer state per trainable parameter: Adam's two moments."""
+    """Bytes of optimizer state per trainable parameter: Adam's two moments."""
     linear_bits: int = 16
-    """Precision of matrix products: 8 for fp8 (sets their peak rate)."""
+    """Bits of matrix products' operands: 8 for fp8 (sets their peak rate)."""
 
     @classmethod
     def of(cls, precision: Precision) -> "Dtypes":
-        """The precision's dtypes; Adam keeps two moments in the masters' dtype."""
+        """Dtypes of a precision; Adam keeps two moments in the masters' dtype."""
         master = DTYPE_BYTES[precision.master_dtype]
         compute = DTYPE_BYTES[precision.compute_dtype]
         return cls(
@@ -48,51 +48,53 @@ class Dtypes:
         )
 
     def under(self, impl: "Implementation") -> "Dtypes":
-        """What a backend holds and sends: autocast leaves the weights in the masters' dtype."""
+        """Dtypes that a backend stores and sends: autocast leaves the weights in the masters' dtype."""
         return replace(self, compute=self.master) if impl.autocast else self
 
 
 @dataclass(frozen=True)
 class Implementation:
-    """Facts about the training program that its configuration does not show, each of which moves memory or speed."""
+    """Facts about the training program that its configuration does not show, each of which changes memory or speed."""
 
     attention: Literal["flash", "eager"] = "flash"
-    """`flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the score matrices."""
+    """Attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the score
+    matrices."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
-    """What selective checkpointing keeps: all matrix products and attention (Shardtune); every second product and
-    attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
+    """Tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
+    product and attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
     autocast: bool = False
-    """Mixed precision by `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of weights and of
-    linear inputs."""
+    """Mixed precision by `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of weights
+    and of linear inputs."""
     fp32_logit_copies: float = 3.0
     """fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
     keeps_logits: bool = True
-    """The program holds the head's output through backward; Shardtune's ranks hold only the loss."""
+    """Whether the program holds the head's output through backward; Shardtune's ranks hold only the loss."""
     loss_chunks: int = 1
-    """The loss over slices of the sequence; only one slice has fp32 values."""
+    """Slices of the sequence over which the loss is computed; only one slice has fp32 values."""
     fused_optimizer: bool = False
-    """torch's foreach AdamW keeps one temporary of the shard's size; a fused kernel none."""
+    """Whether AdamW is fused: torch's foreach AdamW keeps one temporary of the shard's size, a fused kernel none."""
     optimizer_in_backward: bool = False
     trainable: float = 1.0
-    """Share of parameters with gradients and optimizer state; the rest is frozen."""
+    """Fraction of parameters with gradients and optimizer state; the remaining ones are frozen."""
     dropout: float = 0.0
     offload_activations: bool = False
     language_head: bool = True
-    """False for a classifier: no logits over the vocabulary."""
+    """Whether the model has a head over the vocabulary; False for a classifier, which has no logits over it."""
     kept_caches: int = 0
-    """Passes whose key-value caches stay alive in the program's outputs: transformers returns one unless `use_cache` is
-    off, and a loop that holds `outputs` over the next forward has two."""
+    """Passes whose key-value caches stay alive in the program's outputs: transformers returns one unless `use_cache`
+    is off, and a loop that holds `outputs` over the next forward has two."""
     attention_rate: float = 1.0
-    """Of the attention kernel, relative to FlashAttention-2."""
+    """Rate of the attention kernel, relative to FlashAttention-2."""
     main_gradients: bool = False
-    """DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients in the dtype of
-    reduction, to which each micro batch adds, and which is sent once a step, parameter by parameter (nanotron)."""
+    """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients
+    in the dtype of reduction. Each micro batch adds to the buffer, and it is sent once a step, parameter by
+    parameter (nanotron)."""
     step_host_s: float = 0.0
-    """Host time of a step that hides behind nothing, beside `Rates.optimizer_host_s`."""
+    """Host seconds of a step that nothing hides, in addition to `Rates.optimizer_host_s`."""
 
     @classmethod
     def of(cls, workload: Workload) -> "Implementation":
-        """How Shardtune's own ranks train (workers/rank): fused AdamW, no dropout, only the loss is held."""
+        """Implementation of Shardtune's own ranks (workers/rank): fused AdamW, no dropout, only the loss is held."""
         attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
         return cls(attention=attention, autocast=workload.precision.autocast, fused_optimizer=True, keeps_logits=False)
 
@@ -104,7 +106,7 @@ class Candidates:
     backend: Array
     stage: Array
     shard: Array
-    """Ranks that share one copy of what the backend shards."""
+    """Ranks that share one copy of the states that the backend shards."""
     replicate: Array
     sequence: Array
     micro_batch: Array
@@ -113,11 +115,11 @@ class Candidates:
     tensor: Array
     """Ranks that split each block: parameters, and activations by heads and widths or, between blocks, by positions."""
     stages: Array
-    """Each with some of the blocks, on ranks of its own."""
+    """Pipeline ranks, each with some of the blocks."""
     schedule: Array
-    """In which the ranks of a pipeline take micro batches: the place in `pipeline_schedules.SCHEDULES`."""
+    """Index in `pipeline_schedules.SCHEDULES` of the order in which pipeline ranks take micro batches."""
     virtual: Array
-    """Stages on each of the ranks that take turns: `stages` counts these ranks."""
+    """Stages on each pipeline rank."""
     experts: Array
     """Ranks that divide each block's experts, of those that share one copy."""
     accumulation: Array
@@ -129,17 +131,17 @@ class Candidates:
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
-    """Unsharded gradients are held until the last micro batch."""
+    """Whether unsharded gradients are held until the last micro batch."""
     sync_shard_only: Array
-    """HSDP reduces within the shard group every micro batch and across groups once."""
+    """Whether HSDP reduces within the shard group every micro batch and across groups once."""
     offload_optimizer: Array
-    """Share of optimizer state (and masters) off the device."""
+    """Fraction of optimizer state (and masters) off the device."""
     offload_parameters: Array
     ddp_bucket: Array
-    """Bytes."""
+    """Bytes of a DDP bucket."""
     bucket_view: Array
     reduce_bucket: Array
-    """Elements, as for the other ZeRO sizes."""
+    """Elements of a bucket, as for the other ZeRO sizes."""
     gather_bucket: Array
     double_buffer: Array
     contiguous: Array
@@ -147,12 +149,12 @@ class Candidates:
     persistence: Array
     """ZeRO-3: parameters of at most so many elements stay gathered."""
     reuse: Array
-    """ZeRO-3: what is used again within so many elements stays gathered until then."""
+    """ZeRO-3: parameters used again within so many elements stay gathered until then."""
     max_live: Array
     secondary: Array
     """ZeRO++ hpZ group size; 1 is off."""
     keeps_freed: Array
-    """The allocator keeps what is freed, as those of GPUs do; else it goes back to the system."""
+    """Whether the allocator keeps freed memory, as GPU allocators do; else it returns to the system."""
 
     @property
     def size(self) -> int:
@@ -161,29 +163,29 @@ class Candidates:
 
     @property
     def ranks(self) -> Array:
-        """Over which the model states of one stage are spread or copied."""
+        """Ranks over which the model states of one stage are sharded or replicated."""
         return self.holders * self.replicate
 
     @property
     def holders(self) -> Array:
-        """Ranks that hold one copy of what is sharded and split."""
+        """Ranks that hold one copy of the sharded and split states."""
         return self.shard * self.tensor
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one micro batch, by ranks: of those that share them, each computes and keeps as much as of so many."""
+        """Tokens of one micro batch per rank; ranks that share tokens each count an equal part."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     def checkpointed(self, blocks: int) -> Array:
-        """Of the first so many blocks, those that are checkpointed."""
+        """Number of checkpointed blocks among the first `blocks`."""
         return np.where(self.checkpointing == NONE, 0.0, np.floor(blocks / self.checkpoint_every))
 
     def with_values(self, **values: Any) -> "Candidates":
-        """A copy with some fields replaced by arrays or numbers."""
+        """Copy with some fields replaced by arrays or numbers."""
         return replace(self, **{name: np.asarray(value, dtype=float) for name, value in values.items()})
 
     def take(self, index: NDArray[np.intp]) -> "Candidates":
-        """The configurations at these positions."""
+        """Configurations at these positions."""
         return Candidates(**{f.name: _at(getattr(self, f.name), index) for f in fields(self)})
 
 
@@ -191,6 +193,7 @@ def _at(values: Array, index: NDArray[np.intp]) -> Array:
     return values[index] if values.ndim and values.size > 1 else values
 
 
+# The documented defaults of torch and DeepSpeed.
 _DEFAULTS: dict[str, float] = {
     "backend": SINGLE, "stage": 0, "shard": 1, "replicate": 1, "sequence": 1, "micro_batch": 1, "context": 1, "tensor": 1,
     "stages": 1, "schedule": 0, "virtual": 1, "experts": 1, "accumulation": 1,
@@ -203,7 +206,7 @@ _DEFAULTS: dict[str, float] = {
 
 
 def from_rows(rows: Sequence[dict[str, float]]) -> Candidates:
-    """Candidates from one mapping each; fields that are not named take the backend's documented default."""
+    """Candidates from one mapping each; missing fields take the backend's documented default."""
     unknown = {name for row in rows for name in row} - set(_DEFAULTS)
     assert not unknown, unknown
     return Candidates(

@@ -1,6 +1,6 @@
-"""The GPU catalogue: how to find a model by any name, and what a cluster of it has.
+"""GPU catalogue: look-up of a model by any of its names, and the figures of a cluster of it.
 
-Figures stand in api_schemas.machines.gpus; what is achieved of them in tuner.prediction.rates.
+The figures are in api_schemas.machines.gpus, the achieved fractions of them in tuner.prediction.rates.
 """
 
 import difflib
@@ -13,28 +13,28 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_architecture
 
 HOST_GIB_PER_GPU = 256
-"""Assumed where a cluster is named in short: 2 TiB per 8 GPUs, as in DGX H100."""
+"""GiB of host memory per GPU assumed for a cluster named in short form: 2 TiB per 8 GPUs, as in DGX H100."""
 
 
 def names() -> list[str]:
-    """Every model in the catalogue."""
+    """Names of every model in the catalogue."""
     return list(models())
 
 
 def find(name: str) -> GpuModel:
-    """The GPU of that name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`.
+    """GPU with that name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`.
 
     Raises:
         ValueError: unknown, with close matches.
     """
     gpus = models()
-    wanted = _fold(name)
+    folded_name = _fold(name)
     for gpu in gpus.values():
-        if wanted in {_fold(gpu.name), *map(_fold, gpu.aliases)}:
+        if folded_name in {_fold(gpu.name), *map(_fold, gpu.aliases)}:
             return gpu
-    found = _by_product_name(name, gpus) or _by_short_name(wanted, gpus)
-    if found is None:
-        sizes = [gpu.name for gpu in gpus.values() if _fold(gpu.name).startswith(wanted)] if wanted else []
+    match = _by_product_name(name, gpus) or _by_short_name(folded_name, gpus)
+    if match is None:
+        sizes = [gpu.name for gpu in gpus.values() if _fold(gpu.name).startswith(folded_name)] if folded_name else []
         if sizes:
             raise ValueError(f"gpu ({name!r}) can be any of {', '.join(sizes)}; name one of them")
         close = difflib.get_close_matches(name, [n for g in gpus.values() for n in (g.name, *g.aliases)], 3, 0.3)
@@ -42,7 +42,7 @@ def find(name: str) -> GpuModel:
             f"gpu ({name!r}) is not in the catalogue; use {' or '.join(close) or ', '.join(gpus)}, "
             "or let a worker measure it"
         )
-    return found
+    return match
 
 
 def _fold(name: str) -> str:
@@ -50,7 +50,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """NVML writes `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`, `NVIDIA H200`."""
+    """Model of an NVML product name: `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`,
+    `NVIDIA H200`."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
@@ -63,33 +64,33 @@ def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None
     return best[0] if len(best) == 1 else None  # a bare "A100" has two sizes
 
 
-def _by_short_name(wanted: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    matches = [gpu for gpu in gpus.values() if _fold(gpu.name).startswith(wanted)]
+def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
+    matches = [gpu for gpu in gpus.values() if _fold(gpu.name).startswith(folded_name)]
     return matches[0] if len(matches) == 1 else None
 
 
 def on_cluster(cluster: Cluster) -> GpuModel:
-    """The cluster's GPU, with the cluster's own bandwidths and memory where it states them."""
+    """GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
     gpu = find(cluster.gpu)
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
-    settled = {"memory_gb"}
+    known_fields = {"memory_gb"}
     if cluster.intra_node_gb_per_s:
-        settled.add("link_gb_per_s")
+        known_fields.add("link_gb_per_s")
         stated["link_bytes_per_s"] = cluster.intra_node_gb_per_s * GB
     if cluster.inter_node_gb_per_s:
-        settled.add("network_gbit_per_s_per_gpu")
+        known_fields.add("network_gbit_per_s_per_gpu")
         stated["network_bytes_per_s"] = cluster.inter_node_gb_per_s * GB / cluster.gpus_per_node
     if cluster.host_link_gb_per_s:
-        settled.add("host_link_gb_per_s")
+        known_fields.add("host_link_gb_per_s")
         stated["host_link_bytes_per_s"] = cluster.host_link_gb_per_s * GB
     if cluster.nodes == 1:
-        settled.add("network_gbit_per_s_per_gpu")
-    doubts = tuple((name, reason) for name, reason in gpu.doubts if name not in settled)
+        known_fields.add("network_gbit_per_s_per_gpu")
+    doubts = tuple((name, reason) for name, reason in gpu.doubts if name not in known_fields)
     return replace(gpu, **stated, doubts=doubts)  # type: ignore[arg-type]
 
 
 def dtypes_of(cluster: Cluster) -> DeviceDtypes:
-    """What a cluster's devices compute in, as far as their name tells."""
+    """Dtypes that a cluster's devices compute in, as far as their name determines them."""
     if cluster.device == "cpu":
         return DeviceDtypes("this CPU", is_cpu=True)
     try:
@@ -111,6 +112,7 @@ def parse_cluster(text: str) -> Cluster:
     nodes, per_node, name = int(match[1] or 1), int(match[2]), match[3]
     if nodes < 1 or per_node < 1:
         raise ValueError(f"cluster ({text!r}) must have at least one node and one GPU; for example 1x8x{name}")
+    # `64xh100` means 8 nodes of 8 GPUs.
     if match[1] is None and per_node > 8 and per_node % 8 == 0:
         nodes, per_node = per_node // 8, 8
     gpu = find(name)

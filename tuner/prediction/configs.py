@@ -1,4 +1,4 @@
-"""Trial configurations as `Candidates`: the fields every backend has; its own are its record's."""
+"""Trial configurations as `Candidates`: the fields that every backend has; each backend's record adds its own."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ WITHOUT_TERM = {
     "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
     "numa_binding": "how far a rank's cores are from its memory and its GPU is not modelled",
 }
-"""Knobs of every backend that change no prediction, and why."""
+"""Reasons why knobs of every backend change no prediction, by knob."""
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 
@@ -28,14 +28,14 @@ def from_configs(
     """Candidates of trial configurations on `world_size` ranks; without a global batch, no accumulation."""
     return from_rows(
         [
-            _shared(config, sequence, world_size, global_batch)
+            _shared_fields(config, sequence, world_size, global_batch)
             | backends[config.backend].row(config.strategy, world_size)
             for config in configs
         ]
     )
 
 
-def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: int | None) -> Row:
+def _shared_fields(config: TrialConfig, sequence: int, world_size: int, global_batch: int | None) -> Row:
     return {
         "sequence": sequence,
         "micro_batch": config.micro_batch,
@@ -46,5 +46,6 @@ def _shared(config: TrialConfig, sequence: int, world_size: int, global_batch: i
         "keeps_freed": config.malloc == "keep",
         "sync_last": config.strategy.sync_policy == "last",
         "sync_shard_only": config.strategy.sync_policy == "reduce_scatter",
+        # At least 1: a published configuration's batch need not divide.
         "accumulation": max(1, (global_batch or 0) // (config.micro_batch * config.data_ranks(world_size))),
     }

@@ -1,4 +1,4 @@
-"""Memory and speed of many configurations at once, on what is known of a cluster: measured, else the catalogue's."""
+"""Evaluation of many configurations at once: memory and speed from a cluster's measured rates, else the catalogue's."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +21,7 @@ from shardtune.tuner.prediction.throughput.measured_rates import fallback_networ
 
 @dataclass(frozen=True)
 class MachineRates:
-    """What a cluster computes and communicates with; None where the catalogue does not know."""
+    """Rates and network of a cluster; None where the catalogue does not know them."""
 
     rates: Rates | None
     network: Network
@@ -32,7 +32,8 @@ class MachineRates:
 def machine(
     cluster: Cluster, precision_is_fp32: bool = False, measured: MeasuredHardware | None = None
 ) -> MachineRates:
-    """Measured figures where there are any, else the catalogue's with the cluster's own where it states them.
+    """Rates of a cluster: measured ones where there are any, else the catalogue's with the cluster's own stated
+    figures.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, and no measurement.
@@ -63,7 +64,7 @@ def _known_peak(cluster: Cluster) -> float | None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Many candidates at once."""
+    """Memory and speed of many candidates."""
 
     candidates: Candidates
     memory: MemoryTable
@@ -75,12 +76,13 @@ class Evaluation:
 
     @property
     def total_gib(self) -> NDArray[np.float64]:
-        """What one device reports in use."""
+        """GiB that one device reports in use."""
         return self.memory.device / GIB * self.memory_calibration.factor
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Whether tensors, context and communication library fit (fragmentation left out: the allocator can squeeze)."""
+        """Whether tensors, context and communication library fit."""
+        # Fragmentation is left out: where memory is short, the allocator gives cached blocks back.
         tight = self.memory.allocated + self.memory.context + self.memory.communication
         return tight * self.memory_calibration.factor <= self.capacity
 
@@ -103,11 +105,12 @@ def evaluate(
     unknown_speed: bool = False,
     measured: MeasuredHardware | None = None,
 ) -> Evaluation:
-    """Memory and speed of candidates: vectorised, about 0.5 ms for one and 0.1 s for 20,000.
+    """Memory and speed of candidates.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.
     """
+    # Vectorised: about 0.5 ms for one candidate and 0.1 s for 20,000.
     dtypes, impl = Dtypes.of(workload.precision), Implementation.of(workload)
     host = None
     try:

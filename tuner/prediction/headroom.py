@@ -1,4 +1,4 @@
-"""How far one configuration goes: the longest sequence and the largest micro batch that fit."""
+"""Headroom of a configuration: the longest sequence and the largest micro batch that fit."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,18 @@ _SEQUENCES = np.unique(np.round(np.geomspace(1, 32_768, 160))) * 128.0
 _MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
 
 
-def with_other_sizes(one: Candidates) -> Candidates:
-    """The candidate, then at rising sequence lengths, then at rising micro batches: one call answers all."""
-    sequence, micro_batch = one.sequence.ravel(), one.micro_batch.ravel()
-    return one.with_values(
+def with_other_sizes(candidate: Candidates) -> Candidates:
+    """Candidate, followed by copies at rising sequence lengths, then at rising micro batches."""
+    # One evaluation of all sizes costs little more than one of a single size.
+    sequence, micro_batch = candidate.sequence.ravel(), candidate.micro_batch.ravel()
+    return candidate.with_values(
         sequence=np.concatenate([sequence, _SEQUENCES, np.repeat(sequence, len(_MICRO_BATCHES))]),
         micro_batch=np.concatenate([micro_batch, np.repeat(micro_batch, len(_SEQUENCES)), _MICRO_BATCHES]),
     )
 
 
 def largest(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
-    """The longest sequence and the largest micro batch before the first that does not fit; 0 where none does."""
+    """Longest sequence and largest micro batch before the first that does not fit; 0 where none does."""
     fits = result.fits[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
     if shape.max_positions:

@@ -1,4 +1,4 @@
-"""What stored trials teach the predictor about one fingerprint, and what it says about a trial before it runs."""
+"""Learning: calibrations from the stored trials of one fingerprint, and the prediction stored with each new trial."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +30,12 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import TracedShape
 
 _DEVIATIONS = 1.645
-"""Of a normal distribution, for 90 %."""
+"""Standard deviations of a normal distribution that hold 90 %."""
 
 
 @dataclass(frozen=True)
 class MeasuredTrials:
-    """Runs of one study on the fingerprint."""
+    """Measured trials of one study on the fingerprint."""
 
     shape: ModelShape
     workload: Workload
@@ -46,55 +46,59 @@ class MeasuredTrials:
     study: str = ""
 
 
-def memory_of(known: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
-    """What holds for a model: widths that are a guess have a wider prior."""
-    if known.memory is not None:
-        return known.memory
+def memory_of(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
+    """Memory calibration for a model; a shape whose widths are a guess has a wider prior."""
+    if calibrations.memory is not None:
+        return calibrations.memory
     return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run's measurement beside what was predicted for it."""
+    """Measurement of one run beside its prediction."""
 
     study: str
     config: TrialConfig
     on_cpu: bool
     peak_gib: tuple[float, float] | None
-    """Predicted and used."""
+    """(Predicted, measured) GiB at the peak."""
     parts: Mapping[str, float] | None
-    """Predicted seconds of a step, part by part; None where the hardware's rates are unknown."""
+    """Predicted seconds of a step by part; None where the hardware's rates are unknown."""
     seconds: float
-    """Measured, of a step; 0 where no speed was measured."""
+    """Measured seconds of a step; 0 where no speed was measured."""
 
 
 def compare(group: MeasuredTrials) -> list[ComparedRun]:
-    """What each of a study's runs says about the predictor, in their order: 5 ms for a study."""
-    result = _evaluated(group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware)
+    """Compare a study's runs with their predictions, in their order."""
+    # One evaluation for all runs: 5 ms for a study.
+    result = _evaluate_configs(
+        group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware
+    )
     tokens = group.workload.tokens_per_step / group.cluster.world_size
-    found = []
+    compared_runs = []
     for index, measurement in enumerate(group.measurements):
         used, speed = peak_gib(measurement.memory), measurement.tokens_per_s_per_gpu
-        found.append(
+        compared_runs.append(
             ComparedRun(
                 study=group.study,
                 config=group.configs[index],
                 on_cpu=group.cluster.device == "cpu",
-                peak_gib=(float(_comparable(result, measurement.memory)[index]) / GIB, used) if used else None,
+                peak_gib=(float(_predicted_peaks(result, measurement.memory)[index]) / GIB, used) if used else None,
                 parts={name: float(np.ravel(result.step.parts[name])[index]) for name in PARTS}
                 if result.step is not None
                 else None,
                 seconds=tokens / speed if speed > 0 else 0.0,
             )
         )
-    return found
+    return compared_runs
 
 
 def learn(runs: Iterable[ComparedRun]) -> Calibrations:
-    """Factors and their intervals from everything measured on a fingerprint."""
+    """Calibrations from all runs measured on a fingerprint."""
     runs = list(runs)
     peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
     timed = [(run.parts, run.seconds) for run in runs if run.parts is not None and run.seconds > 0]
+    # One CPU run widens the prior for all: the fingerprint's runs share the factors.
     sigma = CPU_PART_SIGMA if any(run.on_cpu for run in runs) else PART_SIGMA
     return Calibrations(
         speed=fit_speed([parts for parts, _ in timed], [seconds for _, seconds in timed], sigma)
@@ -105,18 +109,18 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
 
 
 def peak_gib(memory: Memory) -> float | None:
-    """The figure a prediction is held against: what the device reported in use, else tensors."""
+    """Peak GiB that a prediction is compared with: the device's use, else allocated tensors."""
     return memory.device_used_gib or memory.peak_allocated_gib
 
 
-def _comparable(result: Evaluation, memory: Memory) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Predicted bytes of what was measured."""
+def _predicted_peaks(result: Evaluation, memory: Memory) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Predicted bytes of the same figure that was measured."""
     table = result.memory
-    wanted = table.device if memory.device_used_gib else table.allocated
-    return np.broadcast_to(wanted, (result.candidates.size,))
+    figures = table.device if memory.device_used_gib else table.allocated
+    return np.broadcast_to(figures, (result.candidates.size,))
 
 
-def _evaluated(
+def _evaluate_configs(
     shape: ModelShape,
     workload: Workload,
     cluster: Cluster,
@@ -145,8 +149,8 @@ def predict_speeds(
     calibrations: Calibrations,
     hardware: MeasuredHardware | None = None,
 ) -> NDArray[np.float64] | None:
-    """tokens_per_s_per_gpu of each, 0 where it does not fit; None where the hardware's rates are unknown."""
-    result = _evaluated(shape, workload, cluster, configs, calibrations, hardware)
+    """tokens_per_s_per_gpu by configuration, 0 where it does not fit; None where the hardware's rates are unknown."""
+    result = _evaluate_configs(shape, workload, cluster, configs, calibrations, hardware)
     speed = result.tokens_per_s_per_gpu
     if speed is None:
         return None
@@ -161,10 +165,10 @@ def predict_trial(
     calibrations: Calibrations,
     hardware: MeasuredHardware | None = None,
 ) -> TrialPrediction | None:
-    """What is kept with a trial when it is made, to be held against what it measures; None for an unknown shape."""
+    """Prediction stored with a new trial, to be compared with its measurement; None for an unknown shape."""
     if shape is None:
         return None
-    result = _evaluated(shape, workload, cluster, [config], calibrations, hardware)
+    result = _evaluate_configs(shape, workload, cluster, [config], calibrations, hardware)
     low, high = result.memory_calibration.bounds(float(np.ravel(result.memory.device)[0]) / GIB, _DEVIATIONS)
     speed = result.tokens_per_s_per_gpu
     rate = None if speed is None else float(np.ravel(speed)[0])

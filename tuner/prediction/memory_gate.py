@@ -1,4 +1,4 @@
-"""The first memory gate: reject a configuration only if it is very unlikely to fit, by the predictor's own error."""
+"""Memory gate: rejects a configuration only if it is very unlikely to fit, by the predictor's own error."""
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
@@ -17,11 +17,12 @@ from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _DEVIATIONS = 2.33
-"""Of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""
+"""Standard deviations of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""
 _MOST_TERMS = 4
 _NAMES = {"masters": "master weights", "optimizer": "optimizer state"}
+# gloo's threads let go of their buffers at different times.
 _JITTER = 0.02
-"""CPU ranks: by when gloo's threads let go of their buffers, the same run peaks within this."""
+"""Relative spread of the peak of the same run on CPU ranks."""
 
 
 def gate(
@@ -32,60 +33,61 @@ def gate(
     objective: Objective,
     calibration: MemoryCalibration,
 ) -> Rejection | None:
-    """Why the configuration will not fit, None where it might, as all may of a model whose shape is not known.
-
-    Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
-    """
+    """Rejection of a configuration that will not fit; None where it might fit, or the model's shape is unknown."""
     if shape is None:
         return None
     candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     table = peak_memory(shape, candidate, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
+    # Fragmentation does not count: where memory is short, the allocator gives cached blocks back.
     predicted = float((table.allocated + table.context + table.communication)[0])
     need, (least, _) = predicted * calibration.factor, calibration.bounds(predicted, _DEVIATIONS)
     free = available_gib(cluster, objective)
     if least > free * GIB:
-        where = "GPU" if cluster.device == "cuda" else "CPU rank"
+        rank_name = "GPU" if cluster.device == "cuda" else "CPU rank"
         limit = f"{memory(free)} ({memory(cluster.memory_gib)} less {objective.memory_headroom:.0%} headroom)"
-        text = f"{_words(need)}, at the least {_words(least)}: {_largest(table, calibration.factor)}"
-        return _rejection(config, least, free, f"each {where} is predicted to hold {text}; it has {limit}")
+        text = f"{_format_bytes(need)}, at the least {_format_bytes(least)}: {_describe_largest_terms(table, calibration.factor)}"
+        return _build_rejection(config, least, free, f"each {rank_name} is predicted to hold {text}; it has {limit}")
     on_node = float(table.host[0]) * cluster.gpus_per_node
     if cluster.device == "cuda" and on_node > cluster.host_memory_gib * GIB:
-        return _rejection(
+        return _build_rejection(
             config,
             on_node,
             cluster.host_memory_gib,
-            f"offloading needs {_words(on_node)} of host memory on each node "
-            f"({cluster.gpus_per_node} ranks × {_words(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}",
+            f"offloading needs {_format_bytes(on_node)} of host memory on each node "
+            f"({cluster.gpus_per_node} ranks × {_format_bytes(float(table.host[0]))}); it has {memory(cluster.host_memory_gib)}",
         )
     return None
 
 
 def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster: Cluster, objective: Objective) -> bool:
-    """Whether the run might have fitted: such an end is repeated once before it teaches anything.
+    """Whether the run might have fitted, so that its failure is repeated once before anything is learnt from it.
 
-    Judged by the peak where it was measured against the limit, else by the prediction's 90 % interval.
+    A measured peak is compared with the limit; otherwise the prediction's 90 % interval decides.
     """
     if failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return False
     if failure.kind is FailureKind.OVER_LIMIT and cluster.device == "cpu" and failure.peak_allocated_gib is not None:
         return failure.peak_allocated_gib <= available_gib(cluster, objective) * (1 + _JITTER)
+    # An allocator fails at the device's whole memory, a run over the limit at the part that it may use.
     limit = cluster.memory_gib if failure.kind is FailureKind.OOM else available_gib(cluster, objective)
     return prediction is not None and prediction.low_memory_gib <= limit <= prediction.high_memory_gib
 
 
-def _words(size: float) -> str:
+def _format_bytes(size: float) -> str:
     return memory(size / GIB)
 
 
-def _largest(table: MemoryTable, factor: float) -> str:
+def _describe_largest_terms(table: MemoryTable, factor: float) -> str:
     sizes = {name: float(values.flat[0]) for name, values in table.terms.items()}
     ordered = sorted(sizes.items(), key=lambda item: -item[1])
-    parts = [f"{_NAMES.get(name, name)} {_words(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0]
-    other = sum(size for _, size in ordered[_MOST_TERMS:])
-    return ", ".join([*parts, f"other {_words(other * factor)}"] if other > 0 else parts)
+    parts = [
+        f"{_NAMES.get(name, name)} {_format_bytes(size * factor)}" for name, size in ordered[:_MOST_TERMS] if size > 0
+    ]
+    remaining = sum(size for _, size in ordered[_MOST_TERMS:])
+    return ", ".join([*parts, f"other {_format_bytes(remaining * factor)}"] if remaining > 0 else parts)
 
 
-def _rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:
+def _build_rejection(config: TrialConfig, needed_bytes: float, free: float, reason: str) -> Rejection:
     return Rejection(
         config=config, needed_gib=needed_bytes / GIB, available_gib=free, reason=f"{config.describe()}: {reason}"
     )

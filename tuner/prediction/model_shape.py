@@ -1,7 +1,7 @@
-"""Dimensions of a model, read from its `config.json`, and what follows from them in closed form: parameters and FLOPs.
+"""Model shape: dimensions read from a `config.json`, and parameters and FLOPs in closed form.
 
 Covers the decoder families below exactly (tested against `transformers` on the meta device). Any other architecture
-needs a worker's trace; activations live in tuner.prediction.footprint, times in tuner.prediction.throughput.
+needs a worker's trace. Activations are in tuner.prediction.footprint, times in tuner.prediction.throughput.
 """
 
 import json
@@ -18,7 +18,7 @@ Mlp = Literal["gated", "gelu", "gelu_tanh"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A decoder-only transformer. Counts are elements, never bytes."""
+    """Decoder-only transformer. Counts are elements, never bytes."""
 
     name: str
     layers: int
@@ -31,21 +31,23 @@ class ModelShape:
     vocab: int
     mlp: Mlp = "gated"
     norm: Norm = "rms"
-    """`rms`: composed of elementwise kernels in fp32 (transformers' LlamaRMSNorm); `rms_fused` and `layer`: one kernel."""
+    """Kind of norm. `rms`: composed of elementwise kernels in fp32 (transformers' LlamaRMSNorm); `rms_fused` and
+    `layer`: one kernel."""
     tied: bool = False
     experts: int = 1
     experts_per_token: int = 1
     biases: bool = False
-    """On every linear layer and norm (GPT-2, GPT-NeoX)."""
+    """Whether every linear layer and norm has a bias (GPT-2, GPT-NeoX)."""
     qkv_bias: bool = False
     qk_norm: bool = False
     learned_positions: int = 0
     max_positions: int | None = None
     context_note: str | None = None
-    """See `ModelSummary`."""
+    """Reason why ranks cannot share a sequence, as in `ModelSummary`."""
     tensor_note: str | None = None
-    """Likewise, as the next."""
+    """Reason why ranks cannot split a block, as in `ModelSummary`."""
     pipeline_note: str | None = None
+    """Reason why the model cannot be cut into stages, as in `ModelSummary`."""
 
     @property
     def query(self) -> int:
@@ -59,22 +61,22 @@ class ModelShape:
 
     @property
     def context(self) -> tuple[int | None, str | None]:
-        """`context_heads` and `context_note` of a profile."""
+        """`context_heads` and `context_note` of a model summary."""
         return (1 if self.context_note else math.gcd(self.heads, self.kv_heads)), self.context_note
 
     @property
     def tensor(self) -> tuple[int | None, str | None]:
-        """`tensor_divisor` and `tensor_note` of a profile."""
+        """`tensor_divisor` and `tensor_note` of a model summary."""
         return (1 if self.tensor_note else math.gcd(self.heads, self.kv_heads, self.ffn)), self.tensor_note
 
     @property
     def pipeline(self) -> tuple[int | None, str | None]:
-        """`pipeline_blocks` and `pipeline_note` of a profile."""
+        """`pipeline_blocks` and `pipeline_note` of a model summary."""
         return (1 if self.pipeline_note else self.layers), self.pipeline_note
 
     @property
     def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """`experts`, `expert_width` and `expert_note` of a profile."""
+        """`experts`, `expert_width` and `expert_note` of a model summary."""
         return self.experts, math.gcd(2 * self.ffn, self.hidden), None if self.experts > 1 else "it has no experts"
 
     @property
@@ -129,9 +131,10 @@ class ModelShape:
 
     @property
     def largest_parameter(self) -> int:
-        """Elements of the largest single tensor (experts of one layer are one tensor in transformers 5)."""
+        """Elements of the largest single tensor."""
         mlp = self.hidden * self.ffn
         if self.experts > 1:
+            # transformers 5 keeps the experts of a layer in one tensor, gate beside up.
             mlp *= 2 * self.experts
         return max(mlp, self.embedding_parameters, self.hidden * self.query)
 
@@ -164,11 +167,11 @@ _NO_PLAN = "transformers has no plan of tensor parallelism for its architecture"
 _SPLIT_EXPERTS = "its experts are split as no style of torch does"
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
-"""`model_type` values known in closed form."""
+"""`model_type` values with a closed form."""
 
 
 class NoClosedForm(ValueError):
-    """The architecture has to be built to be counted."""
+    """Error raised for an architecture that has to be built to be counted."""
 
 
 def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
@@ -183,25 +186,25 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
         raise NoClosedForm(
             f"model_type ({kind!r}) has no closed form (only {', '.join(FAMILIES)} have), so it has to be built to be counted: "
             "`shardtune predict CONFIG --trace` does where torch is installed, and a study's worker does by itself; "
-            "`profile` in a request takes what either counted"
+            "`model_summary` in a request takes what either counted"
         )
-    return _read(WatchedConfig(config), name)
+    return _read_shape(WatchedConfig(config), name)
 
 
 def strays(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes on keys that are nearly one that says a dimension, as far as the architecture is known in closed form."""
+    """Notes on keys that look like a misspelt dimension, for architectures with a closed form."""
     watched = WatchedConfig(config)
     if config.get("model_type") not in FAMILIES:
         return ()
     try:
-        _read(watched, "")
+        _read_shape(watched, "")
     except ValueError:
-        # What is wrong with it is for `from_config` to say.
+        # `from_config` reports the error.
         return ()
     return watched.strays()
 
 
-def _read(config: WatchedConfig, name: str) -> ModelShape:
+def _read_shape(config: WatchedConfig, name: str) -> ModelShape:
     kind = str(config["model_type"])
     read = {"gpt2": _gpt2, "gpt_neox": _gpt_neox, "mpt": _mpt}.get(kind, _llama_like)
     shape = read(config, name or kind)
@@ -215,7 +218,7 @@ def _read(config: WatchedConfig, name: str) -> ModelShape:
 
 
 def told_by(config: Mapping[str, Any]) -> ModelShape | None:
-    """The shape, where the file alone says it; else a worker looks."""
+    """Shape where the file alone determines it; None where a worker has to trace the model."""
     try:
         return from_config(config)
     except ValueError:
@@ -223,76 +226,77 @@ def told_by(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 def text(config: Mapping[str, Any]) -> str:
-    """The configuration as text, for caches keyed by it."""
+    """Configuration as text, for caches keyed by it."""
     return json.dumps(config, sort_keys=True)
 
 
 def parse(config: str) -> dict[str, Any]:
-    """The configuration that `text` wrote."""
+    """Configuration parsed from the result of `text`."""
     return dict(json.loads(config))
 
 
-def _whole(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
+def _positive_int(config: Mapping[str, Any], field: str, default: int | None = None) -> int:
     value = config.get(field)
     if value is None:
         value = default
     if value is None:
-        meant = near(field, config)
+        similar = near(field, config)
         remedy = "add it, as in the model's config.json"
-        if meant is not None:
-            remedy = f"it has {meant}: did you mean {field}?"
+        if similar is not None:
+            remedy = f"it has {similar}: did you mean {field}?"
         raise ValueError(f"{field} is missing from the model's config; {remedy}")
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{field} ({value!r}) must be a whole number of at least 1; correct the model's config")
     return value
 
 
-def _positions(config: Mapping[str, Any], field: str) -> int | None:
-    return None if config.get(field) is None else _whole(config, field)
+def _optional_int(config: Mapping[str, Any], field: str) -> int | None:
+    return None if config.get(field) is None else _positive_int(config, field)
 
 
 def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
     kind = config["model_type"]
-    hidden, heads = _whole(config, "hidden_size"), _whole(config, "num_attention_heads")
+    hidden, heads = _positive_int(config, "hidden_size"), _positive_int(config, "num_attention_heads")
     moe = kind in ("mixtral", "qwen3_moe")
-    experts = _whole(config, "num_local_experts" if kind == "mixtral" else "num_experts") if moe else 1
+    experts = _positive_int(config, "num_local_experts" if kind == "mixtral" else "num_experts") if moe else 1
+    # transformers' Qwen3 configurations default head_dim to 128 whatever the width.
     default_head = 128 if kind in ("qwen3", "qwen3_moe") else hidden // heads
     return ModelShape(
         name=name,
-        layers=_whole(config, "num_hidden_layers"),
+        layers=_positive_int(config, "num_hidden_layers"),
         hidden=hidden,
         heads=heads,
-        kv_heads=_whole(config, "num_key_value_heads", heads),
-        head_dim=_whole(config, "head_dim", default_head),
-        ffn=_whole(config, "moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"),
-        vocab=_whole(config, "vocab_size"),
+        kv_heads=_positive_int(config, "num_key_value_heads", heads),
+        head_dim=_positive_int(config, "head_dim", default_head),
+        ffn=_positive_int(config, "moe_intermediate_size" if kind == "qwen3_moe" else "intermediate_size"),
+        vocab=_positive_int(config, "vocab_size"),
         tied=bool(config.get("tie_word_embeddings", False)),
         experts=experts,
-        experts_per_token=_whole(config, "num_experts_per_tok", 2) if moe else 1,
+        experts_per_token=_positive_int(config, "num_experts_per_tok", 2) if moe else 1,
         qkv_bias=kind == "qwen2" or bool(config.get("attention_bias", False)),
         qk_norm=kind in ("qwen3", "qwen3_moe"),
         tensor_note=_SPLIT_EXPERTS if moe else None,
-        max_positions=_positions(config, "max_position_embeddings"),
+        max_positions=_optional_int(config, "max_position_embeddings"),
     )
 
 
 def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
-    """What models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
-    width, count = _whole(config, hidden), _whole(config, heads)
+    """Fields that models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
+    width, count = _positive_int(config, hidden), _positive_int(config, heads)
     if count > width:
         raise ValueError(f"{hidden} ({width}) must not be below {heads} ({count}); correct the model's config")
     return {"hidden": width, "heads": count, "kv_heads": count, "head_dim": width // count, "norm": "layer"}
 
 
 def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
-    positions = _whole(config, "n_positions", 1024)
+    positions = _positive_int(config, "n_positions", 1024)
     activation = config.get("activation_function", "gelu_new")
     return ModelShape(
         name=name,
-        layers=_whole(config, "n_layer"),
+        layers=_positive_int(config, "n_layer"),
         **_multi_head(config, "n_embd", "n_head"),
-        ffn=_whole(config, "n_inner", 4 * _whole(config, "n_embd")),
-        vocab=_whole(config, "vocab_size"),
+        ffn=_positive_int(config, "n_inner", 4 * _positive_int(config, "n_embd")),
+        vocab=_positive_int(config, "vocab_size"),
         mlp="gelu_tanh" if activation == "gelu_new" else "gelu",
         tied=bool(config.get("tie_word_embeddings", True)),
         biases=True,
@@ -305,27 +309,27 @@ def _gpt2(config: Mapping[str, Any], name: str) -> ModelShape:
 def _gpt_neox(config: Mapping[str, Any], name: str) -> ModelShape:
     return ModelShape(
         name=name,
-        layers=_whole(config, "num_hidden_layers"),
+        layers=_positive_int(config, "num_hidden_layers"),
         **_multi_head(config, "hidden_size", "num_attention_heads"),
-        ffn=_whole(config, "intermediate_size"),
-        vocab=_whole(config, "vocab_size"),
+        ffn=_positive_int(config, "intermediate_size"),
+        vocab=_positive_int(config, "vocab_size"),
         mlp="gelu",
         tied=bool(config.get("tie_word_embeddings", False)),
         biases=True,
-        max_positions=_positions(config, "max_position_embeddings"),
+        max_positions=_optional_int(config, "max_position_embeddings"),
     )
 
 
 def _mpt(config: Mapping[str, Any], name: str) -> ModelShape:
     return ModelShape(
         name=name,
-        layers=_whole(config, "n_layers"),
+        layers=_positive_int(config, "n_layers"),
         **_multi_head(config, "d_model", "n_heads"),
-        ffn=_whole(config, "expansion_ratio", 4) * _whole(config, "d_model"),
-        vocab=_whole(config, "vocab_size"),
+        ffn=_positive_int(config, "expansion_ratio", 4) * _positive_int(config, "d_model"),
+        vocab=_positive_int(config, "vocab_size"),
         mlp="gelu",
         tied=True,
-        max_positions=_positions(config, "max_seq_len"),
+        max_positions=_optional_int(config, "max_seq_len"),
         tensor_note=_NO_PLAN,
         pipeline_note="its blocks return more than hidden states",
         context_note="it has attention of its own, which transformers cannot replace",

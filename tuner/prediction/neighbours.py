@@ -1,4 +1,4 @@
-"""Configurations near one that does not fit, and which of them costs least."""
+"""Neighbours: configurations a few changes away from one that does not fit, and the cheapest of them that does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,17 +16,18 @@ from shardtune.tuner.prediction.backends.registry import BACKENDS
 _CHECKPOINTING: tuple[tuple[Checkpointing, int], ...] = (
     ("none", 1), ("full", 4), ("full", 3), ("full", 2), ("selective", 1), ("full", 1),
 )  # fmt: skip
-"""Mode and `checkpoint_every`, by what is recomputed."""
+"""Levels of checkpointing, (mode, `checkpoint_every`), by rising amount of recomputation."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A configuration and what was changed to get there."""
+    """Configuration and the changes that lead to it."""
 
     config: TrialConfig
     changes: tuple[str, ...]
     weight: int
-    """How far away: offloading weighs more than another strategy, that more than checkpointing or the micro batch."""
+    """Distance: offloading weighs more than another strategy, which weighs more than checkpointing or the micro
+    batch."""
 
 
 def one_of_each(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
@@ -37,24 +38,26 @@ def one_of_each(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
 
 def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     """Combinations of more checkpointing, micro batch 1, more sharding and offloading."""
-    found = []
-    now = (config.activation_checkpointing, config.checkpoint_every)
-    level = _CHECKPOINTING.index(now) if now in _CHECKPOINTING else 0
-    itself = Lighter(config.strategy, "", 0)
-    for near in (itself, *BACKENDS[config.backend].lighter(config.strategy, cluster)):
-        for mode, every in dict.fromkeys((now, *_CHECKPOINTING[level:])):
+    candidates = []
+    current = (config.activation_checkpointing, config.checkpoint_every)
+    # Less recomputation only adds memory, so levels below the current one are left out.
+    level = _CHECKPOINTING.index(current) if current in _CHECKPOINTING else 0
+    unchanged = Lighter(config.strategy, "", 0)
+    for near in (unchanged, *BACKENDS[config.backend].lighter(config.strategy, cluster)):
+        for mode, every in dict.fromkeys((current, *_CHECKPOINTING[level:])):
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [near.words] if near.words else []
-                if (mode, every) != now:
+                if (mode, every) != current:
                     changed.append(checkpointing_words(mode, every))
                 if micro_batch != config.micro_batch:
                     changed.append("micro batch 1")
+                # A mode that the strategy rejects would be advice that cannot be followed.
                 if changed and _is_legal(near.strategy, mode, config.compile):
                     update = {"activation_checkpointing": mode, "checkpoint_every": every, "micro_batch": micro_batch}
-                    there = config.model_copy(update={"strategy": near.strategy, **update})
+                    changed_config = config.model_copy(update={"strategy": near.strategy, **update})
                     weight = near.weight + len(changed) - (1 if near.words else 0)
-                    found.append(Neighbour(there, tuple(changed), weight))
-    return found
+                    candidates.append(Neighbour(changed_config, tuple(changed), weight))
+    return candidates
 
 
 def _is_legal(strategy: Strategy, checkpointing: Checkpointing, compiled: bool) -> bool:
@@ -71,7 +74,7 @@ def cheapest(
     total_gib: NDArray[np.float64],
     tokens_per_s_per_gpu: NDArray[np.float64] | None,
 ) -> Change | None:
-    """The nearest that fits, the fastest of equally near ones; None where nothing fits."""
+    """Nearest neighbour that fits, the fastest of equally near ones; None where nothing fits."""
     possible = [index for index in range(len(near)) if fits[index]]
     if not possible:
         return None

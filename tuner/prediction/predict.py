@@ -1,6 +1,7 @@
-"""Predict memory and speed of trial configurations: one table per configuration, or arrays over many.
+"""Prediction of memory and speed for trial configurations: one table per configuration, or arrays over many.
 
-Memory from tuner.prediction.footprint, time from tuner.prediction.throughput, hardware from tuner.prediction.catalogue. Pure; imports no torch.
+Memory comes from tuner.prediction.footprint, time from tuner.prediction.throughput, hardware from
+tuner.prediction.catalogue. Pure; imports no torch.
 """
 
 from dataclasses import replace
@@ -50,10 +51,10 @@ from shardtune.tuner.prediction.prediction_request import AskedPrediction
 from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
-"""Of a normal distribution, for 90 %."""
+"""Standard deviations of a normal distribution that hold 90 %."""
 
 
-# A form asks anew after every key, of configurations most of which are those of before.
+# The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
 @lru_cache(maxsize=512)
 def predict(
     shape: ModelShape,
@@ -65,7 +66,7 @@ def predict(
     limits: bool = True,
     measured: MeasuredHardware | None = None,
 ) -> Prediction:
-    """Everything about one configuration; `limits=False` leaves out what else would fit, which costs most.
+    """Predict everything about one configuration; `limits=False` leaves out the largest fitting sizes, which cost most.
 
     Raises:
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
@@ -82,26 +83,27 @@ def predict(
     candidates = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
     if limits:
+        # Only memory decides the limits, so only memory is evaluated at the other sizes.
         wider = headroom.with_other_sizes(candidates)
         memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
-    memory_of = _memory(result, cluster, 0)
+    memory_prediction = _predict_memory(result, cluster, 0)
     longest, largest = headroom.largest(shape, result) if limits else (0, 0)
     change = None
-    if limits and (memory_of.margin_gib < 0 or memory_of.verdict == "does not fit"):
-        change = _cheapest(shape, workload, cluster, config, calibrations)
+    if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
+        change = _cheapest_change(shape, workload, cluster, config, calibrations)
     return Prediction(
         config=config,
         description=config.describe(),
-        memory=memory_of,
-        speed=_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0),
+        memory=memory_prediction,
+        speed=_predict_speed(shape, result, workload, machine(cluster, measured=measured).peak_flops, 0),
         longest_sequence=longest,
         largest_micro_batch=largest,
         cheapest_change=change,
     )
 
 
-def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPrediction:
+def _predict_memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPrediction:
     table, factor = result.memory, result.memory_calibration.factor
     sizes = {name: _at(values, index) for name, values in table.terms.items()}
     sizes |= {
@@ -110,6 +112,7 @@ def _memory(result: Evaluation, cluster: Cluster, index: int) -> MemoryPredictio
         "communication library": _at(table.communication, index),
     }
     total = float(_at(result.total_gib, index))
+    # `total` has the factor already.
     low, high = replace(result.memory_calibration, factor=1.0).bounds(total)
     host = _at(table.host, index) * cluster.gpus_per_node / GIB
     verdict: Verdict = "fits" if high <= cluster.memory_gib else "may fit"
@@ -134,7 +137,7 @@ def _at(values: NDArray[np.float64], index: int) -> float:
     return float(values[index] if values.ndim and values.size > 1 else values.flat[0])
 
 
-def _speed(
+def _predict_speed(
     shape: ModelShape, result: Evaluation, workload: Workload, peak: float | None, index: int
 ) -> SpeedPrediction | None:
     if result.step is None:
@@ -152,27 +155,28 @@ def _speed(
         step_time_s=seconds,
         mfu=rate * shape.model_flops_per_token(workload.sequence_length) / peak if peak else None,
         exposed_communication_fraction=parts["communication"] / seconds,
-        bound_by=_bound(result.step, parts, index),
+        bound_by=_bounding_resource(result.step, parts, index),
         parts_s=parts,
         calibrated_on=fit.rows,
     )
 
 
-def _bound(step: StepTable, parts: dict[str, float], index: int) -> Bound:
-    """The resource that takes the largest share of the step."""
+def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> Bound:
+    """Resource that takes the largest part of the step."""
+    # Communication is bound by the slowest link: the network where a group spans nodes.
     network = _at(step.network_bound, index) > 0
     host_link = _at(step.host_link, index)
-    shares: dict[Bound, float] = {
+    seconds: dict[Bound, float] = {
         "compute": parts["matmul"] + parts["vector_matmul"] + parts["attention"],
         "memory bandwidth": parts["elementwise"] + max(parts["step"] - host_link, 0.0),
         "host launches": parts["launch"] + parts["backend"],
         "network" if network else "intra-node link": parts["communication"],
         "host link": host_link,
     }
-    return max(shares, key=lambda name: shares[name])
+    return max(seconds, key=lambda name: seconds[name])
 
 
-def _cheapest(
+def _cheapest_change(
     shape: ModelShape, workload: Workload, cluster: Cluster, config: TrialConfig, calibrations: dict[str, Any]
 ) -> Any:
     near = neighbours.neighbours(config, cluster)
@@ -180,6 +184,7 @@ def _cheapest(
         [change.config for change in near], workload.sequence_length, cluster.world_size, workload.global_batch
     )
     result = evaluate(shape, candidates, workload, cluster, **calibrations)
+    # A neighbour that offloads must fit into the host's memory, too.
     on_host = result.memory.host * cluster.gpus_per_node / GIB <= cluster.host_memory_gib
     return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
 
@@ -187,9 +192,9 @@ def _cheapest(
 def predictions(
     request: PredictionRequest, known: Calibrations = NOTHING_LEARNT, device: DeviceDtypes | None = None
 ) -> PredictionTable:
-    """A request's configurations, or one of each strategy; `tuner.search.fastest` has the fastest of the space.
+    """Predict a request's configurations, or one of each strategy; `tuner.search.fastest` predicts the fastest ones.
 
-    `known`: what trials there have taught; `device`: what a worker there found, else the catalogue says.
+    `known`: calibrations from trials on this hardware. `device`: dtypes from a worker there, else the catalogue's.
 
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
@@ -198,10 +203,10 @@ def predictions(
 
 
 def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
-    """The same for what was found of a request."""
+    """Predict the configurations of a resolved request."""
     request, cluster = about.request, about.cluster
     configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)
-    made = [
+    rows = [
         predict(
             about.shape,
             about.workload(prediction_request.samples(config, cluster, request.gradient_accumulation)),
@@ -220,19 +225,17 @@ def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> Predi
         sequence_length=about.sequence,
         precision=about.precision.name,
         precision_note=about.precision_note,
-        predictions=tuple(made),
+        predictions=tuple(rows),
         notes=about.notes(),
     )
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
-    """Whole-model state by kind under a precision, unsharded: what the field's arithmetic counts.
-
-    With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
-    """
+    """GiB of the whole model's states by kind, unsharded, under a precision."""
     precision = workload.precision
     size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
             (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip
+    # With bf16 weights, fp32 gradients are 4 bytes more than mixed-precision Adam's usual 16 (bf16 gradients).
     mixed = size["compute"] < size["master"]
     return {
         "parameters": shape.parameters * size["compute"] / GIB,

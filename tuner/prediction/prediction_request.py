@@ -1,4 +1,5 @@
-"""What a request for predictions is about: its cluster, its model's shape, its sequence and its dtypes, as far as they were left open."""
+"""Request for predictions, resolved: the cluster, the model's shape, the sequence and the dtypes that it leaves
+open."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,12 +14,12 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
-"""Of a step whose global batch nobody gives, as `shardtune tune` takes for a bare config.json."""
+"""Samples per rank of a step without a global batch, as `shardtune tune` takes for a bare config.json."""
 
 
 @dataclass(frozen=True)
 class AskedPrediction:
-    """A request and what follows from it before any configuration is looked at."""
+    """Request and the values derived from it before any configuration is evaluated."""
 
     request: PredictionRequest
     cluster: Cluster
@@ -28,7 +29,7 @@ class AskedPrediction:
     precision_note: str | None
 
     def workload(self, global_batch: int) -> Workload:
-        """What every configuration trains at that batch."""
+        """Workload that every configuration trains at that global batch."""
         attention = self.request.attention
         return Workload(
             sequence_length=self.sequence, global_batch=global_batch, precision=self.precision, attention=attention
@@ -37,37 +38,37 @@ class AskedPrediction:
     @property
     def global_batch(self) -> int:
         """Samples of a step, where configurations compete over the same one."""
-        given, request = self.request.global_batch, self.request
-        return given or self.cluster.world_size * max(
+        stated_batch, request = self.request.global_batch, self.request
+        return stated_batch or self.cluster.world_size * max(
             _SAMPLES_PER_RANK, request.micro_batch * request.gradient_accumulation
         )
 
     def notes(self) -> tuple[str, ...]:
-        """What the figures rest on that nobody has checked or measured."""
-        about = [*model_shape.strays(self.request.model.trained_config)]
+        """Notes on inputs of the figures that nobody has checked or measured."""
+        notes = [*model_shape.strays(self.request.model.trained_config)]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
-            about.append(
+            notes.append(
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "
                 "same size, which is a guess"
             )
         if self.request.hardware is not None:
-            return (*about, "rates and links are those measured or entered for this hardware")
+            return (*notes, "rates and links are those measured or entered for this hardware")
         if self.cluster.device == "cpu":
-            return (*about, "rates of CPU ranks are a guess; `shardtune measure-hardware` measures them")
+            return (*notes, "rates of CPU ranks are a guess; `shardtune measure-hardware` measures them")
         doubts = catalogue.on_cluster(self.cluster).doubts
-        return (*about, *(f"{name}: {reason}" for name, reason in doubts))
+        return (*notes, *(f"{name}: {reason}" for name, reason in doubts))
 
 
 def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> AskedPrediction:
-    """Find out what is asked. `device`: what a worker there found, else the catalogue says.
+    """Resolve a request. `device`: dtypes that a worker found there, else the catalogue's.
 
     Raises:
-        NoClosedForm: the model has to be built to be counted, and the request has no profile of it.
+        NoClosedForm: the model has to be built to be counted, and the request has no model summary of it.
         ValueError: unknown hardware, a missing model field, a sequence beyond the model's.
     """
     cluster = catalogue.parse_cluster(request.cluster) if isinstance(request.cluster, str) else request.cluster
     _check_network(request, cluster)
-    shape = _shape(request)
+    shape = _resolve_shape(request)
     sequence = request.sequence_length or min(shape.max_positions or DEFAULT_SEQUENCE, DEFAULT_SEQUENCE)
     if shape.max_positions and sequence > shape.max_positions:
         raise ValueError(
@@ -79,7 +80,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> A
 
 
 def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
-    """Global batch of a configuration with so many micro batches a step.
+    """Global batch of a configuration with `accumulation` micro batches a step.
 
     Raises:
         ValueError: more than any workload may have.
@@ -96,7 +97,9 @@ def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
 
 def _check_network(request: PredictionRequest, cluster: Cluster) -> None:
     hardware = request.hardware
-    is_known = cluster.inter_node_gb_per_s or (hardware and any(one.nodes > 1 for one in hardware.collectives))
+    is_known = cluster.inter_node_gb_per_s or (
+        hardware and any(collective.nodes > 1 for collective in hardware.collectives)
+    )
     if hardware is not None and cluster.nodes > 1 and not is_known:
         raise ValueError(
             f"cluster.inter_node_gb_per_s (null) is needed for {cluster.nodes} nodes: hardware was measured within one; "
@@ -104,7 +107,7 @@ def _check_network(request: PredictionRequest, cluster: Cluster) -> None:
         )
 
 
-def _shape(request: PredictionRequest) -> ModelShape:
+def _resolve_shape(request: PredictionRequest) -> ModelShape:
     model, model_summary = request.model, request.model_summary
     if model.is_own:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
@@ -113,8 +116,8 @@ def _shape(request: PredictionRequest) -> ModelShape:
         return _closed_form(model_shape.text(model.trained_config), model.name)
     shape = traced_shape.of_study(model, model_summary) if model_summary.blocks else None
     if shape is None:
-        why = model_summary.note or "its blocks or FLOPs were not counted"
-        raise ValueError(f"profile: nothing can be predicted for {model.model_type} from it: {why}")
+        reason = model_summary.note or "its blocks or FLOPs were not counted"
+        raise ValueError(f"model_summary: nothing can be predicted for {model.model_type} from it: {reason}")
     return shape
 
 
@@ -124,5 +127,5 @@ def _closed_form(config: str, name: str) -> ModelShape:
 
 
 def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:
-    found = catalogue.dtypes_of(cluster)
-    return found if request.hardware is None else replace(found, matmul_flops=request.hardware.matmul_flops)
+    catalogued = catalogue.dtypes_of(cluster)
+    return catalogued if request.hardware is None else replace(catalogued, matmul_flops=request.hardware.matmul_flops)

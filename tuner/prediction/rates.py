@@ -1,7 +1,7 @@
-"""What a GPU and its links achieve in training, as shares of their nominal figures: the few fitted numbers.
+"""Rates that a GPU and its links achieve in training, as fractions of their nominal figures: the few fitted numbers.
 
-Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. How they were found and
-how well they hold on sources that were left out: docs/measurements/predictor.md.
+Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. Their
+derivation and their errors on sources left out of the fit are in docs/measurements/predictor.md.
 """
 
 import math
@@ -17,63 +17,69 @@ class Rates:
     """Achieved rates of one GPU; per second."""
 
     matmul_flops: float
-    """Large bf16 matrix products inside a training step."""
+    """FLOPs of large bf16 matrix products inside a training step."""
     attention_flops: float
-    """Forward of the attention kernel, counting only the causal half."""
+    """FLOPs of the attention kernel's forward, counting only the causal half."""
     memory_bytes: float
-    """Elementwise kernels."""
+    """Bytes moved by elementwise kernels."""
     launch_s: float
-    """Host time per kernel of an eager program: the floor of small models."""
+    """Host seconds per kernel of an eager program: the floor of small models."""
     small_matmul: float = 96.0
     """Inner dimension at which a matrix product reaches half of its rate (prologue, epilogue, partial waves)."""
     fp8_gain: float = 1.5
-    """Of linear layers over bf16, casts and scaling included."""
+    """Speed-up of fp8 linear layers over bf16, casts and scaling included."""
     overlap: float = 0.85
-    """Share of the time of backward (or forward) behind which communication can hide."""
+    """Fraction of the time of backward (or forward) behind which communication can hide."""
     contention: float = 0.12
-    """Slow-down of computation per second of communication that runs beside it."""
+    """Slow-down of computation per second of concurrent communication."""
     serial: bool = False
-    """CPU ranks: the core that launches an operator also executes it, so that nothing of a launch is hidden."""
+    """Whether the core that launches an operator also executes it, as on CPU ranks, so that no launch is hidden."""
     optimizer_host_s: float = 0.012
-    """Host time of an optimizer step: clipping, foreach lists, logging, the data loader."""
+    """Host seconds of an optimizer step: clipping, foreach lists, logging, the data loader."""
     fresh_bytes: float = math.inf
-    """First use of memory that the system has just handed out: CPU ranks fault it in page by page."""
+    """Bytes per second at first use of memory from the system: CPU ranks fault it in page by page."""
 
     def in_fp32(self, architecture: str) -> "Rates":
-        """Rates of fp32 products without TF32: the vector units' share of the bf16 peak."""
-        share = 0.2 if architecture in ("volta", "turing") else 0.0725
-        return replace(self, matmul_flops=self.matmul_flops * share, attention_flops=self.attention_flops * share)
+        """Rates of fp32 products without TF32: the vector units' fraction of the bf16 peak."""
+        vector_fraction = 0.2 if architecture in ("volta", "turing") else 0.0725
+        return replace(
+            self,
+            matmul_flops=self.matmul_flops * vector_fraction,
+            attention_flops=self.attention_flops * vector_fraction,
+        )
 
 
 Curve = tuple[tuple[float, float], ...]
-"""Bytes through a rank's link in one pass of a collective, and the seconds of the call, by rising size."""
+"""Points of a measured collective: bytes through a rank's link in one pass, and seconds of the call, by rising size."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Bandwidth a collective sees, bytes per second per GPU and direction."""
+    """Bandwidths that a collective sees, bytes per second per GPU and direction."""
 
     intra: float
     inter: float
-    """Per GPU: a node's network divided by its GPUs."""
+    """Bandwidth between nodes per GPU: a node's network divided by its GPUs."""
     gpus_per_node: int
     host_link: float
     intra_latency_s: float = 15e-6
     inter_latency_s: float = 30e-6
     intra_hop_s: float = 3.4e-6
-    """From one rank of a ring to the next, and between nodes (NCCL 2.19 `graph/tuning.cc`, `hwLat`: Simple over NVLink, and NET)."""
+    """Seconds from one rank of a ring to the next within a node (NCCL 2.19 `graph/tuning.cc`, `hwLat`: Simple over
+    NVLink)."""
     inter_hop_s: float = 14e-6
+    """Seconds from one rank of a ring to the next between nodes (same source, NET)."""
     half_bytes: float = 16e6
     """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
-    """Within a node, in place of the above, by operation."""
+    """Measured curves within a node by operation, which replace the figures above."""
     across: Mapping[str, Curve] = field(default_factory=dict)
-    """The same with one rank of each node, while every rank of a node is in such a group."""
+    """Measured curves over one rank of each node, while every rank of a node is in such a group."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
-    """The same over all ranks of several nodes."""
+    """Measured curves over all ranks of several nodes."""
 
 
-# Share of the vendor's dense peak that matrix products reach. First factor: best of any shape
+# Fraction of the vendor's dense peak that matrix products reach. First factor: best of any shape
 # (stas00/ml-engineering, compute/accelerator/README.md, in shared reference matmul.csv). Second: sustained over
 # the shapes of a training step at the power limit.
 _MATMUL = {
@@ -87,14 +93,14 @@ _ATTENTION = {
 }  # fmt: skip
 _HOST_S = {"volta": 11e-6, "turing": 11e-6, "ampere": 8e-6, "ada": 7e-6, "hopper": 6e-6, "blackwell": 5e-6}
 _MEMORY = 0.82
-"""Achieved share of memory bandwidth in elementwise kernels (80-90 % of STREAM-like copies)."""
+"""Fraction of memory bandwidth achieved by elementwise kernels (80-90 % of STREAM-like copies)."""
 _LINK = 0.77
 """Bus bandwidth of large collectives over nominal NVLink: 230/300 on A100, 350-370/450 on H100 and H200."""
 _WIRE = 0.85
 
 
 def rates_of(gpu: GpuModel) -> Rates:
-    """The rates of a catalogued GPU.
+    """Rates of a catalogued GPU.
 
     Raises:
         ValueError: the catalogue lacks a figure this needs.
@@ -112,8 +118,9 @@ def rates_of(gpu: GpuModel) -> Rates:
 
 
 def _power_fraction(name: str) -> float:
-    """Sustained clock under a lower power limit than the family's SXM card: A100 PCIe (300 of 400 W) reaches 0.93 of
-    SXM's best product in matmul.csv, which is the fourth root of the power ratio; sustained loads fall further."""
+    """Sustained clock under a lower power limit than the family's SXM card."""
+    # A100 PCIe (300 of 400 W) reaches 0.93 of SXM's best product in matmul.csv, which is the fourth root of the power
+    # ratio; sustained loads fall further.
     limits = {"500W": 500 / 700, "H100-PCIe": 350 / 700, "A100-PCIe": 300 / 400, "H100-NVL": 400 / 700}
     ratio = next((value for mark, value in limits.items() if mark in name), 1.0)
     return float(ratio**0.4)
@@ -133,7 +140,8 @@ CPU_RATES = Rates(
     matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
     serial=True, optimizer_host_s=2e-3, fresh_bytes=3.4e9,
 )  # fmt: skip
-"""One core; a starting point that trials calibrate. A page of 4 KiB takes 1.2 µs (32 MiB written once and again, AMD EPYC VM)."""
+"""Rates of one CPU core, a starting point that trials calibrate. A page of 4 KiB takes 1.2 µs (32 MiB written once
+and again, AMD EPYC VM)."""
 CPU_NETWORK = Network(
     intra=1e9,
     inter=1e8,
@@ -145,9 +153,9 @@ CPU_NETWORK = Network(
     inter_hop_s=0.0,
     half_bytes=1e5,
 )
-"""gloo on one machine, and over a slow link."""
+"""Network of gloo on one machine, and over a slow link."""
 
 
 def cluster_network(gpu: GpuModel, cluster: Cluster) -> Network:
-    """Links of a cluster."""
+    """Network of a cluster."""
     return network_of(gpu, cluster.gpus_per_node)

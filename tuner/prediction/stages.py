@@ -1,4 +1,4 @@
-"""A model cut into the stages of a pipeline: what each rank has of it, and candidates in groups that are cut alike."""
+"""Pipeline stages: the part of a model that each rank has, and candidates in groups that are cut alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ Table = TypeVar("Table")
 
 
 class StageLayout(NamedTuple):
-    """How a model is: so many ranks take turns, each with so many stages."""
+    """Layout of a pipeline: number of ranks, and of stages on each."""
 
     ranks: int
     virtual: int = 1
@@ -24,14 +24,14 @@ class StageLayout(NamedTuple):
 
     @property
     def is_v(self) -> bool:
-        """Whether the first rank has the first stage and the last."""
+        """Whether the first rank has both the first and the last stage."""
         return FACTS[self.schedule].is_v
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageShape(ModelShape):
-    """What one rank has of a model, in one stage or in several: some of its blocks; the token table with the first stage, the last
-    norm and the head with the last."""
+    """Part of a model on one rank: some of its blocks, the token table with the first stage, the last norm and the
+    head with the last."""
 
     whole: ModelShape
     rank: int
@@ -39,91 +39,94 @@ class StageShape(ModelShape):
 
     @property
     def is_first(self) -> bool:
-        """Whether it has the tables."""
+        """Whether the rank has the tables."""
         return self.rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether it has the head and the loss."""
+        """Whether the rank has the head and the loss."""
         return self.rank == (0 if self.cut.is_v else self.cut.ranks - 1)
 
     @property
     def block_parameters(self) -> int:
-        """As of the whole model."""
+        """Elements of one block, as of the whole model."""
         return self.whole.block_parameters
 
     @property
     def expert_parameters(self) -> int:
-        """As of the whole model."""
+        """Elements of one block's experts, as of the whole model."""
         return self.whole.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Of the token table."""
+        """Elements of the token table, 0 on ranks without it."""
         return self.whole.embedding_parameters if self.is_first else 0
 
     @property
     def outside_parameters(self) -> int:
-        """A tied table is in the first stage and in the last."""
+        """Elements of the rank in no block; a tied table is in the first stage and in the last."""
         table = self.whole.embedding_parameters
         tables = table + self.whole.learned_positions * self.hidden
-        rest = max(0, self.whole.outside_parameters - tables)
-        last = rest + (table if self.whole.tied else 0)
+        norm_and_head = max(0, self.whole.outside_parameters - tables)
+        last = norm_and_head + (table if self.whole.tied else 0)
         return (tables if self.is_first else 0) + (last if self.is_last else 0)
 
     @property
     def parameters(self) -> int:
-        """Of the rank's stages."""
+        """Elements of the rank's stages."""
         return self.layers * self.block_parameters + self.outside_parameters
 
 
 def of(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
-    """What each rank has of it, in order."""
+    """Shapes of all ranks of a pipeline, in order."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
-    # A tied table has one use in each of its stages.
+    # A tied table has one use in each of its two stages, so neither adds up two gradients.
     values["tied"] = False
     sizes = blocks_of_stages(shape.layers, cut.ranks * cut.virtual)
-    found = []
+    shapes = []
     for rank in range(cut.ranks):
-        mine = stages_of_rank(rank, cut.ranks, cut.virtual, cut.is_v)
-        has_head = cut.ranks * cut.virtual - 1 in mine
-        own = values | {"layers": max(1, sum(sizes[stage] for stage in mine)), "vocab": shape.vocab if has_head else 0}
-        found.append(StageShape(**own, whole=shape, rank=rank, cut=cut))
-    return found
+        rank_stages = stages_of_rank(rank, cut.ranks, cut.virtual, cut.is_v)
+        has_head = cut.ranks * cut.virtual - 1 in rank_stages
+        stage_values = values | {
+            "layers": max(1, sum(sizes[stage] for stage in rank_stages)),
+            "vocab": shape.vocab if has_head else 0,
+        }
+        shapes.append(StageShape(**stage_values, whole=shape, rank=rank, cut=cut))
+    return shapes
 
 
 def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
-    """`table` of the candidates that are cut alike, put together in their order."""
+    """Evaluate `table` for the candidates of each layout, and join the results in the candidates' order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
-    known = np.stack([np.broadcast_to(one, (c.size,)) for one in (c.stages, c.virtual, c.schedule)], axis=1)
-    rows, numbers = np.unique(known.astype(int), axis=0, return_inverse=True)
+    layouts = np.stack([np.broadcast_to(axis, (c.size,)) for axis in (c.stages, c.virtual, c.schedule)], axis=1)
+    rows, numbers = np.unique(layouts.astype(int), axis=0, return_inverse=True)
     cuts = [StageLayout(ranks, virtual, SCHEDULES[schedule]) for ranks, virtual, schedule in rows.tolist()]
     groups = [(np.flatnonzero(numbers.reshape(-1) == number), cut) for number, cut in enumerate(cuts)]
     parts = [(index, table(c.take(index), cut)) for index, cut in groups]
 
     def join(values: list[Array], indices: list[NDArray[np.intp]]) -> Array:
-        found = np.empty(c.size)
+        joined = np.empty(c.size)
         for index, value in zip(indices, values, strict=True):
-            found[index] = value
-        return found
+            joined[index] = value
+        return joined
 
-    return _joined([part for _, part in parts], lambda values: join(values, [index for index, _ in parts]))
+    return _join_tables([part for _, part in parts], lambda values: join(values, [index for index, _ in parts]))
 
 
 def fullest(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
-    """Of each candidate, the stage's table whose weight is largest."""
+    """Table of the stage whose weight is largest, for each candidate."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
-    return _joined(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))
+    return _join_tables(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))
 
 
-def _joined(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
-    """A table of arrays, and of mappings of arrays, from several."""
-    made: dict[str, Any] = {}
+def _join_tables(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
+    """Join tables of arrays, and of mappings of arrays."""
+    joined_fields: dict[str, Any] = {}
     for field in fields(tables[0]):  # type: ignore[arg-type]
         values = [getattr(table, field.name) for table in tables]
         if isinstance(values[0], dict):
-            made[field.name] = {key: join([value[key] for value in values]) for key in values[0]}
+            joined_fields[field.name] = {key: join([value[key] for value in values]) for key in values[0]}
         else:
-            made[field.name] = join(values)
-    return type(tables[0])(**made)
+            joined_fields[field.name] = join(values)
+    return type(tables[0])(**joined_fields)

@@ -1,4 +1,4 @@
-"""Sizes of a model's single parameters, where a backend treats each by its own size."""
+"""Sizes of a model's single parameters, for backends that treat each by its own size."""
 
 import numpy as np
 
@@ -7,15 +7,15 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
-    """Elements of the weight, and of the bias if there is one, of each module of one block, as transformers 5 keeps them.
-
-    Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v; experts are stacked, gate beside up.
-    """
+    """Elements of the weight, and of the bias if there is one, of each module of one block, as transformers 5 keeps
+    them."""
     hidden, ffn, experts = shape.hidden, shape.ffn, shape.experts
+    # Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v.
     outputs = [shape.query + 2 * shape.kv] if shape.norm == "layer" else [shape.query, shape.kv, shape.kv]
     biased = shape.biases or shape.qkv_bias
     modules: list[tuple[int, ...]] = [(hidden * width, width) if biased else (hidden * width,) for width in outputs]
     if experts > 1:
+        # Experts are stacked, gate beside up.
         modules += [(shape.query * hidden,), (experts * 2 * hidden * ffn, experts * hidden * ffn), (experts * hidden,)]
     else:
         widths = [hidden, *([ffn, ffn] if shape.mlp == "gated" else [ffn]), hidden]
@@ -40,12 +40,12 @@ def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
 
 
 def tensors_of(shape: ModelShape) -> float:
-    """Parameters of the whole model."""
+    """Number of parameters of the whole model."""
     return float(shape.layers * len(block_tensors(shape)) + len(outside_tensors(shape)))
 
 
 def elements_up_to(shape: ModelShape, threshold: Array) -> Array:
-    """Elements of the whole model in parameters of at most that many each."""
+    """Elements of the whole model in parameters of at most `threshold` elements."""
     sizes = np.array([*block_tensors(shape), *outside_tensors(shape)], dtype=float)
     times = np.array([shape.layers] * len(block_tensors(shape)) + [1] * len(outside_tensors(shape)))
     small = sizes[:, None] <= np.ravel(threshold)
@@ -54,7 +54,7 @@ def elements_up_to(shape: ModelShape, threshold: Array) -> Array:
 
 
 def modules_above(shape: ModelShape, threshold: Array) -> Array:
-    """Modules of the whole model with a parameter of more elements than that."""
+    """Number of the whole model's modules with a parameter of more than `threshold` elements."""
     largest = np.array([max(module) for module in block_modules(shape)] + list(outside_tensors(shape)), dtype=float)
     times = np.array([shape.layers] * len(block_modules(shape)) + [1] * len(outside_tensors(shape)))
     total: Array = (times[:, None] * (largest[:, None] > np.ravel(threshold))).sum(axis=0)
@@ -62,9 +62,11 @@ def modules_above(shape: ModelShape, threshold: Array) -> Array:
 
 
 def buckets_filled(shape: ModelShape, bucket: Array) -> Array:
-    """Buckets of at most so many elements that the model's gradients fill in turn; a larger gradient goes alone.
+    """Number of buckets of at most `bucket` elements that the model's gradients fill in turn; a larger gradient goes
+    alone.
 
-    DeepSpeed 0.19.8, `reduce_independent_p_g_buckets_and_remove_grads`: a gradient that does not fit sends the bucket off.
+    DeepSpeed 0.19.8, `reduce_independent_p_g_buckets_and_remove_grads`: a gradient that does not fit sends the bucket
+    off.
     """
     bucket = np.asarray(bucket, dtype=float)
     sent = np.zeros_like(bucket)
@@ -72,6 +74,6 @@ def buckets_filled(shape: ModelShape, bucket: Array) -> Array:
     for size in reversed(block_tensors(shape)):
         full = (filled > 0) & (filled + size > bucket)
         sent, filled = sent + full, np.where(full, 0.0, filled) + size
-    whole = np.ceil(shape.parameters / np.maximum(bucket, 1.0))
-    count: Array = np.where(bucket >= shape.block_parameters, whole, shape.layers * (sent + 1.0) + 2.0)
+    model_buckets = np.ceil(shape.parameters / np.maximum(bucket, 1.0))
+    count: Array = np.where(bucket >= shape.block_parameters, model_buckets, shape.layers * (sent + 1.0) + 2.0)
     return count

@@ -1,6 +1,6 @@
-"""A model's dimensions for a study: counts as a worker's `profile` task found them, widths in closed form where known.
+"""Traced shape: a model's counts from a worker's model summary, with widths in closed form where known.
 
-For an architecture without a closed form, widths are those of a Llama block with as many parameters: an estimate, and
+For an architecture without a closed form, widths are those of a Llama block with as many parameters: an estimate,
 marked as one.
 """
 
@@ -12,18 +12,18 @@ from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
-"""Of the assumed Llama block."""
+"""Head dimension of the assumed Llama block."""
 _MOST_BLOCKS = 1000
-"""That a profile lists."""
+"""Maximum number of blocks that a model summary lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedShape(ModelShape):
-    """A shape whose parameters and FLOPs were counted on the built model instead of derived."""
+    """Shape whose parameters and FLOPs were counted on the built model instead of derived."""
 
     counted: ModelSummary
     estimated: bool = False
-    """The widths inside a block are a guess."""
+    """Whether the widths inside a block are a guess."""
 
     @cached_property
     def block_parameters(self) -> int:
@@ -47,29 +47,31 @@ class TracedShape(ModelShape):
 
     @property
     def context(self) -> tuple[int | None, str | None]:
-        """As the worker found."""
+        """Number of heads that may be divided and the note, as the worker counted."""
         return self.counted.context_heads, self.counted.context_note
 
     @property
     def tensor(self) -> tuple[int | None, str | None]:
-        """Likewise."""
+        """Divisor of widths and the note, as the worker counted."""
         return self.counted.tensor_divisor, self.counted.tensor_note
 
     @property
     def pipeline(self) -> tuple[int | None, str | None]:
-        """Likewise."""
+        """Number of blocks and the note, as the worker counted."""
         return self.counted.pipeline_blocks, self.counted.pipeline_note
 
     @property
     def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """Likewise."""
+        """Number and width of experts and the note, as the worker counted."""
         return self.counted.experts, self.counted.expert_width, self.counted.expert_note
 
     @property
     def expert_parameters(self) -> int:
-        """Elements of one block's experts; where their number is not in the shape, of those that a token does not visit."""
+        """Elements of one block's experts."""
         if self.experts > 1:
             return super().expert_parameters
+        # The shape does not know the number of experts: at least the elements that a token does not visit are in
+        # experts.
         return (self.counted.parameters - self.counted.active_parameters) // self.layers
 
     @property
@@ -79,23 +81,20 @@ class TracedShape(ModelShape):
 
 
 def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None:
-    """The shape behind a study's predictions; None where the user's own code makes the model, or its FLOPs could not be counted,
-    so that nothing is predicted."""
+    """Shape behind a study's predictions; None where the user's own code makes the model, or its FLOPs could not be
+    counted."""
     if model.is_own or model_summary.forward_flops_per_token is None:
         return None
     try:
-        known = model_shape.from_config(model.trained_config, model.name)
+        shape = model_shape.from_config(model.trained_config, model.name)
     except ValueError:
         # Another architecture, or one whose file leaves fields to transformers' defaults.
-        return _estimated(model.name, model_summary)
-    return TracedShape(**asdict(known), counted=model_summary)
+        return _estimate_shape(model.name, model_summary)
+    return TracedShape(**asdict(shape), counted=model_summary)
 
 
-def _estimated(name: str, model_summary: ModelSummary) -> ModelShape:
-    """A Llama of equal depth, width, vocabulary and active block size.
-
-    The block's own parameters are 4 h² of attention and 3 h f of a gated MLP (all heads have keys and values).
-    """
+def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:
+    """Shape of a Llama of equal depth, width, vocabulary and active block size."""
     hidden, layers = model_summary.hidden_size, len(model_summary.blocks)
     active = (model_summary.active_parameters - model_summary.outside_blocks) / layers
     heads = max(1, hidden // _HEAD_DIM)
@@ -106,6 +105,7 @@ def _estimated(name: str, model_summary: ModelSummary) -> ModelShape:
         heads=heads,
         kv_heads=heads,
         head_dim=max(1, hidden // heads),
+        # The block's own parameters are 4 h² of attention and 3 h f of a gated MLP (all heads have keys and values).
         ffn=max(hidden, int((active - 4 * hidden**2) / (3 * hidden))),
         vocab=model_summary.vocab_size,
         tied=model_summary.outside_blocks < 2 * model_summary.vocab_size * hidden,
@@ -116,10 +116,10 @@ def _estimated(name: str, model_summary: ModelSummary) -> ModelShape:
 
 
 def profile_of(shape: ModelShape) -> ModelSummary:
-    """What a worker would report of a model, from its shape: what a search space asks of it."""
+    """Model summary that a worker would report, from a shape: the input of a search space."""
     if isinstance(shape, TracedShape):
         return shape.counted
-    # Somebody may ask about sizes that no profile can hold; what fits is decided by the shape.
+    # A request may name sizes that no model summary can hold; the shape decides what fits.
     block = BlockSummary(
         name="block",
         parameters=min(shape.block_parameters, MOST_ELEMENTS),

@@ -1,6 +1,6 @@
-"""What no trial could train, as far as a model's file tells: rejected before a worker looks at it.
+"""Models that no trial could train, as far as the model's file shows: rejected before a worker traces them.
 
-Whether transformers knows the architecture is the worker's to say.
+A worker decides whether transformers knows the architecture.
 """
 
 from collections.abc import Mapping
@@ -30,13 +30,13 @@ _ENCODERS = frozenset(
         "deberta",
     ]
 )
-"""Look in both directions, unless `is_decoder` turns them round."""
+"""Bidirectional encoders; `is_decoder` makes them causal."""
 _VISION = frozenset(["vit", "clip", "siglip", "dinov2", "swin", "beit", "deit", "convnext", "detr", "sam", "resnet"])
 _HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_model", "n_heads"))
 
 
 def check(model: ModelSpec) -> None:
-    """Reject what no trial could train.
+    """Reject a model that no trial could train.
 
     Raises:
         ValueError: names the field of the model's file, its value and the remedy.
@@ -45,7 +45,7 @@ def check(model: ModelSpec) -> None:
         return
     _check_kind(model)
     if model.config.get("quantization_config") or model.trained_config.get("quantization_config"):
-        raise _wrong(
+        raise _field_error(
             "quantization_config",
             "given",
             "trains quantised weights, which no trial does; take it out to tune the training of the whole weights, or bring "
@@ -57,19 +57,19 @@ def check(model: ModelSpec) -> None:
 def _check_kind(model: ModelSpec) -> None:
     kind, config = str(model.model_type), model.trained_config
     if config.get("is_encoder_decoder") is True:
-        raise _wrong(
+        raise _field_error(
             "is_encoder_decoder",
             True,
             "is not trained here: trials train causal language models; use a decoder-only one",
         )
     if kind in _VISION:
-        raise _wrong(
+        raise _field_error(
             "model_type",
             kind,
             "is a vision model: trials train causal language models, or your own code (docs/how-to/own-code.md)",
         )
     if kind in _ENCODERS and config.get("is_decoder") is not True:
-        raise _wrong(
+        raise _field_error(
             "model_type",
             kind,
             "looks in both directions, so it is no causal language model; set is_decoder to true to train it as one, or bring "
@@ -80,18 +80,20 @@ def _check_kind(model: ModelSpec) -> None:
 def _check_heads(config: Mapping[str, JsonValue]) -> None:
     for width, heads in _HEADS:
         size, count = config.get(width), config.get(heads)
-        if _both_whole(size, count) and "head_dim" not in config and size % count:  # type: ignore[operator]
-            raise _wrong(width, size, f"must be a multiple of {heads} ({count}); change one of them, or give head_dim")
+        if _are_positive_ints(size, count) and "head_dim" not in config and size % count:  # type: ignore[operator]
+            raise _field_error(
+                width, size, f"must be a multiple of {heads} ({count}); change one of them, or give head_dim"
+            )
     count, groups = config.get("num_attention_heads"), config.get("num_key_value_heads")
-    if _both_whole(count, groups) and count % groups:  # type: ignore[operator]
-        raise _wrong(
+    if _are_positive_ints(count, groups) and count % groups:  # type: ignore[operator]
+        raise _field_error(
             "num_attention_heads", count, f"must be a multiple of num_key_value_heads ({groups}); change one of them"
         )
 
 
-def _both_whole(*values: JsonValue) -> bool:
+def _are_positive_ints(*values: JsonValue) -> bool:
     return all(isinstance(value, int) and not isinstance(value, bool) and value > 0 for value in values)
 
 
-def _wrong(name: str, value: JsonValue, why: str) -> ValueError:
-    return ValueError(f"{name} ({value!r}) {why}")
+def _field_error(name: str, value: JsonValue, problem: str) -> ValueError:
+    return ValueError(f"{name} ({value!r}) {problem}")

@@ -30,20 +30,22 @@ def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
 def probably_too_large(config: TrialConfig, known: Sequence[Flat], space: Space) -> bool:
     """Whether a known configuration was too large with the same placement of states and nothing that uses more
     memory."""
-    own = space.flatten(config)
-    return any(_needs_at_least(own, other) for other in known)
+    table = space.flatten(config)
+    return any(_needs_at_least(table, oversized_table) for oversized_table in known)
 
 
-def _needs_at_least(own: Flat, other: Flat) -> bool:
+def _needs_at_least(table: Flat, oversized_table: Flat) -> bool:
     # Memory of two configurations compares only where model states are placed alike.
-    if any(own.get(knob) != other.get(knob) for knob in _PLACEMENT):
+    if any(table.get(knob) != oversized_table.get(knob) for knob in _PLACEMENT):
         return False
-    if any(int(own[knob]) < int(other[knob]) for knob in _NUMBERS if knob in own and knob in other):
+    if any(
+        int(table[knob]) < int(oversized_table[knob]) for knob in _NUMBERS if knob in table and knob in oversized_table
+    ):
         return False
-    if own.get("reshard_after_forward") is True and other.get("reshard_after_forward") is not True:
+    if table.get("reshard_after_forward") is True and oversized_table.get("reshard_after_forward") is not True:
         return False
     return all(
-        values.index(own[knob]) >= values.index(other[knob])
+        values.index(table[knob]) >= values.index(oversized_table[knob])
         for knob, values in _RISING.items()
-        if knob in own and knob in other
+        if knob in table and knob in oversized_table
     )

@@ -42,8 +42,8 @@ def seed_configs(
     default. Defaults are moved into the user's limits. Challengers (of a retune) come right after the baseline, and
     take no default's place.
     """
-    others = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
-    defaults = [*aligned(cluster), *others]
+    plain_defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
+    defaults = [*aligned(cluster), *plain_defaults]
     seeds: Seeds = [(baseline, TrialOrigin.BASELINE)] if baseline is not None else []
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:

@@ -26,9 +26,9 @@ def end_of_search(
     history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
 ) -> str | None:
     """Reason to start no further trial, None to start one. Running trials count towards the number of trials."""
-    most = budget.most_trials
-    if len(history) >= most:
-        return f"all {most} trials of the budget are used"
+    most_trials = budget.most_trials
+    if len(history) >= most_trials:
+        return f"all {most_trials} trials of the budget are used"
     if budget.max_gpu_seconds is not None and gpu_seconds >= budget.max_gpu_seconds:
         return f"the budget of {budget.max_gpu_seconds:g} GPU-seconds is used ({gpu_seconds:.0f})"
     if budget.max_wall_seconds is not None and wall_seconds >= budget.max_wall_seconds:
@@ -121,8 +121,8 @@ def extended(budget: Budget, extension: Extension, trials: int, gpu_seconds: flo
     return Budget(**values)
 
 
-def _check_limit(field: str, added: int, total: int, most: int) -> None:
-    if total > most:
+def _check_limit(field: str, added: int, total: int, maximum: int) -> None:
+    if total > maximum:
         raise ValueError(
-            f"{field} ({added}) makes {total} in all, and there may be {most}; add {added - total + most} at most"
+            f"{field} ({added}) makes {total} in all, and there may be {maximum}; add {added - total + maximum} at most"
         )

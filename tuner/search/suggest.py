@@ -59,9 +59,9 @@ class _Ask:
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
         """Suggestion with the rejections of seeds (a baseline among them) and the closest of the others."""
-        seeds, others = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
-        others.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
-        return Suggestion(config, origin if config is not None else None, (*seeds, *others[:MOST_REJECTIONS]))
+        seeds, ordinary = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
+        ordinary.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
+        return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MOST_REJECTIONS]))
 
 
 def next_config(
@@ -80,8 +80,8 @@ def next_config(
     arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials of another
     study (tuner.search.warm_start), which guide the sampler and may be tried again.
     """
-    taken = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
-    ask = _Ask(space, gate, taken | set(rejected))
+    taken_keys = {space.key(obs.config) for obs in history} | {obs.config_key for obs in history}
+    ask = _Ask(space, gate, taken_keys | set(rejected))
     for config, origin in seeds:
         if ask.accepts(config):
             return ask.suggest(config, origin)
@@ -101,10 +101,10 @@ def next_given(
     gate: Gate,
 ) -> Suggestion:
     """Next configuration of a list that has not been tried and passes the gate; none beyond the list."""
-    taken = {obs.config_key for obs in history} | set(rejected_keys)
+    taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
     for config, origin in listed:
-        if config.content_key() in taken:
+        if config.content_key() in taken_keys:
             continue
         rejection = gate(config)
         if rejection is None:
@@ -127,9 +127,9 @@ def _draw_candidates(
             yield draw
     yield from postponed
     if space.size(ENUMERABLE + 1) <= ENUMERABLE:
-        everything = list(space.enumerate())
-        rng.shuffle(everything)
-        yield from map(Draw, everything)
+        all_configs = list(space.enumerate())
+        rng.shuffle(all_configs)
+        yield from map(Draw, all_configs)
         return
     for skeleton in space.lightest():
         # A placement that does not fit in its lightest form does not fit in any other: this prunes the enumeration.

@@ -61,13 +61,13 @@ def judge(history: Sequence[Observation], precision: Precision, single_backend: 
         if single_backend and len(candidates) == 1:
             return ParityGroups(reference=candidates[0].number, confirmed_by=None)
         return ParityGroups(reference=None, confirmed_by=None)
-    reference, other = pair
+    reference, witness = pair
     reasons = {}
     for obs in candidates:
         reason = difference(reference, obs, bounds)
         if reason is not None:
             reasons[obs.number] = reason
-    return ParityGroups(reference=reference.number, confirmed_by=other.number, infeasible=reasons)
+    return ParityGroups(reference=reference.number, confirmed_by=witness.number, infeasible=reasons)
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
@@ -92,7 +92,7 @@ def step_difference(ours: StepRecord, theirs: StepRecord, bounds: Tolerance, who
 
 
 def _compared_figures(
-    ours: StepRecord, theirs: StepRecord, bounds: Tolerance
+    expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance
 ) -> list[tuple[str, float, float, float, float]]:
     rows = []
     # What a script did not report cannot differ.
@@ -101,10 +101,15 @@ def _compared_figures(
         ("gradient norm", "grad_norm"),
         ("parameter square sum", "parameter_square_sum"),
     ):
-        expected, actual = getattr(ours, name), getattr(theirs, name)
+        expected, actual = getattr(expected_step, name), getattr(actual_step, name)
         if expected is not None and actual is not None:
             rows.append((label, expected, actual, relative(expected, actual), getattr(bounds, name)))
-    sums = (ours.parameter_sum, theirs.parameter_sum, ours.parameter_square_sum, theirs.parameter_square_sum)
+    sums = (
+        expected_step.parameter_sum,
+        actual_step.parameter_sum,
+        expected_step.parameter_square_sum,
+        actual_step.parameter_square_sum,
+    )
     return [*rows, *_sum_figures(*sums, bounds)]
 
 
@@ -160,7 +165,7 @@ def _first_agreeing_pair(
             independent = single_backend or _fault_domain(pair[0].config) != _fault_domain(pair[1].config)
             if not independent or difference(*pair, bounds) is not None:
                 continue
-            for reference, other in (pair, pair[::-1]):
+            for reference, witness in (pair, pair[::-1]):
                 if _could_win(reference):
-                    return reference, other
+                    return reference, witness
     return None

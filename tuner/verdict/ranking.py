@@ -35,12 +35,16 @@ def pick(history: Sequence[Observation], spec_has_baseline: bool, parity_groups:
     if not feasible:
         return Finalists(None, (), ("no winner: no configuration is feasible",))
     baseline, notes = _choose_baseline(history, feasible, spec_has_baseline, parity_groups)
-    others = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
-    if not others:
+    challengers = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
+    if not challengers:
         return Finalists(
             baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare")
         )
-    near = [obs.number for obs in others[:MOST_CANDIDATES] if _search_speed(obs) >= NEAR * _search_speed(others[0])]
+    near = [
+        obs.number
+        for obs in challengers[:MOST_CANDIDATES]
+        if _search_speed(obs) >= NEAR * _search_speed(challengers[0])
+    ]
     defaults = () if baseline.origin == TrialOrigin.BASELINE else _default_numbers(feasible) or (baseline.number,)
     return Finalists(baseline.number, tuple(near), notes, defaults)
 
@@ -160,7 +164,7 @@ def _choose_baseline(
     if defaults:
         return max(defaults, key=_search_speed), notes
     first = min(feasible, key=lambda obs: obs.number)
-    note = f"no documented default is feasible; trial {first.number}, the first that was, stands as baseline"
+    note = f"no documented default is feasible; the baseline is trial {first.number}, the first feasible one"
     return first, (*notes, note)
 
 

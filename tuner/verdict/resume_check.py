@@ -45,7 +45,7 @@ def fault(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
     for continued, resumed in zip(measured.went_on, measured.resumed, strict=True):
         reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
         if reason is not None:
-            message = f"loaded from its checkpoint in new processes it trains something else: {reason}"
+            message = f"training changes after a resume from its checkpoint in new processes: {reason}"
             return Failure(kind=FailureKind.NUMERICS, message=message)
     period = f"over {len(measured.losses)} steps and a restart"
     return objective.retried(measured.allocator_retries, measured.allocator_ooms, period)

@@ -1,5 +1,6 @@
-"""Known mistakes as rules over a diagnosis: what is seen, what would change it, and how much of a step that may save.
+"""Rules over a diagnosis: the evidence of a mistake, the change that would remove it, and the gain in step time.
 
-A rule reads figures of the trace, and of the trial where it is known: then its remedy is a change of knobs that the study's
-space and the memory gate admit, and it is silent where there is none. docs/explanation/diagnosis.md has each rule with its source.
+A rule reads figures of the trace, and of the trial where it is known: then its remedy is a change of knobs that the
+study's space and the memory gate admit, and without one the rule is silent. docs/explanation/diagnosis.md has each rule with its
+source.
 """

@@ -1,4 +1,5 @@
-"""What several rules ask of a diagnosis: shares of the step, what is exposed, what a call costs whatever its size."""
+"""Facts that several rules read from a diagnosis: fractions of the step, exposed time, the cost of a call whatever
+its size."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,24 +13,24 @@ from shardtune.tuner.verdict import disturbance
 MIB = 1 << 20
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SLOWEST = 1.25e8
-"""Bytes per second of a link of 1 Gbit/s, the slowest that training is taken to run over where no large message tells."""
+"""Bytes per second of a link of 1 Gbit/s, the slowest assumed for training where no large message shows the speed."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """All collectives of one purpose, per step and rank."""
+    """Sums over all collectives of one purpose, per step and rank."""
 
     calls: float
     bytes: float | None
-    """Of all messages; None where the trace does not say."""
+    """Bytes of all messages; None where the trace does not record them."""
     exposed_s: float
-    """Nothing was computed beside it, and all ranks had come."""
+    """Seconds without concurrent computation after all ranks had arrived."""
     transferring_s: float
     moved_bytes: float | None
 
     @property
     def message_bytes(self) -> float | None:
-        """Mean of a call."""
+        """Mean bytes of a call."""
         return None if self.bytes is None or not self.calls else self.bytes / self.calls
 
     @property
@@ -40,73 +41,77 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Facts:
-    """A diagnosis, and the trial that it is of where that is known."""
+    """Diagnosis, with its trial where known."""
 
     found: Diagnosis
     trial: TracedTrial | None = None
     link_bytes_per_s: float | None = None
-    """Bus bandwidth that was measured on the same link with nothing else running."""
+    """Bus bandwidth measured on the same link with nothing else running."""
 
     @cached_property
     def disturbed(self) -> str | None:
-        """That other programs took the cores of the ranks while the traces were recorded, in words; None where nobody saw it."""
+        """Note that other programs used the ranks' cores while the traces were recorded; None where no worker saw
+        it."""
         run = self.found.recorded
         if self.trial is None or run is None or run.foreign_cpu_cores is None or run.host_cpu_cores is None:
             return None
         return disturbance.taken(run.foreign_cpu_cores, self.trial.cluster, run.host_cpu_cores)
 
     def share(self, seconds: float) -> float:
-        """Of a step."""
+        """Fraction of a step."""
         return seconds / self.found.step_s if self.found.step_s else 0.0
 
     @cached_property
     def gradients(self) -> Exchange:
-        """Reductions."""
+        """Reductions of gradients."""
         return self._exchange("gradients", REDUCTIONS)
 
     @cached_property
     def parameters(self) -> Exchange:
-        """All-gathers."""
+        """All-gathers of parameters."""
         return self._exchange("parameters", ("all_gather",))
 
     def call_s(self, exchange: Exchange) -> float | None:
-        """What one of its calls takes beyond its bytes at the fastest speed known; None where sizes are not."""
+        """Seconds that a call takes beyond its bytes at the fastest known speed; None where sizes are unknown."""
         if exchange.moved_bytes is None:
             return None
-        large = [one for one in self.found.collectives if one.calls and (one.message_bytes or 0) >= MIB]
-        seen = max((one.bytes_per_s or 0.0 for one in large), default=0.0)
-        speed = seen or self.link_bytes_per_s or _SLOWEST
+        # Small messages are dominated by the call itself and say nothing about the link's speed.
+        collectives = self.found.collectives
+        large = [figures for figures in collectives if figures.calls and (figures.message_bytes or 0) >= MIB]
+        fastest = max((figures.bytes_per_s or 0.0 for figures in large), default=0.0)
+        speed = fastest or self.link_bytes_per_s or _SLOWEST
         return max(0.0, (exchange.transferring_s - exchange.moved_bytes / speed) / exchange.calls)
 
     def least_on_a_rank(self, part: str) -> float:
-        """Share of the step that a part takes on every rank."""
+        """Smallest fraction of the step that a part takes on any rank."""
         by_rank = [
-            fmean(getattr(one.parts, f"{part}_s") for one in self.found.steps if one.rank == rank)
-            for rank in {one.rank for one in self.found.steps}
+            fmean(getattr(step.parts, f"{part}_s") for step in self.found.steps if step.rank == rank)
+            for rank in {step.rank for step in self.found.steps}
         ]
         return self.share(min(by_rank))
 
     def merged_saves(self, exchange: Exchange, calls: float) -> float:
-        """Share of the step that fewer calls for the same bytes may save."""
+        """Fraction of the step that fewer calls for the same bytes may save."""
         call_s = self.call_s(exchange) if exchange.calls > calls else None
         return 0.0 if call_s is None else self.share(min(exchange.exposed_s, (exchange.calls - calls) * call_s))
 
     def _exchange(self, purpose: str, kinds: Collection[str]) -> Exchange:
-        some = [one for one in self.found.collectives if one.purpose == purpose and one.kind in kinds]
+        chosen = [figures for figures in self.found.collectives if figures.purpose == purpose and figures.kind in kinds]
+        sizes = [None if figures.message_bytes is None else figures.message_bytes * figures.calls for figures in chosen]
         return Exchange(
-            calls=sum(one.calls for one in some),
-            bytes=_sum([None if one.message_bytes is None else one.message_bytes * one.calls for one in some]),
-            exposed_s=sum(map(_exposed_transfer, some)),
-            transferring_s=sum(one.transferring_s for one in some),
-            moved_bytes=_sum([one.moved_bytes for one in some]),
+            calls=sum(figures.calls for figures in chosen),
+            bytes=_sum_if_known(sizes),
+            exposed_s=sum(map(_exposed_transfer, chosen)),
+            transferring_s=sum(figures.transferring_s for figures in chosen),
+            moved_bytes=_sum_if_known([figures.moved_bytes for figures in chosen]),
         )
 
 
-def _exposed_transfer(one: CollectiveFigures) -> float:
-    """Less waiting, which has a rule of its own."""
-    return max(0.0, one.exposed_s - one.waiting_s)
+def _exposed_transfer(figures: CollectiveFigures) -> float:
+    """Exposed seconds of a collective without waiting, which has a rule of its own."""
+    return max(0.0, figures.exposed_s - figures.waiting_s)
 
 
-def _sum(some: list[float | None]) -> float | None:
-    known = [one for one in some if one is not None]
-    return sum(known) if len(known) == len(some) else None
+def _sum_if_known(values: list[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if len(numbers) == len(values) else None

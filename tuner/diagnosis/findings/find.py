@@ -1,4 +1,4 @@
-"""All rules over one diagnosis, ordered by what their remedies are expected to save."""
+"""Findings of all rules over one diagnosis, ordered by the step time that their remedies should save."""
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
 from shardtune.tuner.diagnosis.findings import compute_bound, memory, message_size, sharding
@@ -21,15 +21,17 @@ RULES: tuple[Rule, ...] = (
     compute_bound.checkpointed_without_need,
 )
 LEAST_GAIN = 0.03
-"""Share of a step: less is not worth a trial."""
+"""Smallest gain worth a trial, as a fraction of a step."""
 
 
 def findings(
     found: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """What the rules see: first what does not fit, then by the gain that is expected."""
+    """Findings of all rules: first a memory overflow, then by expected gain."""
     facts = Facts(found, trial, link_bytes_per_s)
-    full = memory.out_of_memory(facts)
-    seen = [one for rule in RULES if (one := rule(facts)) is not None and one.expected_gain >= LEAST_GAIN]
-    ordered = sorted(seen, key=lambda one: -one.expected_gain)
-    return (*([full] if full is not None else []), *ordered)
+    # Before all others, whatever their gain: a configuration that does not fit has no speed to improve.
+    overflow = memory.out_of_memory(facts)
+    results = (rule(facts) for rule in RULES)
+    worthwhile = [finding for finding in results if finding is not None and finding.expected_gain >= LEAST_GAIN]
+    ordered = sorted(worthwhile, key=lambda finding: -finding.expected_gain)
+    return (*([overflow] if overflow is not None else []), *ordered)

@@ -1,29 +1,30 @@
-"""A rank held more than it may: what that was made of, and which change of a knob is predicted to fit."""
+"""Finding of a rank that used more memory than it may: its contents, and the change of a knob that is predicted to
+fit."""
 
 from collections.abc import Iterator
 
 from shardtune.api_schemas.trials.diagnosis import Finding, MemoryMoment
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, in_words, told
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, in_words, told
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def out_of_memory(facts: Facts) -> Finding | None:
-    """Of the fullest rank, where a limit was declared."""
+    """Finding about the fullest rank, where a limit was declared."""
     moment = facts.found.recorded.memory if facts.found.recorded is not None else None
     if moment is None or moment.limit_bytes is None or moment.bytes <= moment.limit_bytes:
         return None
-    seen = Seen("out_of_memory", moment.describe(), moment.bytes / moment.limit_bytes, 1.0)
+    evidence = Evidence("out_of_memory", moment.describe(), moment.bytes / moment.limit_bytes, 1.0)
     if facts.trial is None:
-        return in_words(seen, "smaller micro batches, checkpointing, or more sharding", 0.0)
-    best = max(_fitting(facts.trial, moment), key=lambda one: one.gain, default=None)
+        return in_words(evidence, "smaller micro batches, checkpointing, or more sharding", 0.0)
+    best = max(_fitting_changes(facts.trial, moment), key=lambda remedy: remedy.gain, default=None)
     if best is None:
-        return in_words(seen, "no change of one knob is predicted to fit", 0.0)
-    return in_words(seen, told(facts.trial, best.knobs), 0.0).model_copy(update={"knobs": best.knobs})
+        return in_words(evidence, "no change of one knob is predicted to fit", 0.0)
+    return in_words(evidence, told(facts.trial, best.knobs), 0.0).model_copy(update={"knobs": best.knobs})
 
 
-def _fitting(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:
-    """Changes that are predicted to hold so much less than this that they fit; `gain` is their predicted speed."""
+def _fitting_changes(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:
+    """Yield changes that are predicted to use so much less that they fit; `gain` is their predicted speed."""
     if trial.predict is None or moment.limit_bytes is None:
         return
     try:
@@ -34,6 +35,7 @@ def _fitting(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:
         changed = trial.with_knobs(knobs)
         if changed is None or not trial.admits(knobs):
             continue
-        other = trial.predict(changed)
-        if now_gib and other.memory.allocated_gib / now_gib * moment.peak_bytes <= moment.limit_bytes:
-            yield Remedy(knobs, other.speed.tokens_per_s_per_gpu if other.speed is not None else 0.0)
+        prediction = trial.predict(changed)
+        # The ratio of two predictions, applied to the measured peak, cancels the predictor's common error.
+        if now_gib and prediction.memory.allocated_gib / now_gib * moment.peak_bytes <= moment.limit_bytes:
+            yield Remedy(knobs, prediction.speed.tokens_per_s_per_gpu if prediction.speed is not None else 0.0)

@@ -1,4 +1,4 @@
-"""How a rule becomes a finding: of the changes that would answer it, the one that is allowed and expected to save most."""
+"""Conversion of a rule's evidence to a finding: the admitted change that should save most is its remedy."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -10,8 +10,8 @@ from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
 Rule = Callable[[Facts], Finding | None]
 
 
-class Seen(NamedTuple):
-    """What a rule saw."""
+class Evidence(NamedTuple):
+    """Evidence of a rule."""
 
     kind: FindingKind
     evidence: str
@@ -20,36 +20,40 @@ class Seen(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """Knobs to change, and the share of the step that this is expected to save."""
+    """Knobs to change, and the fraction of the step that the change should save."""
 
     knobs: Knobs
     gain: float
 
 
-def in_words(seen: Seen, remedy: str, gain: float) -> Finding:
-    """A finding that no knob answers, or of a job whose knobs are not known."""
-    return Finding(**seen._asdict(), remedy=remedy, expected_gain=_share(gain))
+def in_words(evidence: Evidence, remedy: str, gain: float) -> Finding:
+    """Finding whose remedy is words: no knob removes it, or the job's knobs are not known."""
+    return Finding(**evidence._asdict(), remedy=remedy, expected_gain=_as_fraction(gain))
 
 
-def answered(facts: Facts, seen: Seen, changes: Iterable[Remedy], otherwise: str, gain: float) -> Finding | None:
-    """With the best change that the trial admits, None where it admits none; in words where the trial is not known."""
+def answered(
+    facts: Facts, evidence: Evidence, changes: Iterable[Remedy], otherwise: str, gain: float
+) -> Finding | None:
+    """Finding with the best change that the trial admits, None where it admits none; with words where the trial is
+    not known."""
     if facts.trial is None:
-        return in_words(seen, otherwise, gain)
+        return in_words(evidence, otherwise, gain)
     best = best_of(facts.trial, changes)
     if best is None:
         return None
     remedy = told(facts.trial, best.knobs)
-    return Finding(**seen._asdict(), remedy=remedy, knobs=best.knobs, expected_gain=_share(best.gain))
+    return Finding(**evidence._asdict(), remedy=remedy, knobs=best.knobs, expected_gain=_as_fraction(best.gain))
 
 
 def best_of(trial: TracedTrial, changes: Iterable[Remedy]) -> Remedy | None:
-    """The one that is expected to save most of those that are admitted; of equal ones the first."""
-    ordered = sorted(changes, key=lambda one: -one.gain)
-    return next((one for one in ordered if trial.admits(one.knobs)), None)
+    """Admitted change that should save most; of equal ones the first."""
+    ordered = sorted(changes, key=lambda remedy: -remedy.gain)
+    # Admission builds the memory prediction, so it is checked from the best down and stops at the first.
+    return next((remedy for remedy in ordered if trial.admits(remedy.knobs)), None)
 
 
 def told(trial: TracedTrial, knobs: Knobs) -> str:
-    """Such as `micro_batch 8 instead of 1`."""
+    """Description of changed knobs, such as `micro_batch 8 instead of 1`."""
     return " and ".join(f"{name} {_text(new)} instead of {_text(trial.value(name))}" for name, new in knobs.items())
 
 
@@ -57,5 +61,5 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _share(gain: float) -> float:
+def _as_fraction(gain: float) -> float:
     return round(min(1.0, max(0.0, gain)), 4)

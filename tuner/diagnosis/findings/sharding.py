@@ -1,59 +1,60 @@
-"""What is moved that need not be: parameters gathered twice, gradients reduced too often, bytes over a slow link."""
+"""Findings about avoidable traffic: parameters gathered twice, gradients reduced too often, bytes over a slow link."""
 
 from collections.abc import Iterator
 
 from shardtune.api_schemas.trials.diagnosis import Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.rule import Remedy, Seen, answered, best_of, in_words
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, answered, best_of, in_words
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 _GATHERS = 0.20
 _REDUCTIONS = 0.05
 _TRANSFERS = 0.40
 _OF_THE_LINK = 0.5
-"""Of the speed that was measured on the same link."""
+"""Fraction of the speed measured on the same link."""
 
 
 def all_gathers_dominate(facts: Facts) -> Finding | None:
-    """Parameters are gathered with nothing beside it, and could be kept, or be sharded over fewer ranks."""
-    share = facts.share(facts.parameters.exposed_s)
-    if share < _GATHERS:
+    """Finding where gathers of parameters are exposed, and parameters could be kept, or be sharded over fewer ranks."""
+    fraction = facts.share(facts.parameters.exposed_s)
+    if fraction < _GATHERS:
         return None
-    evidence = f"all-gathers of parameters ({facts.parameters.calls:.0f} a step) that nothing hides take {share:.0%} of the step"
+    evidence = f"all-gathers of parameters ({facts.parameters.calls:.0f} a step) that nothing hides take {fraction:.0%} of the step"
     words = (
         "keep parameters after forward (reshard_after_forward=False, SHARD_GRAD_OP, ZeRO-2), prefetch them earlier, or shard "
         "within a host only (HSDP)"
     )
-    changes = () if facts.trial is None else _gathering_less(facts, facts.trial)
-    return answered(facts, Seen("all_gathers_dominate", evidence, share, _GATHERS), changes, words, share / 2)
+    changes = () if facts.trial is None else _remedies_for_gathers(facts, facts.trial)
+    return answered(facts, Evidence("all_gathers_dominate", evidence, fraction, _GATHERS), changes, words, fraction / 2)
 
 
 def reduces_every_micro_batch(facts: Facts) -> Finding | None:
-    """Gradients are reduced after every micro batch, although the optimizer needs their sum only."""
+    """Finding where gradients are reduced after every micro batch, although the optimizer needs only their sum."""
     trial = facts.trial
     if trial is None or trial.accumulation == 1 or trial.config.strategy.sync_policy != "every":
         return None
-    share = facts.share(facts.gradients.exposed_s)
-    if share < _REDUCTIONS:
+    fraction = facts.share(facts.gradients.exposed_s)
+    if fraction < _REDUCTIONS:
         return None
-    evidence = f"gradients are reduced in each of {trial.accumulation} micro batches, which nothing hides for {share:.0%} of the step"
-    seen = Seen("reduces_every_micro_batch", evidence, share, _REDUCTIONS)
-    return answered(facts, seen, _reducing_once(facts, trial), "", 0.0)
+    text = f"gradients are reduced in each of {trial.accumulation} micro batches, which nothing hides for {fraction:.0%} of the step"
+    evidence = Evidence("reduces_every_micro_batch", text, fraction, _REDUCTIONS)
+    return answered(facts, evidence, _remedies_for_reductions(facts, trial), "", 0.0)
 
 
 def network_limits(facts: Facts) -> Finding | None:
-    """Bytes, not calls, fill much of the step, with nothing beside them."""
-    some = [one for one in (facts.gradients, facts.parameters) if one.calls]
-    share = facts.share(sum(max(0.0, one.exposed_s - one.calls * (facts.call_s(one) or 0.0)) for one in some))
-    speed = max((one.bytes_per_s or 0.0 for one in some), default=0.0)
-    if share < _TRANSFERS or not speed:
+    """Finding where bytes, not calls, fill much of the step, with nothing computed beside them."""
+    used = [exchange for exchange in (facts.gradients, facts.parameters) if exchange.calls]
+    byte_times = (max(0.0, exchange.exposed_s - exchange.calls * (facts.call_s(exchange) or 0.0)) for exchange in used)
+    fraction = facts.share(sum(byte_times))
+    speed = max((exchange.bytes_per_s or 0.0 for exchange in used), default=0.0)
+    if fraction < _TRANSFERS or not speed:
         return None
-    if facts.trial is not None and best_of(facts.trial, _moving_less(facts, facts.trial)) is not None:
+    if facts.trial is not None and best_of(facts.trial, _remedies_for_bytes(facts, facts.trial)) is not None:
         return None  # Knobs that move less have rules of their own.
     nominal = facts.link_bytes_per_s
-    if nominal is not None and speed > _OF_THE_LINK * nominal and share < 2 * _TRANSFERS:
+    if nominal is not None and speed > _OF_THE_LINK * nominal and fraction < 2 * _TRANSFERS:
         return None
-    evidence = f"transfers at {speed / 1e9:.2f} GB/s that nothing hides take {share:.0%} of the step"
+    evidence = f"transfers at {speed / 1e9:.2f} GB/s that nothing hides take {fraction:.0%} of the step"
     if nominal is not None:
         evidence += f"; the link gave {nominal / 1e9:.2f} GB/s when it was measured ({speed / nominal:.0%} of that now)"
     words = (
@@ -61,28 +62,28 @@ def network_limits(facts: Facts) -> Finding | None:
         + ("twice as fast" if nominal is None else "as fast as measured")
         + "); fewer bytes: reductions in bfloat16, a larger global batch, sharding within a host only"
     )
-    gain = share / 2 if nominal is None else share * max(0.0, 1 - speed / nominal)
-    return in_words(Seen("network_limits", evidence, share, _TRANSFERS), words, gain)
+    gain = fraction / 2 if nominal is None else fraction * max(0.0, 1 - speed / nominal)
+    return in_words(Evidence("network_limits", evidence, fraction, _TRANSFERS), words, gain)
 
 
-def _moving_less(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
-    yield from _gathering_less(facts, trial)
-    yield from _reducing_once(facts, trial)
+def _remedies_for_bytes(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
+    yield from _remedies_for_gathers(facts, trial)
+    yield from _remedies_for_reductions(facts, trial)
 
 
-def _reducing_once(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
+def _remedies_for_reductions(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
     saved = facts.share(facts.gradients.exposed_s) * (1 - 1 / trial.accumulation)
     if trial.accumulation > 1 and trial.config.strategy.sync_policy == "every":
         yield Remedy({"grad_sync": "last"}, saved)
         yield Remedy({"stage": 1}, saved)
 
 
-def _gathering_less(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
-    """Ways to gather less often, or over fewer ranks, with what is expected of each."""
+def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
+    """Yield ways to gather less often, or over fewer ranks, with the expected gain of each."""
     share, passes = facts.share(facts.parameters.exposed_s), trial.accumulation
-    kept = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
-    if (strategy := trial.value("sharding_strategy")) in kept:
-        yield Remedy({"sharding_strategy": kept[str(strategy)]}, share / 2)
+    keeping_strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
+    if (strategy := trial.value("sharding_strategy")) in keeping_strategies:
+        yield Remedy({"sharding_strategy": keeping_strategies[str(strategy)]}, share / 2)
     if trial.value("reshard_after_forward") not in (None, False):
         yield Remedy({"reshard_after_forward": False}, share / 2)
     if trial.value("stage") == 3:
@@ -93,13 +94,17 @@ def _gathering_less(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
     yield from _smaller_groups(facts, trial, share)
 
 
-def _smaller_groups(facts: Facts, trial: TracedTrial, share: float) -> Iterator[Remedy]:
-    """Of FSDP2, down to whole copies: then gradients are all-reduced, which moves twice what scattering them does."""
-    now, world = int(trial.value("dp_shard") or 1), trial.cluster.world_size
+def _smaller_groups(facts: Facts, trial: TracedTrial, exposed_fraction: float) -> Iterator[Remedy]:
+    """Yield smaller shard groups of FSDP2, down to whole copies."""
+    current, world = int(trial.value("dp_shard") or 1), trial.cluster.world_size
     reduced = facts.share(facts.gradients.exposed_s)
     if trial.config.backend != "fsdp2":
         return
     for size in trial.numbers("dp_shard"):
-        if size < now:
-            left = (size - 1) / size / ((now - 1) / now)
-            yield Remedy({"dp_shard": size, "dp_replicate": world // size}, (share - reduced) * (1 - left))
+        if size < current:
+            # Gradients of replicas are all-reduced, which moves twice what scattering them does, so their exposed time
+            # is deducted.
+            traffic_left = (size - 1) / size / ((current - 1) / current)
+            yield Remedy(
+                {"dp_shard": size, "dp_replicate": world // size}, (exposed_fraction - reduced) * (1 - traffic_left)
+            )

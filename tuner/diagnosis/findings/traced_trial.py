@@ -1,4 +1,4 @@
-"""The trial that left a trace, where it is known: which of its knobs could be changed, and to what."""
+"""Trial that left a trace, where it is known: which of its knobs can be changed, and to which values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,16 +23,16 @@ Knobs = dict[str, KnobValue]
 
 @dataclass(frozen=True)
 class TracedTrial:
-    """One configuration and the space that it is a point of."""
+    """Configuration and the space that it is a point of."""
 
     config: TrialConfig
     workload: Workload
     cluster: Cluster
     space: Space
     fits: Callable[[TrialConfig], bool]
-    """Whether the memory gate lets it run."""
+    """Function that tells whether the memory gate admits a configuration."""
     predict: Callable[[TrialConfig], Prediction] | None = None
-    """Its memory and speed; None where they are not asked."""
+    """Function that predicts memory and speed; None where the model's shape is not known."""
 
     @property
     def accumulation(self) -> int:
@@ -40,11 +40,11 @@ class TracedTrial:
         return self._accumulation(self.config)
 
     def value(self, knob: str) -> KnobValue | None:
-        """What it is now; None where the backend has no such knob."""
+        """Current value of a knob; None where the backend has no such knob."""
         return flatten(self.config).get(knob)
 
     def values(self, knob: str) -> tuple[KnobValue, ...]:
-        """What the study would search there; empty where it has no choice."""
+        """Values that the study would search for a knob; empty where it has no choice."""
         try:
             answers = self.space.answers_of(self.config)
         except ValueError:
@@ -52,16 +52,17 @@ class TracedTrial:
         return next((question.values for question, _ in answers if question.knob == knob), ())
 
     def neighbours(self) -> Iterator[Knobs]:
-        """Every change of one knob to a value that the study would search."""
-        for knob, now in flatten(self.config).items():
-            yield from ({knob: value} for value in self.values(knob) if value != now)
+        """Yield every change of one knob to a value that the study would search."""
+        for knob, current in flatten(self.config).items():
+            yield from ({knob: value} for value in self.values(knob) if value != current)
 
     def numbers(self, knob: str) -> tuple[int, ...]:
-        """Those of `values` that are numbers, rising."""
-        return tuple(sorted(one for one in self.values(knob) if isinstance(one, int) and not isinstance(one, bool)))
+        """Numbers among a knob's `values`, rising."""
+        return tuple(sorted(size for size in self.values(knob) if isinstance(size, int) and not isinstance(size, bool)))
 
     def admits(self, knobs: Knobs) -> bool:
-        """Whether the configuration with these knobs is legal, within the study's limits, another one, and may fit."""
+        """Whether the configuration with these knobs is legal, within the study's limits, a different one, and may
+        fit."""
         changed = self.with_knobs(knobs)
         allowed = None if changed is None else self.space.within_limits(changed)
         if changed is None or allowed is None:
@@ -70,7 +71,7 @@ class TracedTrial:
         return key == self.space.key(allowed) != self.space.key(self.config) and self.fits(changed)
 
     def with_knobs(self, knobs: Knobs) -> TrialConfig | None:
-        """The configuration with other values; None where the backend or the cluster cannot have them."""
+        """Configuration with these values changed; None where the backend or the cluster cannot have them."""
         try:
             changed = unflatten(flatten(self.config) | knobs)
             changed.strategy.check_cluster(self.cluster, self.workload.precision, self._accumulation(changed))
@@ -79,19 +80,20 @@ class TracedTrial:
         return changed
 
     def only(self, knobs: Knobs) -> SpaceLimits | None:
-        """Limits that leave the search the configuration with these knobs and nothing else; None where there are none."""
+        """Limits that leave the search only the configuration with these knobs; None where there are none."""
         changed = self.with_knobs(knobs)
         if changed is None:
             return None
         try:
-            asked = {question.knob for question, _ in self.space.answers_of(changed)} - {"backend"}
+            drawn_knobs = {question.knob for question, _ in self.space.answers_of(changed)} - {"backend"}
             # Open knobs take any value, so also one between those that the search would try.
-            pins = {knob: value for knob, value in flatten(changed).items() if knob in asked}
+            pins = {knob: value for knob, value in flatten(changed).items() if knob in drawn_knobs}
             limits = SpaceLimits(backends=(changed.strategy.kind,), knobs=pins, allow_compile=changed.compile or None)
-            left = space.build(self.workload, self.cluster, self.space.domains.model_summary, limits)
+            pinned_space = space.build(self.workload, self.cluster, self.space.domains.model_summary, limits)
         except ValueError:
             return None
-        keys = {left.key(config) for config in islice(left.enumerate(), 2)}
+        # Two suffice to see that more than one is left, without enumerating the space.
+        keys = {pinned_space.key(config) for config in islice(pinned_space.enumerate(), 2)}
         return limits if keys == {self.space.key(changed)} else None
 
     def _accumulation(self, config: TrialConfig) -> int:
@@ -99,7 +101,7 @@ class TracedTrial:
 
 
 def of_study(study: Study, config: TrialConfig, measured: MeasuredHardware | None = None) -> TracedTrial | None:
-    """A trial of a study; None before its model was profiled, and for limits that leave no space."""
+    """Traced trial of a study; None before its model was traced, and for limits that leave no space."""
     return (
         None
         if study.model_summary is None
@@ -114,7 +116,10 @@ def of_spec(
     config: TrialConfig,
     measured: MeasuredHardware | None,
 ) -> TracedTrial | None:
-    """The same of what a study is about, once its model was profiled; `measured`: what its machine reaches, where that is known."""
+    """Traced trial from a study's specification, once its model was traced.
+
+    `measured`: measured rates of the trial's machine, where known.
+    """
     try:
         built = space.build(spec.workload, cluster, model_summary, spec.space)
     except ValueError:
@@ -124,8 +129,8 @@ def of_spec(
     def fits(changed: TrialConfig) -> bool:
         return memory_gate.gate(changed, shape, spec.workload, cluster, spec.objective, memory) is None
 
-    def predicted(changed: TrialConfig) -> Prediction:
+    def predict_config(changed: TrialConfig) -> Prediction:
         assert shape is not None
         return predict(shape, spec.workload, cluster, changed, limits=False, measured=measured)
 
-    return TracedTrial(config, spec.workload, cluster, built, fits, predicted if shape is not None else None)
+    return TracedTrial(config, spec.workload, cluster, built, fits, predict_config if shape is not None else None)

@@ -1,1 +1,1 @@
-"""What each backend has to say in each exported file, a module each; the files themselves are its parent's."""
+"""Parts of each exported file by backend, a module each; the parent package writes the files."""

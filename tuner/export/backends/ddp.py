@@ -8,7 +8,7 @@ from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
 
 _TORCHTITAN_BUCKET_CAP_MB = 100
-"""torchtitan 0.2.2, models/llama3/infra/parallelize.py, apply_ddp."""
+"""Bucket size of torchtitan 0.2.2 (models/llama3/infra/parallelize.py, apply_ddp)."""
 
 
 def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:
@@ -52,6 +52,7 @@ def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
+    # TrainingArguments has no field for it (transformers 5.23).
     by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
     return ConsumerParts(
         done=strategy.model_copy(update={"gradient_as_bucket_view": False}),
@@ -61,11 +62,11 @@ def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerPa
 
 
 def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
-    done = DdpConfig(
+    consumer_strategy = DdpConfig(
         bucket_cap_mb=_TORCHTITAN_BUCKET_CAP_MB, grad_sync="every" if source.accumulation > 1 else strategy.grad_sync
     )
     return ConsumerParts(
-        done=done,
+        done=consumer_strategy,
         besides=common.autocast_differs(source, "torchtitan"),
         values={
             "data_parallel_replicate_degree": source.cluster.world_size,

@@ -1,4 +1,4 @@
-"""FSDP1 in each exported file; Trainer, torchtitan and Lightning's exports have no words for it."""
+"""FSDP1 in each exported file; the exports for Trainer, torchtitan and Lightning cannot express it."""
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID
@@ -48,6 +48,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     lines = []
     if source.casts_weights:
         lines.append(
+            # Accelerate's bf16 sets all three dtypes of FSDP1's MixedPrecision to bfloat16.
             "FullyShardedDataParallelPlugin(mixed_precision_policy=MixedPrecision(torch.bfloat16, torch.float32)): "
             "Accelerate alone reduces gradients and casts buffers in bfloat16"
         )

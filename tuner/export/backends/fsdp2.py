@@ -19,8 +19,8 @@ _SYNC = {
 _SHARED_MESH = "from torch.distributed.fsdp._fully_shard import _fully_shard"
 _SHARE_MESH = [
     "# fully_shard makes a mesh with communicators of its own for each unit (torch 2.13): share the first one's.",
-    "made, make = {}, _fully_shard._get_post_forward_mesh_info",
-    "_fully_shard._get_post_forward_mesh_info = lambda size, mesh: made.get(size) or made.setdefault(size, make(size, mesh))",
+    "meshes, make = {}, _fully_shard._get_post_forward_mesh_info",
+    "_fully_shard._get_post_forward_mesh_info = lambda size, mesh: meshes.get(size) or meshes.setdefault(size, make(size, mesh))",
 ]
 _OFFLOADED_BUFFERS = [
     "for module in model.modules():",
@@ -144,11 +144,11 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
     lines += experts.in_accelerates_script(source)
     if pipeline.is_cut(source):
         several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
-        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several} is there, too")
+        lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
     for name in ("forward_prefetch", "backward_prefetch", "blocks_per_unit", "grad_sync", "pin_memory"):
         if getattr(strategy, name) != getattr(defaults, name):
-            lines.append(f"{name}={getattr(strategy, name)!r} has no word in Accelerate: see {source.shown_in}")
+            lines.append(f"{name}={getattr(strategy, name)!r} cannot be expressed in Accelerate: see {source.shown_in}")
     if not isinstance(strategy.reshard_after_forward, bool):
         lines.append(f"reshard_after_forward={strategy.reshard_after_forward} is true here, which Accelerate can say")
     values: dict[str, Any] = {
@@ -174,20 +174,22 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
             f"dp_replicate × dp_shard ({mesh}): set them by TrainingArguments(parallelism_config=ParallelismConfig(…)), "
             "see the snippet"
         )
-    done = strategy.as_accelerate_runs_it(source.accumulation)
-    return ConsumerParts(done, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source)))
+    consumer_strategy = strategy.as_accelerate_runs_it(source.accumulation)
+    return ConsumerParts(
+        consumer_strategy, (*lines, *common.weights_differ(source, "Trainer"), *common.ignored_on_cpu(source))
+    )
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """No prefetch of its own, a unit per block, gradients reduced every micro batch."""
+    """Parts for torchtitan: no prefetch of its own, a unit per block, gradients reduced every micro batch."""
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
     changes: dict[str, Any] = {"grad_sync": "last" if pipeline.is_cut(source) else sync}
     changes["pipeline_virtual_stages"] = pipeline.torchtitans_virtual_stages(source, strategy)
-    done = plain.model_copy(update=changes)
+    consumer_strategy = plain.model_copy(update=changes)
     return ConsumerParts(
-        done=done,
+        done=consumer_strategy,
         besides=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
             *common.weights_differ(source, "torchtitan"),
@@ -208,7 +210,7 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Its mesh has one data-parallel axis, and gradients are reduced once a step."""
+    """Parts for Lightning, whose mesh has one data-parallel axis and which reduces gradients once a step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

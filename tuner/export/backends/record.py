@@ -1,4 +1,4 @@
-"""What the exports must know of a backend: one record, made in the backend's own module."""
+"""Record that describes a backend to the exports, made in the backend's own module."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,74 +12,75 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class SnippetParts:
-    """Of `train_snippet.py`."""
+    """Parts of `train_snippet.py`."""
 
     trainer: str
-    """Body of its `Trainer` class."""
+    """Body of the script's `Trainer` class."""
     imports: tuple[str, ...]
-    """`from …` lines."""
+    """Import lines of the form `from …`."""
     modules: tuple[str, ...] = ()
-    """`import …` lines before torch's."""
+    """Modules imported before torch's."""
     standard: tuple[str, ...] = ()
     """Modules of the standard library."""
     constants: tuple[str, ...] = ()
     helpers: str = ""
     """Definitions before the class."""
     on_meta: bool = False
-    """Weights are made while or after sharding: no rank ever holds the whole model."""
+    """Whether weights are made while or after sharding, so that no rank ever holds the whole model."""
     needs_blocks: bool = False
-    """The script names the list of repeated blocks."""
+    """Whether the script names the list of repeated blocks."""
     join: tuple[str, ...] = ()
     """Lines after the process group is made."""
     needs: str = ""
-    """Files beside the script."""
+    """Files that the script needs beside it."""
 
 
 @dataclass(frozen=True)
 class AccelerateParts:
-    """Of `accelerate.yaml` and of the line that launches with it."""
+    """Parts of `accelerate.yaml` and of the line that launches with it."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Fields of the file; None takes one out."""
+    """Fields of the file; None removes one."""
     in_code: tuple[str, ...] = ()
-    """What must stand in the user's script."""
+    """Lines that the user's script needs."""
     accumulates: bool = True
-    """The script's `Accelerator` accumulates and clips; else the backend's own configuration does."""
+    """Whether the script's `Accelerator` accumulates and clips; else the backend's own configuration does."""
     reduces_every: bool = False
-    """Of several micro batches gradients are reduced after each."""
+    """Whether gradients are reduced after each of several micro batches."""
     checkpoints: bool = False
-    """The file itself says `full` activation checkpointing."""
+    """Whether the file itself sets `full` activation checkpointing."""
     ignored_on_cpu: str | None = None
-    """Accelerate's name of what it leaves out on CPU ranks without a word."""
+    """Accelerate's name of a setting that it ignores on CPU ranks without a message."""
     launch: tuple[str, ...] = ()
     """Lines of the shell before the command."""
 
 
 @dataclass(frozen=True)
 class ConsumerParts:
-    """Of one consumer's file."""
+    """Parts of one consumer's file."""
 
     done: Strategy
-    """What the consumer does, as near as our words come."""
+    """Strategy that the consumer runs, as near as our fields express it."""
     besides: tuple[str, ...] = ()
-    """What it does besides, in no knob."""
+    """Differences of the consumer that no knob expresses."""
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the consumer's own configuration."""
     code: str = ""
-    """Lines of Python after what the file has for everybody."""
+    """Lines of Python after those of every file."""
 
 
 Consumer = Callable[[ExportSource, S], ConsumerParts]
 
 
 def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
-    """The backend has no file of its own."""
+    """Empty mapping, for a backend without files of its own."""
     return {}
 
 
 @dataclass(frozen=True)
 class ExportedBackend(Generic[S]):
-    """Each function takes the export's source and its strategy; None: the consumer has no such backend."""
+    """Renderers of a backend. Each takes the export's source and its strategy; None where the consumer has no such
+    backend."""
 
     snippet: Callable[[ExportSource, S], SnippetParts]
     accelerate: Callable[[ExportSource, S], AccelerateParts]
@@ -87,4 +88,4 @@ class ExportedBackend(Generic[S]):
     torchtitan: Consumer[S] | None
     lightning: Consumer[S] | None
     files: Callable[[ExportSource, S], dict[str, str]] = no_files
-    """Further files by name."""
+    """Function that returns further files by name."""

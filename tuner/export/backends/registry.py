@@ -1,4 +1,4 @@
-"""The backends the exports know, by kind."""
+"""Registry of the backends that the exports know, by kind."""
 
 from collections.abc import Mapping
 from typing import Any

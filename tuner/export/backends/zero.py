@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO in each exported file: its own JSON says nearly all."""
+"""DeepSpeed ZeRO in each exported file: its own JSON expresses nearly everything."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def _document(source: ExportSource, strategy: ZeroConfig) -> dict[str, Any]:
 
 def _files(source: ExportSource, strategy: ZeroConfig) -> dict[str, str]:
     files = {"ds_config.json": json.dumps(_document(source, strategy), indent=2) + "\n"}
-    # DeepSpeed's launcher reads it where it starts ranks on other nodes; on its own node they inherit.
+    # DeepSpeed's launcher reads .deepspeed_env for ranks on other nodes; ranks on its own node inherit the environment.
     return files | ({".deepspeed_env": environment.env_file(source)} if source.cluster.nodes > 1 else {})
 
 
@@ -67,7 +67,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
     return AccelerateParts(
         values={
             "distributed_type": "DEEPSPEED",
-            # With a file of its own, Accelerate rejects this word beside it.
+            # Accelerate rejects mixed_precision beside a DeepSpeed file.
             "mixed_precision": None,
             "deepspeed_config": {
                 "deepspeed_config_file": "ds_config.json",
@@ -87,11 +87,11 @@ def _training_arguments(source: ExportSource, strategy: ZeroConfig) -> ConsumerP
 
 def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
     document = _document(source, strategy)
-    # Lightning rejects or overwrites what its Trainer says itself.
+    # Lightning rejects or overwrites keys that its Trainer sets itself.
     for key in ("gradient_accumulation_steps", "train_batch_size", "gradient_clipping"):
         document.pop(key)
     return ConsumerParts(
-        # DeepCompile begins with a call of the engine's `compile`, which Lightning does not make.
+        # DeepCompile starts with a call of the engine's `compile`, which Lightning does not make.
         done=strategy.model_copy(update={"deepcompile": False}),
         besides=common.not_on_cpu(source, "Lightning"),
         values={

@@ -1,1 +1,2 @@
-"""What each backend keeps, sends and costs the host, a module each; moments and sums are `footprint`'s and `throughput`'s."""
+"""Predictions of each backend, a module each: its states, traffic and host costs. `footprint` and `throughput`
+combine them."""

@@ -1,4 +1,5 @@
-"""DDP, and a plain model on one device: whole parameters, gradients all-reduced in buckets (torch 2.13 `distributed.py`)."""
+"""DDP, and a plain model on one device: whole parameters, gradients all-reduced in buckets (torch 2.13
+`distributed.py`)."""
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import tensors_of
 
 _CAST = 3.0
-"""In mixed precision: each parameter is cast by a parametrization of its own, forward and backward."""
+"""Launches per parameter in mixed precision: a parametrization of its own casts it, forward and backward."""
 
 
 def _row(strategy: DdpConfig, world_size: int) -> Row:
@@ -28,25 +29,25 @@ def _row(strategy: DdpConfig, world_size: int) -> Row:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
-    """Gradients in the parameters' dtype, and once more in DDP's buckets."""
+    """States of one rank: gradients in the parameters' dtype, and once more in DDP's buckets."""
     if impl.main_gradients:
         return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     gradients = zero + d.master * trained
-    # The cast copy of each weight is saved by its matrix product; recomputation makes it again, block by block. Of what is
-    # in no block only the head multiplies.
+    # Each matrix product saves a cast copy of its weight; recomputation makes it again, block by block. Outside the blocks
+    # only the head multiplies.
     checkpointed, cast = c.checkpointed(shape.layers), d.compute if d.compute != d.master else 0
     copies = zero + cast * (shape.layers - checkpointed) * shape.block_parameters
-    again = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
+    recomputed = copies + cast * np.minimum(checkpointed, 1.0) * shape.block_parameters
     is_ddp = c.backend == DDP
     # gradient_as_bucket_view=False: Reducer allocates buckets for all gradients when it is built.
     buckets = np.where(is_ddp & (c.bucket_view == 0), d.master * trained, 0.0)
     grown = 0.0 if impl.optimizer_in_backward else 1.0
-    # The token table's gradient comes last, dense; a tied one's two contributions stand beside their sum.
+    # The token table's gradient comes last, dense; a tied table's two contributions exist besides their sum.
     tables = ((3.0 if shape.tied else 0.0) * d.master + cast) * shape.embedding_parameters * impl.trainable
     early = np.where((c.accumulation > 1) | (is_ddp & (c.bucket_view > 0)), gradients, 0.0)
-    # While the last two blocks of backward run: their own, and those of what comes before them.
+    # While the last two blocks of backward run, their own gradients and those of the layers before them are missing.
     block, before = (
         d.master * impl.trainable * shape.block_parameters,
         shape.outside_parameters - shape.embedding_parameters,
@@ -62,11 +63,11 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _
         gradients_last=np.maximum(early, gradients - missing - block) * grown,
         gradients_late=gradients * grown,
         gathered_loss=copies + cast * float(shape.embedding_parameters),
-        gathered_backward=again,
+        gathered_backward=recomputed,
         buckets=buckets,
         buckets_loss=buckets,
-        gathered_middle=again,
-        gathered_last=again,
+        gathered_middle=recomputed,
+        gathered_last=recomputed,
         buckets_step=buckets,
         buckets_first=buckets,
         unit_gradients=zero,
@@ -98,18 +99,18 @@ def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation
     return np.where(c.backend == DDP, _CAST * tensors_of(shape) * (d.compute != d.master), 0.0)
 
 
-def _adds_up(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     trained = shape.parameters * impl.trainable
     if impl.main_gradients:
         return c.tokens * 0.0 + trained * (d.compute + 2.0 * d.reduce)
     return trained * 3.0 * d.master * (1.0 - 1.0 / c.accumulation)
 
 
-def _lighter(_strategy: DdpConfig, cluster: Cluster) -> list[Lighter]:
+def _lighter_strategies(_strategy: DdpConfig, cluster: Cluster) -> list[Lighter]:
     return [over_all_ranks(cluster.world_size), *on_host(cluster.world_size)]
 
 
-def _shown(_cluster: Cluster) -> list[Strategy]:
+def _table_rows(_cluster: Cluster) -> list[Strategy]:
     return [DdpConfig()]
 
 
@@ -121,8 +122,8 @@ BACKEND = PredictedBackend[DdpConfig](
     traffic=_traffic,
     launches=_launches,
     step_launches=2.0,
-    lighter=_lighter,
-    shown=_shown,
-    adds_up=_adds_up,
+    lighter=_lighter_strategies,
+    shown=_table_rows,
+    adds_up=_accumulation_bytes,
     without_term={"static_graph": "spares the reducer a search through the graph: less than runs differ by"},
 )

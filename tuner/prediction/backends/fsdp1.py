@@ -29,7 +29,8 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """gloo reduces on the thread that runs backward: a unit's reduction is over before the next block begins."""
+    """States of one rank."""
+    # gloo reduces on the thread that runs backward: a unit's reduction is over before the next block begins.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, at_once=gloo)
 
 
@@ -42,12 +43,12 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
     return _UNIT * units
 
 
-def _lighter(_strategy: Fsdp1Config, cluster: Cluster) -> list[Lighter]:
+def _lighter_strategies(_strategy: Fsdp1Config, cluster: Cluster) -> list[Lighter]:
     return [over_all_ranks(cluster.world_size), *on_host(cluster.world_size)]
 
 
-def _shown(_cluster: Cluster) -> list[Strategy]:
-    """None: FSDP2 stands for it."""
+def _table_rows(_cluster: Cluster) -> list[Strategy]:
+    """Empty list: FSDP2 stands for FSDP1 in the table of strategies."""
     return []
 
 
@@ -59,8 +60,8 @@ BACKEND = PredictedBackend[Fsdp1Config](
     traffic=_traffic,
     launches=_launches,
     step_launches=0.0,
-    lighter=_lighter,
-    shown=_shown,
+    lighter=_lighter_strategies,
+    shown=_table_rows,
     without_term={
         "fsdp1_forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
         "fsdp1_backward_prefetch": "while one unit is used another is there, gathered ahead or not freed yet",

@@ -18,14 +18,15 @@ from shardtune.tuner.prediction.tensors import tensors_of
 _GATHER = (35.0, 2.0)
 """Launches per gather of a unit and of each parameter in it: copies in and out, views made, registered and freed."""
 _REDUCE = (160.0, 4.0)
-"""Likewise per reduction: copies, a DTensor made of each gradient, and added to the last micro batch's."""
+"""Launches per reduction of a unit and of each parameter in it: copies, a DTensor made of each gradient,
+accumulation."""
 _ALONE = 0.5
-"""Of both, in a group of one rank: copies without a collective."""
+"""Fraction of both in a group of one rank: copies without a collective."""
 
 
 def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
     reshard = strategy.reshard_after_forward
-    # One rank a shard group still frees its compute copies, unless they are kept.
+    # A shard group of one rank still frees its compute copies, unless they are kept.
     regather = max(2, strategy.dp_shard) if reshard is True else 1 if reshard is False else reshard
     return {
         "backend": FSDP2,
@@ -45,21 +46,20 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
 
 
 def _padding(shape: ModelShape, c: Candidates) -> Array:
-    """Elements of stacked experts as FSDP2 gathers them, beyond those there are, in one block.
-
-    transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
-    experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank. Where ranks
-    divide experts, what each has is sharded without remainder.
-    """
+    """Elements of one block that FSDP2 gathers for stacked experts beyond the existing ones."""
     if shape.experts == 1:
         return np.zeros_like(c.shard)
+    # transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
+    # experts: more ranks than experts leave ranks empty, and the gathered buffer is padded to one expert per rank.
+    # Where ranks divide experts, each rank's are sharded without remainder.
     padded = np.ceil(shape.experts / c.shard) * c.shard / shape.experts
     extra: Array = np.where(c.experts > 1, 0.0, (padded - 1.0) * shape.expert_parameters)
     return extra
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """`set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit."""
+    """States of one rank."""
+    # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
 
 
@@ -76,14 +76,14 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
     return launches
 
 
-def _lighter(strategy: Fsdp2Config, cluster: Cluster) -> list[Lighter]:
+def _lighter_strategies(strategy: Fsdp2Config, cluster: Cluster) -> list[Lighter]:
     world = cluster.world_size
-    whole = [over_all_ranks(world)] if strategy.dp_shard < world else []
-    return [*whole, *on_host(world)]
+    over_ranks = [over_all_ranks(world)] if strategy.dp_shard < world else []
+    return [*over_ranks, *on_host(world)]
 
 
-def _shown(cluster: Cluster) -> list[Strategy]:
-    """Sharded over all ranks; on several nodes also within each."""
+def _table_rows(cluster: Cluster) -> list[Strategy]:
+    """Strategies in the table: sharded over all ranks; on several nodes also within each."""
     strategies: list[Strategy] = [Fsdp2Config(dp_shard=cluster.world_size)]
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         strategies.append(Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node))
@@ -97,9 +97,9 @@ BACKEND = PredictedBackend[Fsdp2Config](
     host=sharded_states.host_bytes,
     traffic=_traffic,
     launches=_launches,
-    step_launches=6.0,  # passed through DTensor's dispatch
-    lighter=_lighter,
-    shown=_shown,
+    step_launches=6.0,  # Each operator passes through DTensor's dispatch.
+    lighter=_lighter_strategies,
+    shown=_table_rows,
     without_term={
         "forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
         "pin_memory": "transfers are counted at the rate of page-locked memory",

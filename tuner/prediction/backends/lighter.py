@@ -1,4 +1,4 @@
-"""What takes most states off the device, whichever backend one comes from."""
+"""Strategies that keep most states off the device, whichever backend a configuration comes from."""
 
 from shardtune.api_schemas.strategies import Fsdp2Config, Offload, ZeroConfig
 from shardtune.tuner.prediction.backends.record import Lighter
@@ -9,10 +9,10 @@ OPTIMIZER_ON_HOST = Lighter(
 
 
 def over_all_ranks(world: int) -> Lighter:
-    """Whole sharding."""
+    """Strategy that shards all states over all ranks."""
     return Lighter(Fsdp2Config(dp_shard=world), "FSDP2 over all ranks", 2)
 
 
 def on_host(world: int) -> list[Lighter]:
-    """Sharding with offload, of the optimizer or of everything."""
+    """Strategies that shard and offload, the optimizer or everything."""
     return [OPTIMIZER_ON_HOST, Lighter(Fsdp2Config(dp_shard=world, cpu_offload=True), "FSDP2 with CPU offload", 5)]

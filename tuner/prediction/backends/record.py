@@ -1,4 +1,4 @@
-"""What the predictor must know of a backend: one record, made in the backend's own module."""
+"""Record that describes a backend to the predictor, made in the backend's own module."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,53 +19,56 @@ Row = dict[str, float]
 
 
 class Lighter(NamedTuple):
-    """A strategy that holds less on the device than another."""
+    """Strategy that holds less on the device than another."""
 
     strategy: Strategy
     words: str
     weight: int
-    """How far away: offloading weighs more than another strategy."""
+    """Distance from the other strategy: offloading weighs more than another strategy."""
 
 
 def always(c: Candidates) -> Array:
-    """Communication hides behind computation whatever the configuration."""
+    """Overlap flags of a backend whose communication hides behind computation in every configuration: all 1."""
     return np.ones_like(c.tokens)
 
 
 def nothing_to_add(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
-    """Gradients are added up sharded, which is little."""
+    """Accumulation bytes of a backend that adds up sharded gradients, which is negligible: all 0."""
     return c.tokens * 0.0
 
 
 @dataclass(frozen=True)
 class PredictedBackend(Generic[S]):
-    """Functions over many candidates at once; rows of other backends are computed along and thrown away."""
+    """Functions over many candidates at once; rows of other backends are computed along and discarded."""
 
     codes: tuple[int, ...]
-    """Of it in `Candidates.backend`."""
+    """Codes of the backend in `Candidates.backend`."""
     row: Callable[[S, int], Row]
-    """The fields of `Candidates` that a configuration sets, on so many ranks."""
+    """Function that returns the fields of `Candidates` that a configuration sets, given the number of ranks."""
     states: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], States]
-    """What one rank keeps, moment by moment. The flag: over gloo, on CPU ranks."""
+    """Function that returns the states of one rank by moment. The flag: over gloo, on CPU ranks."""
     host: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], Array]
-    """Bytes of one rank in host memory; the same flag."""
+    """Function that returns the bytes of one rank in host memory; the same flag."""
     traffic: Callable[[ModelShape, Candidates, Dtypes, Implementation, Network], Traffic]
-    """Seconds of communication, if nothing hid it."""
+    """Function that returns the seconds of communication, if nothing hid it."""
     launches: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array]
-    """What the backend's own hooks and loops cost the host in one micro batch, on average over the step."""
+    """Function that returns the host cost of the backend's hooks and loops in one micro batch, on average over the
+    step, in launches."""
     step_launches: float
-    """Likewise per parameter, of an optimizer step: norm, clipping and update."""
+    """Launches per parameter of an optimizer step: norm, clipping and update."""
     lighter: Callable[[S, Cluster], list[Lighter]]
-    """What holds less of the states on the device."""
+    """Function that returns strategies with less of the states on the device."""
     shown: Callable[[Cluster], list[Strategy]]
-    """Its rows in the table of strategies."""
+    """Function that returns the backend's rows in the table of strategies."""
     without_term: Mapping[str, str]
-    """Knobs that change no prediction, and why."""
+    """Reasons why knobs change no prediction, by knob."""
     overlaps: Callable[[Candidates], Array] = always
-    """1 where communication may hide behind computation."""
+    """Function that returns 1 where communication may hide behind computation."""
     frees_late: bool = False
-    """Gathered parameters are freed through `record_stream`: the next gather cannot reuse them at once."""
+    """Whether gathered parameters are freed through `record_stream`, so that the next gather cannot reuse them at
+    once."""
     uploads_masters: bool = False
-    """Offloaded parameters come up in the masters' dtype."""
+    """Whether offloaded parameters are uploaded in the masters' dtype."""
     adds_up: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = nothing_to_add
-    """Bytes of memory traffic to add one micro batch's gradients to those before it, on average over the step."""
+    """Function that returns the bytes of memory traffic to add one micro batch's gradients, on average over the
+    step."""

@@ -1,4 +1,4 @@
-"""The backends the predictor knows, and their answers put together: each candidate gets its own backend's."""
+"""Registry of the backends that the predictor knows; combines their answers, each candidate's from its own backend."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -25,50 +25,51 @@ T = TypeVar("T", States, Traffic)
 
 
 def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool = False) -> States:
-    """Bytes per candidate. `gloo`: CPU ranks, whose reduce-scatter works on a clone of its whole input (torch 2.13,
-    ProcessGroupGloo; measured: 4 MiB for 4 MiB)."""
-    held = _merged(States, c, lambda backend: backend.states(shape, c, d.under(impl), impl, gloo))
-    return with_cast_copies(held, shape, c, d) if impl.autocast else held
+    """Bytes of states per candidate. `gloo`: whether ranks are CPU ranks."""
+    # gloo's reduce-scatter works on a clone of its whole input (torch 2.13, ProcessGroupGloo; measured: 4 MiB for 4
+    # MiB).
+    merged = _merge(States, c, lambda backend: backend.states(shape, c, d.under(impl), impl, gloo))
+    return with_cast_copies(merged, shape, c, d) if impl.autocast else merged
 
 
 def traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     """Communication of every candidate."""
-    return _merged(Traffic, c, lambda backend: backend.traffic(shape, c, d.under(impl), impl, network))
+    return _merge(Traffic, c, lambda backend: backend.traffic(shape, c, d.under(impl), impl, network))
 
 
 def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """In host memory, per rank."""
-    return _chosen(c, lambda backend: backend.host(shape, c, d.under(impl), impl, gloo))
+    """Bytes in host memory, per rank."""
+    return _select(c, lambda backend: backend.host(shape, c, d.under(impl), impl, gloo))
 
 
 def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    """Of one micro batch, on average over the step, in launches of an operator (`Rates.launch_s`).
+    """Host cost of the backend's hooks in one micro batch, on average over the step, in launches (`Rates.launch_s`).
 
-    On a GPU they hide behind kernels as launches do; on a CPU rank they add up. The counts are those of
-    `python -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute
-    anything is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro batch.
+    On a GPU they hide behind kernels as launches do; on a CPU rank they add up. The counts are those of `python -m
+    benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute anything
+    is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro batch.
     """
-    return _chosen(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
+    return _select(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
 
 
 def adding_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Memory traffic of adding up the gradients of one micro batch."""
-    return _chosen(c, lambda backend: backend.adds_up(shape, c, d.under(impl), impl))
+    return _select(c, lambda backend: backend.adds_up(shape, c, d.under(impl), impl))
 
 
 def step_launches(shape: ModelShape, c: Candidates) -> Array:
-    """Of one optimizer step."""
+    """Host cost of the backend's hooks in one optimizer step, in launches."""
     return tensors_of(shape) * chosen(c, lambda backend: backend.step_launches)
 
 
 def chosen(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
-    """A number of each candidate's backend."""
-    return _chosen(c, lambda backend: np.full_like(c.tokens, value(backend)))
+    """Number that each candidate's backend gives."""
+    return _select(c, lambda backend: np.full_like(c.tokens, value(backend)))
 
 
 def overlaps(c: Candidates) -> Array:
-    """1 where communication may hide behind computation."""
-    return _chosen(c, lambda backend: backend.overlaps(c))
+    """Whether communication may hide behind computation (1 or 0), by candidate."""
+    return _select(c, lambda backend: backend.overlaps(c))
 
 
 def _present(c: Candidates) -> list[tuple[Mask, PredictedBackend[Any]]]:
@@ -76,13 +77,13 @@ def _present(c: Candidates) -> list[tuple[Mask, PredictedBackend[Any]]]:
     return [(mask, backend) for mask, backend in masks if np.any(mask)]
 
 
-def _chosen(c: Candidates, answer: Callable[[PredictedBackend[Any]], Array]) -> Array:
+def _select(c: Candidates, answer: Callable[[PredictedBackend[Any]], Array]) -> Array:
     present = _present(c)
-    found: Array = np.select([mask for mask, _ in present], [answer(backend) for _, backend in present])
-    return found
+    values: Array = np.select([mask for mask, _ in present], [answer(backend) for _, backend in present])
+    return values
 
 
-def _merged(kind: type[T], c: Candidates, answer: Callable[[PredictedBackend[Any]], T]) -> T:
+def _merge(kind: type[T], c: Candidates, answer: Callable[[PredictedBackend[Any]], T]) -> T:
     parts = [(mask, answer(backend)) for mask, backend in _present(c)]
     if len(parts) == 1:
         return parts[0][1]

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO-1/2/3 (0.19.8): what a configuration sets, and what is sent when; what is kept is `zero_states`'."""
+"""DeepSpeed ZeRO-1/2/3 (0.19.8): the fields a configuration sets, and its traffic; the states are in `zero_states`."""
 
 import numpy as np
 
@@ -15,14 +15,15 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensors_of
 
 _BF16_OPTIMIZER_BUFFER = 5e8
-"""Elements that DeepSpeed's engine reduces at a time for it (`buffered_allreduce_fallback`)."""
+"""Elements that DeepSpeed's engine reduces at a time for BF16_Optimizer (`buffered_allreduce_fallback`)."""
 _TENSOR = {1: 1.5, 2: 5.0, 3: 38.0}
-"""Launches by stage, per parameter: gradient hooks; stage 3's coordinator fetches and releases every module in Python."""
+"""Launches per parameter by stage: gradient hooks; stage 3's coordinator fetches and releases every module in
+Python."""
 
 
 def _row(strategy: ZeroConfig, world_size: int) -> Row:
     optimizer = strategy.offload_optimizer
-    share = 0.0 if optimizer is None else optimizer.ratio if strategy.stage == 3 else 1.0
+    offloaded_fraction = 0.0 if optimizer is None else optimizer.ratio if strategy.stage == 3 else 1.0
     return {
         "backend": ZERO,
         "stage": strategy.stage,
@@ -37,7 +38,7 @@ def _row(strategy: ZeroConfig, world_size: int) -> Row:
         "reuse": strategy.stage3_max_reuse_distance,
         "max_live": strategy.stage3_max_live_parameters,
         "secondary": strategy.zero_hpz_partition_size,
-        "offload_optimizer": share,
+        "offload_optimizer": offloaded_fraction,
         "offload_parameters": strategy.offload_param is not None,
     }
 
@@ -49,13 +50,13 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
 
 
 def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> Array:
-    """Masters, moments and gradients, and low-precision parameters of their own."""
+    """Bytes of masters, moments and gradients in host memory, and of low-precision parameters of their own."""
     trained = shape.parameters * impl.trainable
     # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
     gradients = d.reduce * np.where(c.stage == 3, 2.0, 1.0)
     optimizer = (d.moments + d.master + gradients) * trained / c.shard * c.offload_optimizer
-    # The others have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`), and add
-    # micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
+    # Stages 1 and 2 have a gradient in transit and the updated weights (`param_buffer_of_bit16_for_cpu_offload_groups`),
+    # and add micro batches up there unless they do so in another dtype on the device (`accumulated_grads_in_cpu`).
     adds_up = (c.accumulation > 1) & (d.reduce == d.compute)
     staged = d.compute * (float(shape.largest_parameter) + trained / c.shard * (1.0 + adds_up))
     optimizer = optimizer + np.where((c.stage < 3) & (c.offload_optimizer > 0), staged, 0.0)
@@ -68,7 +69,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     zero, trained, is_3 = c.tokens * 0.0, shape.parameters * impl.trainable, c.stage == 3
     units = shape.layers + 1.0
     filled = buckets_filled(shape, c.reduce_bucket)
-    forward, again = _gathers(shape, c, d, network, units)
+    forward, backward_gathers = _gathers(shape, c, d, network, units)
     scatter = ring_seconds(zero + d.reduce * trained, filled, c.shard, network, "reduce_scatter")
     # A bucket is cast to the reduction's dtype first (`communication_data_type`). BF16_Optimizer has buffers of its own.
     calls = np.where(is_bf16_optimizer(c, d), np.ceil(trained / _BF16_OPTIMIZER_BUFFER), filled)
@@ -79,8 +80,8 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         )
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
-        backward=np.where(is_3, again + scatter, all_reduce * (c.stage == 2)),
-        last_backward=np.where(is_3, again + scatter, all_reduce),
+        backward=np.where(is_3, backward_gathers + scatter, all_reduce * (c.stage == 2)),
+        last_backward=np.where(is_3, backward_gathers + scatter, all_reduce),
         after_step=_after_step(shape, c, d, impl, network),
         unhidden=np.where(is_3, (forward + scatter) / units, 0.0),
         network_bound=np.where(c.shard > network.gpus_per_node, 1.0, 0.0),
@@ -91,17 +92,19 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
     """Seconds of stage 3's all-gathers in one micro batch: of forward and of backward."""
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters - persistent
-    again = count - reused
-    # Module by module, those together that the prefetch bucket reaches.
+    backward_count = count - reused
+    # Modules are gathered one by one, but together as far as the prefetch bucket reaches.
     modules = modules_above(shape, c.persistence)
     calls = np.clip(count / np.maximum(c.prefetch_bucket, 1.0), np.minimum(units, modules), modules)
     group = np.where(c.secondary > 1, c.secondary, np.minimum(c.regather, c.shard))
     forward = ring_seconds(d.compute * count, calls, c.shard, network)
-    return forward, ring_seconds(d.compute * again, calls * again / np.maximum(count, 1.0), group, network)
+    return forward, ring_seconds(
+        d.compute * backward_count, calls * backward_count / np.maximum(count, 1.0), group, network
+    )
 
 
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
-    """Stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
+    """Seconds after the step: stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
     count = float(shape.parameters)
     calls = c.tokens * 0.0 + tensors_of(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
     weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
@@ -115,9 +118,10 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
     return each * tensors_of(shape)
 
 
-def _adds_up(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    """BF16_Optimizer adds whole low-precision gradients to its own; the others add their partition."""
+def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+    """Bytes of memory traffic to add one micro batch's gradients."""
     trained = shape.parameters * impl.trainable
+    # BF16_Optimizer adds whole low-precision gradients to its own; the other optimizers add their partition.
     return np.where(is_bf16_optimizer(c, d), trained * (d.compute + 2.0 * d.reduce), 0.0)
 
 
@@ -125,18 +129,18 @@ def _overlaps(c: Candidates) -> Array:
     return np.where(c.double_buffer > 0, 1.0, 0.0)
 
 
-def _lighter(strategy: ZeroConfig, _cluster: Cluster) -> list[Lighter]:
-    cpu, found = Offload(), list[Lighter]()
+def _lighter_strategies(strategy: ZeroConfig, _cluster: Cluster) -> list[Lighter]:
+    cpu, strategies = Offload(), list[Lighter]()
     if strategy.offload_optimizer is None:
         offloaded = strategy.model_copy(update={"offload_optimizer": cpu})
-        found.append(Lighter(offloaded, "optimizer on the host", 4))
+        strategies.append(Lighter(offloaded, "optimizer on the host", 4))
     if strategy.stage < 3:
-        found.append(Lighter(ZeroConfig(stage=3), "ZeRO-3", 2))
+        strategies.append(Lighter(ZeroConfig(stage=3), "ZeRO-3", 2))
     both = ZeroConfig(stage=3, offload_optimizer=cpu, offload_param=cpu)
-    return [*found, OPTIMIZER_ON_HOST, Lighter(both, "ZeRO-3 with optimizer and parameters on the host", 6)]
+    return [*strategies, OPTIMIZER_ON_HOST, Lighter(both, "ZeRO-3 with optimizer and parameters on the host", 6)]
 
 
-def _shown(_cluster: Cluster) -> list[Strategy]:
+def _table_rows(_cluster: Cluster) -> list[Strategy]:
     return [ZeroConfig(stage=1), ZeroConfig(stage=2), ZeroConfig(stage=3)]
 
 
@@ -148,8 +152,8 @@ BACKEND = PredictedBackend[ZeroConfig](
     traffic=_traffic,
     launches=_launches,
     step_launches=1.0,
-    lighter=_lighter,
-    shown=_shown,
+    lighter=_lighter_strategies,
+    shown=_table_rows,
     without_term={
         "round_robin_gradients": "the same copies in another order",
         "sub_group_size": "how the optimizer's work is cut: its temporaries are those of one fused step",
@@ -158,5 +162,5 @@ BACKEND = PredictedBackend[ZeroConfig](
         "deepcompile": "what its passes move and free is decided by profiles of the graph on the machine",
     },
     overlaps=_overlaps,
-    adds_up=_adds_up,
+    adds_up=_accumulation_bytes,
 )

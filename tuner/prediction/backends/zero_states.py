@@ -1,4 +1,5 @@
-"""What DeepSpeed's ZeRO keeps on one rank (0.19.8: `runtime/bf16_optimizer.py`, `zero/stage_1_and_2.py`, `zero/stage3.py`)."""
+"""States of DeepSpeed's ZeRO on one rank (0.19.8: `runtime/bf16_optimizer.py`, `zero/stage_1_and_2.py`,
+`zero/stage3.py`)."""
 
 import numpy as np
 
@@ -8,28 +9,31 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.tensors import elements_up_to
 
 
-def _cast(c: Candidates, d: Dtypes, elements: Array) -> Array:
-    """Copies of gradients on their way through an all-reduce in another dtype (`average_tensor`), and gradients too
-    large for the flat buffer, which stay where they are."""
+def _cast_bytes(c: Candidates, d: Dtypes, elements: Array) -> Array:
+    """Bytes of gradient copies during an all-reduce in another dtype (`average_tensor`), and of gradients too large
+    for the flat buffer."""
     outside = np.where((c.contiguous > 0) & (elements <= c.reduce_bucket), 0.0, float(d.compute))
     return elements * (outside + (d.reduce if d.reduce != d.compute else 0.0))
 
 
-def _scattered(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
-    """While stage 3 reduces a bucket (`__avg_scatter_grads`): gradients that are not in the flat buffer and their cast,
-    the interleaved copy that is scattered (`reduce_scatter_coalesced`), and gloo's clone of that."""
-    return _cast(c, d, elements) * ~((c.contiguous > 0) & (elements <= c.reduce_bucket)) + elements * (
+def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
+    """Bytes while stage 3 reduces a bucket (`__avg_scatter_grads`).
+
+    Counts gradients that are not in the flat buffer and their cast, the interleaved copy that is scattered
+    (`reduce_scatter_coalesced`), and gloo's clone of that.
+    """
+    return _cast_bytes(c, d, elements) * ~((c.contiguous > 0) & (elements <= c.reduce_bucket)) + elements * (
         d.reduce * (2.0 if gloo else 1.0)
     )
 
 
 def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
-    """ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
+    """States of ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
     bf16_optimizer = is_bf16_optimizer(c, d)
-    early, late = _gradients(c, d, trained, bf16_optimizer)
+    early, late = _gradient_bytes(c, d, trained, bf16_optimizer)
     return States(
         parameters=zero + d.compute * count,
         # A copy even where the weights are fp32 already (`single_partition_of_fp32_groups` is a clone).
@@ -44,38 +48,39 @@ def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
         gathered_backward=zero,
         gathered_middle=zero,
         gathered_last=zero,
-        **_buckets(shape, c, d, trained, bf16_optimizer),
+        **_bucket_bytes(shape, c, d, trained, bf16_optimizer),
         unit_gradients=zero,
         step=np.where((c.offload_optimizer > 0) | bf16_optimizer, 0.0, 4.0 * trained / c.shard),
     )
 
 
 def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
-    """bf16 with fp32 accumulation in stage 1 is DeepSpeed's BF16_Optimizer."""
+    """Whether DeepSpeed uses its BF16_Optimizer: bf16 with fp32 accumulation in stage 1."""
     return np.asarray((c.stage == 1) & (d.reduce != d.compute) & (c.offload_optimizer == 0), dtype=bool)
 
 
-def _gradients(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> tuple[Array, Array]:
-    """When backward begins and when it ends.
-
-    BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
-    between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
-    partition on the device (`_use_compact_grad_partition_buffer`; stage 1 from the last micro batch on) before it goes
-    to the host.
-    """
+def _gradient_bytes(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> tuple[Array, Array]:
+    """Gradient bytes when backward begins and when it ends."""
+    # BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
+    # between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
+    # partition on the device (`_use_compact_grad_partition_buffer`; stage 1 from the last micro batch on) before it
+    # goes to the host.
     offloaded, mixed = c.offload_optimizer > 0, d.reduce != d.compute
-    whole = np.where(bf16_optimizer, d.reduce + d.compute, d.reduce if mixed else d.compute) * trained
+    unsharded = np.where(bf16_optimizer, d.reduce + d.compute, d.reduce if mixed else d.compute) * trained
     accumulator = np.where(offloaded, float(mixed), 1.0) * d.reduce * trained / c.shard
-    late = np.where(c.stage == 1, whole + np.where(offloaded, accumulator, 0.0), accumulator)
+    late = np.where(c.stage == 1, unsharded + np.where(offloaded, accumulator, 0.0), accumulator)
     accumulates = c.accumulation > 1
-    held = (d.reduce + d.compute * accumulates) * trained
-    before = np.where(accumulates, np.where(offloaded & (c.stage == 1), whole, late), 0.0)
-    return np.where(bf16_optimizer, held, before), late
+    bf16_gradients = (d.reduce + d.compute * accumulates) * trained
+    early = np.where(accumulates, np.where(offloaded & (c.stage == 1), unsharded, late), 0.0)
+    return np.where(bf16_optimizer, bf16_gradients, early), late
 
 
-def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> dict[str, Array]:
-    """Gradients on their way. The buffer is allocated whole (`reduce_bucket_size` elements), however small the model;
-    stage 1 stages what it accumulates, stage 2 low-precision gradients."""
+def _bucket_bytes(
+    shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask
+) -> dict[str, Array]:
+    """Bytes of gradients in transit."""
+    # The buffer is allocated whole (`reduce_bucket_size` elements), however small the model; stage 1 stages the
+    # gradients that it accumulates, stage 2 low-precision gradients.
     table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0
     accumulates = c.accumulation > 1
     element = np.where(c.stage == 1, d.reduce, d.compute)
@@ -86,15 +91,15 @@ def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_o
     # Made with the optimizer: one low-precision gradient, the largest, on its way to the host.
     transit = np.where(offloaded, d.compute * float(shape.largest_parameter), 0.0)
     buckets = np.where(bf16_optimizer, 0.0, flat) + transit
-    reducing = plain * _cast(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
-    large = plain * _cast(c, d, np.where(table > c.reduce_bucket, table, 0.0))
+    reducing = plain * _cast_bytes(c, d, np.where(c.reduce_bucket < trained, c.reduce_bucket, 0.0))
+    large = plain * _cast_bytes(c, d, np.where(table > c.reduce_bucket, table, 0.0))
     # The last bucket is reduced when backward ends, and what it gives is added to the partition from a buffer of its size.
     added = np.where(accumulates & plain, d.reduce * trained / c.shard, 0.0)
     # A tied table's gradient is complete only then: its two parts stand beside their sum.
     tied = plain * (3.0 * d.compute * table if shape.tied else 0.0)
-    reduced = plain * _cast(c, d, np.minimum(c.reduce_bucket, trained))
+    reduced = plain * _cast_bytes(c, d, np.minimum(c.reduce_bucket, trained))
     end = buckets + added + np.maximum(np.maximum(reduced, large), tied)
-    # Stage 1 has freed its buffer then; the table's gradient comes last, a tied one's two beside their sum.
+    # Stage 1 has freed its buffer then; the table's gradient comes last, a tied table's two besides their sum.
     last = d.compute * (3.0 if shape.tied else 1.0) + (d.reduce if d.reduce != d.compute else 0.0)
     between = np.where(accumulates & (c.contiguous > 0), buckets, transit)
     within = np.where((c.contiguous == 0) & (c.stage == 1) & (c.double_buffer == 0), transit, buckets)
@@ -110,16 +115,16 @@ def _buckets(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_o
 def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
     """Elements of ZeRO-3 that are gathered once: persistent ones, and those kept from forward to backward.
 
-    A parameter stays where it is used again within `stage3_max_reuse_distance` elements (`__params_to_release`): as many
-    as lie between its forward and its backward, which pass over what comes after it twice. The last half of that
-    distance is kept.
+    A parameter stays gathered where it is used again within `stage3_max_reuse_distance` elements
+    (`__params_to_release`): as many as lie between its forward and its backward, which pass over everything after it
+    twice. The last half of that distance is kept.
     """
     persistent = np.where(c.persistence > 0, elements_up_to(shape, c.persistence), 0.0)
     return persistent, np.minimum(c.reuse / 2.0, float(shape.parameters) - persistent)
 
 
 def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition."""
+    """States of ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
@@ -134,15 +139,15 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
         gradients_next=gradients,
         gradients_last=gradients,
         gradients_late=gradients,
-        **_gathered_3(shape, c, d),
-        **_buckets_3(shape, c, d, trained, gloo),
+        **_gathered_bytes_3(shape, c, d),
+        **_bucket_bytes_3(shape, c, d, trained, gloo),
         unit_gradients=zero,
         step=np.where(c.offload_optimizer > 0, 0.0, 4.0 * trained / c.shard),
     )
 
 
-def _gathered_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]:
-    """Parameters in use and fetched ahead, up to `max_live`, and what stays gathered."""
+def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]:
+    """Bytes of parameters in use and fetched ahead, up to `max_live`, and of those that stay gathered."""
     count = float(shape.parameters)
     in_use = np.maximum(float(shape.block_parameters), float(shape.largest_parameter))
     live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
@@ -165,14 +170,14 @@ def _gathered_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]
     }
 
 
-def _buckets_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, gloo: bool) -> dict[str, Array]:
-    """Gradients on their way: one flat buffer from the start, and what its reduction copies."""
+def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, gloo: bool) -> dict[str, Array]:
+    """Bytes of gradients in transit: one flat buffer from the start, and the copies of its reduction."""
     zero, table = c.tokens * 0.0, float(shape.embedding_parameters)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
-    full = bucket + _scattered(c, d, np.minimum(c.reduce_bucket, trained), gloo)
+    full = bucket + _scatter_bytes(c, d, np.minimum(c.reduce_bucket, trained), gloo)
     # A bucket that holds the whole model is reduced when backward ends; until then gradients gather outside a flat buffer.
     waiting = np.where(c.contiguous > 0, 0.0, d.compute * (trained - table))
-    large = bucket + np.where(table > c.reduce_bucket, _scattered(c, d, zero + table, gloo), d.compute * table)
+    large = bucket + np.where(table > c.reduce_bucket, _scatter_bytes(c, d, zero + table, gloo), d.compute * table)
     return {
         "buckets": np.where(c.reduce_bucket < trained, full, bucket + waiting),
         "buckets_loss": bucket,

@@ -1,7 +1,8 @@
-"""What one decoder block and the loss keep for backward, per token, by attention kernel and checkpointing.
+"""Activations: bytes that one decoder block and the loss keep for backward, by attention kernel and checkpointing.
 
 Counted tensor by tensor from the eager graph of transformers 5 (LlamaDecoderLayer, GPT2Block, MixtralDecoderLayer) and
-checked against traces (docs/measurements/tracker.md); the method is that of Korthikanti et al. (arXiv:2205.05198, eq. 1-2).
+checked against traces (docs/measurements/tracker.md); the method is that of Korthikanti et al. (arXiv:2205.05198, eq.
+1-2).
 """
 
 from dataclasses import dataclass
@@ -17,21 +18,21 @@ class BlockBytes:
     """Bytes of one block for one micro batch on one rank."""
 
     stored: Array
-    """Held from forward to backward under the candidate's checkpointing, by a block that is checkpointed."""
+    """Bytes that a checkpointed block holds from forward to backward under the candidate's checkpointing."""
     whole: Array
-    """Likewise by one that is not."""
+    """Bytes that a block without checkpointing holds from forward to backward."""
     everything: Array
-    """Saved tensors of a block without checkpointing; what recomputation brings back for one block."""
+    """Saved tensors of a block without checkpointing, which recomputation restores for one block."""
     flowing: Array
     """Gradients of activations alive at once inside a block's backward."""
 
     def kept(self, c: Candidates, blocks: int) -> Array:
-        """Held by the first so many blocks."""
+        """Bytes held by the first `blocks` blocks."""
         checkpointed = c.checkpointed(blocks)
         return checkpointed * self.stored + (blocks - checkpointed) * self.whole
 
     def working(self, c: Candidates, number: int) -> Array:
-        """While that block runs backward: recomputation brings back what was dropped of it; else gradients only."""
+        """Bytes while block `number` runs backward: what recomputation restores of it, and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
         return is_checkpointed * np.maximum(self.everything - self.stored, 0.0) + self.flowing
 
@@ -44,37 +45,39 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
     # Where a block is split, the linear layers' inputs are gathered, and saved, for all positions.
     eager = eager + c.tokens * (c.tensor - 1.0) * (2.0 * dtypes.compute * shape.hidden)
     fused = c.tokens * _compiled_bytes(shape, dtypes) + _attention_extra(shape, c, dtypes, impl)
-    everything = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
+    all_saved = np.where(c.compiled > 0, np.minimum(fused, eager), eager)
     boundary = c.tokens * shape.hidden * (4 if impl.autocast else dtypes.compute)
-    selective = boundary + _selective_bytes(shape, c, dtypes, impl, everything - boundary)
-    stored = np.where(c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, everything))
-    whole = everything
+    selective = boundary + _selective_bytes(shape, c, dtypes, impl, all_saved - boundary)
+    checkpointed = np.where(
+        c.checkpointing == FULL, boundary, np.where(c.checkpointing == SELECTIVE, selective, all_saved)
+    )
+    unchecked = all_saved
     if impl.offload_activations:
-        stored, whole = stored * 0.0, whole * 0.0
+        checkpointed, unchecked = checkpointed * 0.0, unchecked * 0.0
     # Tensors of the MLP's width alive at once in its backward, from traces; experts split one fused projection.
-    wide = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
-    width = wide * shape.experts_per_token * shape.ffn + 2 * shape.hidden * c.tensor
-    # Rows on their way to experts of other ranks and from there stand beside those at work.
+    mlp_tensors = 2 if shape.mlp != "gated" or shape.experts > 1 else 3
+    width = mlp_tensors * shape.experts_per_token * shape.ffn + 2 * shape.hidden * c.tensor
+    # Rows in transit to experts of other ranks and back exist besides those in work.
     width = width + np.where(c.experts > 1, 2.0 * shape.experts_per_token * shape.hidden, 0.0)
     flowing = c.tokens * dtypes.compute * width + _scores_bytes(shape, c, dtypes, impl)
-    return BlockBytes(stored, whole, everything, flowing)
+    return BlockBytes(checkpointed, unchecked, all_saved, flowing)
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """Two norms and the inputs of the linear layers behind them, per token."""
+    """Bytes per token of two norms and the inputs of the linear layers behind them."""
     size = dtypes.compute
     stream = 4 if impl.autocast else size
     if shape.norm == "rms":
         # LlamaRMSNorm: the fp32 copy of the input (saved by pow and by the product with rsqrt) and the normalised value.
-        one = 4 * shape.hidden + (4 if impl.autocast else size) * shape.hidden
+        one_norm = 4 * shape.hidden + (4 if impl.autocast else size) * shape.hidden
     else:
-        one = stream * shape.hidden + 8
+        one_norm = stream * shape.hidden + 8
     linear_input = size * shape.hidden
-    return 2.0 * (one + linear_input)
+    return 2.0 * (one_norm + linear_input)
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """From the MLP's first product on, per token; its input is counted with the norm."""
+    """Bytes per token from the MLP's first product on; its input is counted with the norm."""
     size, k = dtypes.compute, shape.experts_per_token
     # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
     width = {"gated": 4, "gelu": 2, "gelu_tanh": 5}[shape.mlp] * shape.ffn
@@ -88,7 +91,7 @@ def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float
 
 
 def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """q, k, v, the output and what the kernel saves."""
+    """Bytes of q, k, v, the output and the kernel's saved tensors."""
     size = dtypes.compute
     per_token = size * (2 * shape.query + 2 * shape.kv)
     if shape.qk_norm:
@@ -96,14 +99,14 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
     if impl.attention == "eager":
         # repeat_kv materialises the keys and values of every query head.
         per_token += size * (2 * shape.query - 2 * shape.kv)
-    # The output stands twice: as attention saved it for its heads, and as the projection did for its positions.
+    # The output exists twice: as attention saved it for its heads, and as the projection did for its positions.
     exchanged = (c.context > 1) * float(size * shape.query)
-    kept: Array = c.tokens * (per_token + exchanged)
-    return kept + _attention_extra(shape, c, dtypes, impl)
+    saved: Array = c.tokens * (per_token + exchanged)
+    return saved + _attention_extra(shape, c, dtypes, impl)
 
 
 def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """log-sum-exp (flash) or score matrices (eager) of one block."""
+    """Bytes of log-sum-exp (flash) or score matrices (eager) of one block."""
     if impl.attention == "flash":
         return c.tokens * (4.0 * shape.heads)
     size = dtypes.compute
@@ -115,34 +118,33 @@ def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
 
 
 def _scores_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Gradients of the score matrices in an eager backward."""
+    """Bytes of gradients of the score matrices in an eager backward."""
     if impl.attention == "flash":
         return c.tokens * 0.0
     return c.tokens * c.sequence * (2.0 * dtypes.compute * shape.heads)
 
 
 def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
-    """Per token under torch.compile: block and MLP inputs, norm outputs, q, k, v, attention output, and the MLP's
-    products; casts, norms' internals and activations are recomputed inside the fused backward kernels."""
+    """Bytes per token under torch.compile: block and MLP inputs, norm outputs, q, k, v, attention output, MLP
+    products."""
+    # Casts, norms' internals and activations are recomputed inside the fused backward kernels.
     k = shape.experts_per_token
     width = (3 if shape.mlp == "gated" else 2) * shape.ffn * k + (2 * k * shape.hidden if shape.experts > 1 else 0)
     return float(dtypes.compute * (4 * shape.hidden + 2 * shape.query + 2 * shape.kv + width))
 
 
-def _selective_bytes(
-    shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, everything: Array
-) -> Array:
-    """Kept beyond the block's input under selective checkpointing."""
+def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, all_saved: Array) -> Array:
+    """Bytes kept beyond the block's input under selective checkpointing."""
     size, k = dtypes.compute, shape.experts_per_token
     attention = c.tokens * (size * shape.query) + _attention_extra(shape, c, dtypes, impl)
     if impl.selective == "alternate_blocks":
-        return everything / 2
+        return all_saved / 2
     if impl.selective == "attention":
         return c.tokens * (_norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)) + c.tokens * (
             size * (2 * shape.query + 2 * shape.kv)
         )
     gated = shape.mlp == "gated"
-    # What ranks that split a block multiply with their part of the input is a part of the sum, for all positions.
+    # Ranks that split a block multiply with their part of the input: each product is a partial sum for all positions.
     partial = (c.tensor - 1.0) * shape.hidden
     if impl.selective == "second_matmuls":
         # Of q, k, v, o, gate, up, down every odd one; of qkv, o, up, down the first and third.
@@ -152,16 +154,16 @@ def _selective_bytes(
             else (shape.query + 2 * shape.kv + k * shape.ffn)
         ) + partial * gated
     else:
-        whole = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
-        width = whole + 2.0 * partial
-    return np.minimum(c.tokens * (size * width) + attention, everything)
+        all_widths = shape.query + 2 * shape.kv + shape.hidden + k * (shape.ffn * (2 if gated else 1) + shape.hidden)
+        width = all_widths + 2.0 * partial
+    return np.minimum(c.tokens * (size * width) + attention, all_saved)
 
 
 def logits_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """The output head's logits, and the fp32 values of log-softmax and its gradients, at their peak."""
+    """Bytes of the output head's logits, and of the fp32 values of log-softmax and its gradients, at their peak."""
     if not impl.language_head:
         return c.tokens * 0.0
     # In forward the head's output stands beside its fp32 copy and log-softmax; in backward it may be gone.
-    kept = dtypes.compute if impl.keeps_logits else 0
+    logit_bytes = dtypes.compute if impl.keeps_logits else 0
     fp32 = 4.0 * impl.fp32_logit_copies / impl.loss_chunks
-    return c.tokens * (shape.vocab * (kept + fp32) + _norm_bytes(shape, dtypes, impl) / 2)
+    return c.tokens * (shape.vocab * (logit_bytes + fp32) + _norm_bytes(shape, dtypes, impl) / 2)

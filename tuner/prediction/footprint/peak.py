@@ -1,4 +1,4 @@
-"""The moments at which a training step can peak, and the largest of them, term by term."""
+"""Peak of a training step: the moments at which memory can peak, and the largest of them, term by term."""
 
 import functools
 from dataclasses import dataclass
@@ -45,9 +45,9 @@ SOURCES = {
 }
 
 CONTEXT_GIB = 0.8
-"""CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
+"""GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
 COMMUNICATION_GIB = 1.2
-"""NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source)."""
+"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source)."""
 
 
 @dataclass(frozen=True)
@@ -56,24 +56,24 @@ class MemoryTable:
 
     terms: dict[str, Array]
     moment: Array
-    """Index into MOMENTS."""
+    """Index of the peak moment in MOMENTS."""
     allocated: Array
     """Tensors alive at the peak (torch's max_memory_allocated)."""
     fragmentation: Array
-    """Held by the caching allocator beyond that."""
+    """Bytes that the caching allocator holds beyond the tensors."""
     context: Array
     communication: Array
     host: Array
-    """In host memory, per rank."""
+    """Bytes in host memory, per rank."""
 
     @property
     def reserved(self) -> Array:
-        """torch's max_memory_reserved."""
+        """Bytes of torch's max_memory_reserved."""
         return self.allocated + self.fragmentation
 
     @property
     def device(self) -> Array:
-        """What the device reports in use."""
+        """Bytes that the device reports in use."""
         return self.reserved + self.context + self.communication
 
 
@@ -86,18 +86,21 @@ def peak_memory(
     waiting: Array | float = 0.0,
     buffers: Array | float = 0.0,
 ) -> MemoryTable:
-    """Memory of one rank for every candidate. `waiting`: activations of other micro batches, until their backward; `buffers`: what
-    these come in, at any time."""
+    """Memory of one rank for every candidate.
+
+    `waiting`: activations of other micro batches until their backward. `buffers`: buffers in which these arrive, at any
+    time.
+    """
     is_cuda = device == "cuda"
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
-    moments, working = _moments(shape, c, dtypes, impl, state)
-    moments = _beside(moments, waiting, buffers)
+    moments, working = _bytes_by_moment(shape, c, dtypes, impl, state)
+    moments = _add_activations(moments, waiting, buffers)
     zero = working * 0.0
     host = registry.host_bytes(shape, c, dtypes, impl, gloo=not is_cuda)
     always = state.parameters + state.masters + state.optimizer
     totals = [always + sum(parts) for parts in moments]
     if not is_cuda:
-        # The host is the device: what is offloaded stays in the rank's own memory.
+        # The host is the device: offloaded states stay in the rank's own memory.
         totals = [total + host for total in totals]
     allocated = functools.reduce(np.maximum, totals)
     moment = np.select([total >= allocated for total in totals], range(len(totals)))
@@ -106,7 +109,7 @@ def peak_memory(
         "parameters": state.parameters,
         "masters": state.masters,
         "optimizer": state.optimizer,
-    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(_CHANGING)}
+    } | {name: np.choose(moment, [parts[i] for parts in moments]) for i, name in enumerate(_CHANGING_TERMS)}
     return MemoryTable(
         terms={name: terms[name] for name in TERMS},
         moment=moment.astype(float),
@@ -120,10 +123,10 @@ def peak_memory(
     )
 
 
-_CHANGING = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
+_CHANGING_TERMS = ("gradients", "gathered", "buckets", "activations", "recomputation", "logits", "step")
 
 
-def _moments(
+def _bytes_by_moment(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, state: States
 ) -> tuple[tuple[tuple[Array, ...], ...], Array]:
     """Bytes of each of `_CHANGING` at each of `MOMENTS`, and the working set of one block's backward."""
@@ -131,8 +134,8 @@ def _moments(
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
     caches = impl.kept_caches * c.tokens * (2.0 * shape.kv * dtypes.compute * shape.layers)
-    last, two = shape.layers, min(2, shape.layers)
-    other = max(last - 1, 1)
+    last, second = shape.layers, min(2, shape.layers)
+    last_but_one = max(last - 1, 1)
 
     def kept(blocks: int) -> Array:
         return block.kept(c, blocks) + caches
@@ -144,30 +147,40 @@ def _moments(
     return (
         (state.gradients_early, state.gathered_loss, state.buckets_loss, kept(last), zero, logits, zero),
         (state.gradients_early, state.gathered_backward, state.buckets_first, kept(last), first, zero, zero),
-        (state.gradients_second, state.gathered_middle, state.buckets, kept(other), reducing(other), zero, zero),
-        (state.gradients_next, state.gathered_middle, state.buckets, kept(two), reducing(two), zero, zero),
+        (
+            state.gradients_second,
+            state.gathered_middle,
+            state.buckets,
+            kept(last_but_one),
+            reducing(last_but_one),
+            zero,
+            zero,
+        ),
+        (state.gradients_next, state.gathered_middle, state.buckets, kept(second), reducing(second), zero, zero),
         (state.gradients_last, state.gathered_last, state.buckets, kept(1), reducing(1), zero, zero),
         (state.gradients_late, zero, state.end, zero, zero, zero, zero),
         (state.gradients_late, zero, state.buckets_step, zero, zero, zero, state.step),
     ), first
 
 
-def _beside(
+def _add_activations(
     moments: tuple[tuple[Array, ...], ...], waiting: Array | float, buffers: Array | float
 ) -> tuple[tuple[Array, ...], ...]:
-    """The moments with so many more bytes of activations; the optimizer steps when nothing waits any more."""
-    at = _CHANGING.index("activations")
+    """Moments with the bytes of other micro batches added."""
+    position = _CHANGING_TERMS.index("activations")
     last = len(moments) - 1
-    more = [buffers + (waiting if moment < last else 0.0) for moment in range(len(moments))]
-    return tuple((*parts[:at], parts[at] + extra, *parts[at + 1 :]) for parts, extra in zip(moments, more, strict=True))
+    # Nothing waits any more when the optimizer steps.
+    added = [buffers + (waiting if moment < last else 0.0) for moment in range(len(moments))]
+    return tuple(
+        (*parts[:position], parts[position] + extra, *parts[position + 1 :])
+        for parts, extra in zip(moments, added, strict=True)
+    )
 
 
 def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:
-    """Pools that the peak cannot reuse.
-
-    The caching allocator keeps one pool per stream, and a large block is never assembled from small free ones. Where
-    the peak is the loss, the working set of a block's backward and the communication streams' buffers come on top.
-    """
+    """Bytes in pools that the peak cannot reuse."""
+    # The caching allocator keeps one pool per stream, and never assembles a large block from small free ones. Where the
+    # peak is the loss, the working set of a block's backward and the communication streams' buffers add to it.
     at_loss = moment == 0
     pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
     pools = pools + registry.chosen(c, lambda backend: backend.frees_late) * np.maximum(gathered, 0.0)

@@ -1,4 +1,4 @@
-"""Memory of the fullest stage of a pipeline: its part of the model, and the micro batches that it holds at once."""
+"""Memory of a pipeline's fullest stage: its part of the model, and the micro batches that it holds at once."""
 
 import numpy as np
 
@@ -11,37 +11,39 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.stages import StageLayout, StageShape
 
 _LOG_SOFTMAX = 4.0
-"""Bytes that the loss of a micro batch keeps of each logit until its backward."""
+"""Bytes per logit that the loss of a micro batch keeps until its backward."""
 
 
 def peak_memory(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
 ) -> MemoryTable:
-    """Memory of one rank for every candidate; with stages, of that which takes most."""
+    """Memory of one rank for every candidate; with stages, of the rank that uses most."""
 
-    def table(some: Candidates, cut: StageLayout) -> MemoryTable:
+    def table(subset: Candidates, cut: StageLayout) -> MemoryTable:
         if cut.ranks == 1:
-            return peak.peak_memory(shape, some, dtypes, impl, device)
-        found = []
+            return peak.peak_memory(shape, subset, dtypes, impl, device)
+        tables = []
         for stage in stages.of(shape, cut):
-            # The first backward of a step finds no gradients, and the most micro batches; those behind it find both.
-            first, behind = in_flight(stage, some)
-            for one, flights in ((some.with_values(accumulation=1), first), (some, behind)):
-                beside = _beside(stage, some, dtypes, impl, flights)
-                found.append(peak.peak_memory(stage, one, dtypes, impl, device, *beside))
-        return stages.fullest(found, lambda one: one.allocated)
+            # The first backward of a step has most micro batches and no gradients; later ones have both.
+            first, behind = in_flight(stage, subset)
+            for variant, in_flight_count in ((subset.with_values(accumulation=1), first), (subset, behind)):
+                waiting_bytes = _waiting_and_buffer_bytes(stage, subset, dtypes, impl, in_flight_count)
+                tables.append(peak.peak_memory(stage, variant, dtypes, impl, device, *waiting_bytes))
+        return stages.fullest(tables, lambda table: table.allocated)
 
     return stages.in_groups(c, table)
 
 
 def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
-    """Micro batches whose backward is still to come, the one in work included: during the first backward of a step, and at most
-    during those behind it. Of a rank with several stages, parts of them by its blocks.
+    """Micro batches whose backward is still to come, the one in work included.
 
-    1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of micro
-    batches (2.13, `_get_warmup_ops`); with zero bubble each rank begins as much less as it puts off gradients of weights
-    (`_get_1f1b_rank_ops`). In a V: arXiv:2401.10241, section 6 (as 1F1B's first rank), and one part more under DualPipeV
-    (github.com/deepseek-ai/DualPipe).
+    Returns the number during the first backward of a step, and the largest during later ones. A rank with several
+    stages counts parts of micro batches by its blocks.
+
+    1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of
+    micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of weight
+    gradients that it postpones (`_get_1f1b_rank_ops`). In a V: arXiv:2401.10241, section 6 (as 1F1B's first rank), and
+    one part more under DualPipeV (github.com/deepseek-ai/DualPipe).
     """
     all_of_step = np.maximum(c.accumulation, 1.0)
     ranks, virtual, schedule = stage.cut
@@ -59,24 +61,22 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
     return np.minimum(at_once, parts) / virtual, np.minimum(at_once, np.maximum(parts - 1.0, 1.0)) / virtual
 
 
-def _beside(
-    stage: StageShape, c: Candidates, dtypes: Dtypes, impl: Implementation, flights: Array
+def _waiting_and_buffer_bytes(
+    stage: StageShape, c: Candidates, dtypes: Dtypes, impl: Implementation, in_flight_count: Array
 ) -> tuple[Array, Array]:
-    """Bytes of other micro batches that wait for their backward, and of buffers that hidden states and gradients come in.
-
-    torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several stages it keeps
-    what was sent until the step's end.
-    """
+    """Bytes of other micro batches that wait for their backward, and of buffers for hidden states and gradients."""
+    # torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several
+    # stages it keeps what was sent until the step's end.
     boundary = c.tokens * stage.hidden * dtypes.under(impl).compute
     virtual = stage.cut.virtual
     before, behind = float(virtual - stage.is_first), float(virtual - stage.is_last)
     all_of_step = np.maximum(c.accumulation, 1.0)
-    held = (flights - 1.0) * block_bytes(stage, c, dtypes, impl).kept(c, stage.layers)
-    # What a stage hands on is kept with its graph; what it was handed lies in a buffer, and is counted there.
-    held = held + flights * boundary * (behind - before)
+    waiting = (in_flight_count - 1.0) * block_bytes(stage, c, dtypes, impl).kept(c, stage.layers)
+    # A stage's output is kept with its graph; its input is in a buffer, and is counted there.
+    waiting = waiting + in_flight_count * boundary * (behind - before)
     # Under other schedules the head's backward follows its forward, but for gradients of weights that come later.
     late = np.minimum(float(stage.cut.ranks), all_of_step)
-    losses = {"gpipe": flights, "interleaved_zero_bubble": late}.get(stage.cut.schedule, 1.0)
-    held = held + (losses - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
+    losses = {"gpipe": in_flight_count, "interleaved_zero_bubble": late}.get(stage.cut.schedule, 1.0)
+    waiting = waiting + (losses - 1.0) * c.tokens * stage.vocab * _LOG_SOFTMAX
     times = 1.0 if virtual == 1 else 2.0
-    return held, times * all_of_step * boundary * (before + behind)
+    return waiting, times * all_of_step * boundary * (before + behind)

@@ -1,4 +1,4 @@
-"""Time of computation on one rank: matrix products, attention, elementwise traffic, the loss, launches."""
+"""Computation time on one rank: matrix products, attention, elementwise traffic, the loss, launches."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,16 @@ from shardtune.tuner.prediction.footprint.activations import block_bytes, logits
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Rates
 
+# Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
 _SAVED_HOOKS = 4.0
-"""Launches per operator of a checkpointed forward: non-reentrant checkpointing passes what each saves through Python, and
-again in backward (`benchmarks.host_costs`)."""
+"""Launches per operator of a checkpointed forward."""
 _DISPATCH_MODE = 4.0
-"""Launches that an operator takes in `torch.utils.checkpoint`'s selective contexts (torch 2.13), beside its own."""
+"""Additional launches of an operator in `torch.utils.checkpoint`'s selective contexts (torch 2.13)."""
 
-_GIVEN_BACK = 0.5
-"""Of what a micro batch held: glibc keeps some (M_TRIM_THRESHOLD rises with the chunks that were freed). Two tables of 220
-configurations fit best with 0.4 and with more than 1 (docs/measurements/search.md)."""
+# glibc keeps some (M_TRIM_THRESHOLD rises with the freed chunks). Two tables of 220 configurations fit best with 0.4
+# and with more than 1 (docs/measurements/search.md).
+_FREED_FRACTION = 0.5
+"""Fraction of a micro batch's memory that returns to the system after it."""
 
 
 @dataclass(frozen=True)
@@ -30,36 +31,37 @@ class ComputeTimes:
     elementwise: Array
     loss: Array
     launches: Array
-    """Host time to launch the model's kernels."""
+    """Host seconds to launch the model's kernels."""
     machinery: Array
-    """Host time of the backend's hooks."""
+    """Host seconds of the backend's hooks."""
     forward_fraction: Array
-    """Of the total."""
+    """Fraction of the total that is forward."""
     serial: bool
-    """Host and device are the same core."""
+    """Whether host and device are the same core."""
 
     @property
     def device(self) -> Array:
-        """GPU time."""
+        """GPU seconds."""
         return self.matmul + self.attention + self.elementwise + self.loss
 
     @property
     def launch_floor(self) -> Array:
-        """Host time of the pass; below it the GPU idles."""
+        """Host seconds of the pass; a shorter GPU time leaves the GPU idle."""
         return self.launches + self.machinery
 
     @property
     def total(self) -> Array:
-        """The larger of GPU and host time, smoothly: they overlap except where queues run dry. On a CPU, their sum."""
+        """Seconds of the pass: the larger of GPU and host time, smoothed; on a CPU, their sum."""
         if self.serial:
             return self.device + self.launch_floor
+        # They overlap except where queues run dry.
         return (self.device**4 + self.launch_floor**4) ** 0.25
 
 
 def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
     """Seconds per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
-    again = recomputed(shape, c, impl)
+    repeated = recomputed(shape, c, impl)
     gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
     # fp32 products run on the vector units or in TF32: the caller gives rates for that.
     inner = min(shape.hidden, shape.ffn)
@@ -67,19 +69,19 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
     forward = blocks * shape.block_matmul_flops_per_token / matmul_rate
     vocab = shape.vocab if impl.language_head else 0
     head = c.tokens * 2.0 * shape.hidden * vocab / (matmul_rate / gain)
-    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + again.matmul) + 3.0 * head
-    attention = _attention(shape, c, impl, rates) * shape.layers
+    matmul = forward * (1.0 + 2.0 * (0.5 + 0.5 * impl.trainable) + repeated.matmul) + 3.0 * head
+    attention = _attention_seconds(shape, c, impl, rates) * shape.layers
     elementwise_forward = blocks * elementwise_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     # Backward reads what forward saved and the incoming gradient and writes one per input: twice forward's traffic.
-    elementwise = elementwise_forward * (3.0 + again.elementwise)
+    elementwise = elementwise_forward * (3.0 + repeated.elementwise)
     if impl.autocast and dtypes.compute < dtypes.master:
         # Every weight is cast on its way into forward, and its gradient on the way out.
-        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + again.matmul) / rates.memory_bytes
+        casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
         elementwise = elementwise + casts
     elementwise = elementwise + adding_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
-    attention_all = attention * (1.0 + 2.5 + again.attention)
+    attention_all = attention * (1.0 + 2.5 + repeated.attention)
     loss = np.where(c.compiled > 0, loss, loss * 1.5)
     total = matmul + attention_all + elementwise + loss
     return ComputeTimes(
@@ -87,7 +89,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         attention=attention_all,
         elementwise=elementwise,
         loss=loss,
-        launches=_kernels(shape, c, impl, again) * rates.launch_s,
+        launches=_kernel_count(shape, c, impl, repeated) * rates.launch_s,
         machinery=micro_batch_launches(shape, c, dtypes, impl) * rates.launch_s,
         forward_fraction=(forward + head + attention + elementwise_forward + loss * 0.4) / total,
         serial=rates.serial,
@@ -95,15 +97,15 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
 
 
 def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Of a micro batch, what goes back to the system after it, and is faulted in again by the next."""
+    """Bytes of a micro batch that return to the system after it and are faulted in again by the next."""
     block = block_bytes(shape, c, dtypes, impl)
-    held = block.kept(c, shape.layers) + logits_bytes(shape, c, dtypes, impl)
-    return np.where(c.keeps_freed > 0, 0.0, _GIVEN_BACK * held)
+    kept_bytes = block.kept(c, shape.layers) + logits_bytes(shape, c, dtypes, impl)
+    return np.where(c.keeps_freed > 0, 0.0, _FREED_FRACTION * kept_bytes)
 
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Shares of a forward pass that backward repeats."""
+    """Fractions of a forward pass that backward repeats."""
 
     matmul: Array
     attention: Array
@@ -111,21 +113,21 @@ class Recomputed:
 
 
 def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomputed:
-    """What checkpointing repeats."""
+    """Fractions that the candidate's checkpointing repeats."""
     full = (c.checkpointing == FULL) * 1.0
     selective = (c.checkpointing == SELECTIVE) * 1.0
-    shares = {
+    fractions = {
         "matmuls": (0.0, 0.0, 1.0),
         "second_matmuls": (0.45, 0.0, 1.0),
         "alternate_blocks": (0.5, 0.5, 0.5),
         "attention": (0.0, 1.0, 0.1),
     }[impl.selective]
     blocks = c.checkpointed(shape.layers) / shape.layers
-    return Recomputed(*(blocks * (full + selective * share) for share in shares))
+    return Recomputed(*(blocks * (full + selective * fraction) for fraction in fractions))
 
 
-def _attention(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:
-    """Forward of one block's attention."""
+def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:
+    """Forward seconds of one block's attention."""
     flops = c.tokens * shape.attention_flops_per_token(1.0) * c.sequence
     if impl.attention == "flash":
         # Narrow heads leave the kernel's matrix units idle: 64 runs at about 0.8 of 128's rate (FlashAttention-2, figure 5).
@@ -159,7 +161,7 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
     return np.where(c.compiled > 0, fused, eager)
 
 
-def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Recomputed) -> Array:
+def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:
     """Kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24 forward,
     twice that backward; a compiled block about a third."""
     forward = 45.0 if shape.norm == "rms" else 24.0
@@ -173,7 +175,7 @@ def _kernels(shape: ModelShape, c: Candidates, impl: Implementation, again: Reco
     # Selective checkpointing passes each operator of forward and recomputation through a Python dispatch mode.
     python = np.where(c.checkpointing == SELECTIVE, 2.0 * _DISPATCH_MODE * (impl.selective == "matmuls"), 0.0)
     python = (python + _SAVED_HOOKS) * c.checkpointed(shape.layers) / shape.layers
-    per_block = forward * (3.0 + again.elementwise + python)
+    per_block = forward * (3.0 + repeated.elementwise + python)
     per_block = np.where(c.compiled > 0, per_block * 0.35, per_block)
     kernels: Array = shape.layers * per_block + 60.0
     return kernels

@@ -1,4 +1,4 @@
-"""What ranks send each other within a pass: positions for heads, and back; what a block's parts add up to; tokens to experts."""
+"""Exchanges between ranks within a pass: positions for heads, sums of a split block's parts, tokens for experts."""
 
 import numpy as np
 
@@ -8,19 +8,18 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 
 _EXCHANGES = 4.0
-"""Of queries, keys, values and the output, in one pass through a block."""
+"""Exchanges in one pass through a block: queries, keys, values and the output."""
+# One CPU rank took 80 forward and 44 backward.
 _LAUNCHES = 60.0
-"""Host time of one exchange, in launches of an operator: layout, the collective's Python, waiting for it. One CPU rank took 80
-forward and 44 backward."""
+"""Host time of one exchange, in launches of an operator: layout, the collective's Python, waiting for it."""
 
 
 def context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch, forward and backward; nothing hides them, since attention waits.
-
-    An all-to-all sends as much as an all-gather of a whole of the same size, (n-1)/n of it through each link, and is taken to
-    be as fast: collectives are measured without it. Recomputation makes those of forward again (of the output too where a
-    whole block is repeated).
-    """
+    """Seconds of one micro batch's context-parallel exchanges, forward and backward; attention waits, so nothing
+    hides them."""
+    # An all-to-all sends as much as an all-gather of the same total, (n-1)/n of it through each link, and is assumed to
+    # be as fast: it was not measured. Recomputation repeats forward's (of the output too where a whole block is
+    # repeated).
     elements = c.tokens * (2.0 * shape.query + 2.0 * shape.kv)
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
     calls = _EXCHANGES * passes
@@ -29,34 +28,38 @@ def context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rat
 
 
 _SUMS = 2.0
-"""Children of a block that are split: attention and the MLP, each with a gather before it and a sum scattered after it."""
+"""Children of a block that are split: attention and the MLP, each with a gather before it and a scattered sum after
+it."""
 
 
 def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch, forward and backward: hidden states of all positions are gathered and scattered around each
-    child, which nothing hides. Forward's gathers are made again in recomputation, and the head has one of its own."""
-    whole = c.tokens * c.tensor * shape.hidden * dtypes.compute
+    """Seconds of one micro batch's tensor-parallel exchanges, forward and backward.
+
+    Hidden states of all positions are gathered and scattered around each child, which nothing hides.
+    """
+    all_positions = c.tokens * c.tensor * shape.hidden * dtypes.compute
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
+    # Recomputation repeats forward's gathers, and the head has one of its own.
     calls = _SUMS * passes
-    gathers = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network)
-    sums = ring_seconds(whole * (calls + 1.0), calls + 1.0, c.tensor, network, "reduce_scatter")
+    gathers = ring_seconds(all_positions * (calls + 1.0), calls + 1.0, c.tensor, network)
+    sums = ring_seconds(all_positions * (calls + 1.0), calls + 1.0, c.tensor, network, "reduce_scatter")
     return np.where(c.tensor > 1, gathers + sums + 2.0 * calls * _LAUNCHES * rates.launch_s, 0.0)
 
 
 _VISITS = 2.0
-"""Of tokens in one pass through a block: to the ranks of their experts, and back."""
+"""Exchanges of tokens in one pass through a block: to the ranks of their experts, and back."""
 
 
 def expert_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch, forward and backward: each token goes to as many experts as it visits, and comes back; experts wait
-    for it. Taken to be chosen equally often, and an all-to-all to be as fast as in `context_seconds`; recomputation makes
-    forward's again."""
+    """Seconds of one micro batch's expert exchanges, forward and backward; experts wait for their tokens."""
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
+    # Experts are assumed to be chosen equally often, and an all-to-all to be as fast as in `context_seconds`;
+    # recomputation repeats forward's.
     calls = _VISITS * passes
     sent = c.tokens * shape.experts_per_token * shape.hidden * dtypes.compute
-    # How many come is said before each forward pass.
-    said = passes - shape.layers
+    # The number of tokens is exchanged before each forward pass.
+    count_exchanges = passes - shape.layers
     seconds = ring_seconds(sent * calls, calls, c.experts, network) + ring_seconds(
-        8.0 * shape.experts * said, said, c.experts, network
+        8.0 * shape.experts * count_exchanges, count_exchanges, c.experts, network
     )
-    return np.where(c.experts > 1, seconds + (calls + said) * _LAUNCHES * rates.launch_s, 0.0)
+    return np.where(c.experts > 1, seconds + (calls + count_exchanges) * _LAUNCHES * rates.launch_s, 0.0)

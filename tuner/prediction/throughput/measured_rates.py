@@ -1,4 +1,4 @@
-"""Rates and links from what a worker measured, in place of the catalogue's: any GPU, and CPU ranks."""
+"""Rates and links from a worker's measurements instead of the catalogue: any GPU, and CPU ranks."""
 
 import math
 from collections import defaultdict
@@ -10,13 +10,13 @@ from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Curve, Netw
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
-"""Of a single large product's rate, over the shapes of a training step."""
+"""Fraction of a single large product's rate that a training step's shapes reach."""
 _ATTENTION = 0.55
-"""Attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.rates)."""
+"""Rate of attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.rates)."""
 
 
 def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Rates:
-    """Achieved rates; what was not measured (overlap, contention) is the generic GPU's, or the CPU ranks'."""
+    """Achieved rates; figures without a measurement (overlap, contention) are a generic GPU's, or CPU ranks'."""
     flops = (measured.fp32_flops if in_fp32 else measured.bf16_flops) * _SUSTAINED
     on_cpu = device == "cpu"
     return Rates(
@@ -33,10 +33,12 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
 
 
 def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
-    """Links within a node and between nodes by the sizes measured, each collective by itself."""
+    """Links within a node and between nodes by the measured sizes, each collective by itself."""
     by_group: dict[str, list[CollectiveTime]] = defaultdict(list)
-    for one in measured.collectives:
-        by_group["within" if one.nodes == 1 else "across" if one.ranks == one.nodes else "spanning"].append(one)
+    for collective in measured.collectives:
+        by_group[
+            "within" if collective.nodes == 1 else "across" if collective.ranks == collective.nodes else "spanning"
+        ].append(collective)
     return replace(
         fallback,
         gpus_per_node=cluster.gpus_per_node,
@@ -49,27 +51,28 @@ def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Net
 
 
 def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
-    """By operation; one that was not measured takes as many passes of a ring as it has more or fewer than a measured one.
+    """Curves by operation.
 
-    `ranks`: of a group that does not say how many it has.
+    `ranks`: size of a group whose measurement does not state it.
     """
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one in times:
-        group = one.ranks or ranks
-        size = one.bytes * (group - 1) / group
+    for collective in times:
+        group = collective.ranks or ranks
+        size = collective.bytes * (group - 1) / group
         if size > 0:
-            points[one.operation].append((size, one.seconds))
-    curves = {operation: tuple(sorted(found)) for operation, found in points.items()}
-    known = next(iter(points), None)
+            points[collective.operation].append((size, collective.seconds))
+    curves = {operation: tuple(sorted(values)) for operation, values in points.items()}
+    measured_operation = next(iter(points), None)
+    # An operation without a measurement takes the time of a measured one, scaled by its passes of a ring.
     for operation, passes in _PASSES.items():
-        if operation not in curves and known is not None:
-            scale = passes / _PASSES[known]
-            curves[operation] = tuple((size, scale * seconds) for size, seconds in curves[known])
+        if operation not in curves and measured_operation is not None:
+            scale = passes / _PASSES[measured_operation]
+            curves[operation] = tuple((size, scale * seconds) for size, seconds in curves[measured_operation])
     return curves
 
 
 def fallback_network(cluster: Cluster) -> Network:
-    """Where nothing else is known: the cluster's own figures, else those of gloo or PCIe."""
+    """Network without measurements: the cluster's own figures, else those of gloo or PCIe."""
     if cluster.device == "cpu":
         return Network(CPU_NETWORK.intra, CPU_NETWORK.inter, cluster.gpus_per_node, CPU_NETWORK.host_link)
     return Network(

@@ -1,4 +1,4 @@
-"""Time of a step of a pipeline: the slowest stage's, and what it waits while the first and last micro batches are elsewhere."""
+"""Step time of a pipeline: the slowest stage's, and its wait while the first and last micro batches are elsewhere."""
 
 from dataclasses import replace
 
@@ -14,63 +14,72 @@ from shardtune.tuner.prediction.throughput import step
 from shardtune.tuner.prediction.throughput.step import StepTable
 
 _LAUNCHES = 60.0
-"""Host time of one send or receipt, in launches of an operator: the schedule's Python, and waiting for the collective."""
-_WAITED = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
-"""Of the wait for the first and last micro batches, what is left where gradients of weights come later: forward takes as long as
-either half of backward (arXiv:2401.10241, table 1 and section 6; DualPipeV, (p - 1)(F&B + B - 3W) of half a rank's blocks, with F&B
-one after the other, as torch 2.13 runs them: github.com/deepseek-ai/DualPipe)."""
-_ONCE = ("step",)
-"""Parts that a step has once, whatever goes through the stages."""
+"""Host time of one send or receive, in launches of an operator: the schedule's Python, and waiting for the
+collective."""
+# Forward is assumed to take as long as either half of backward (arXiv:2401.10241, table 1 and section 6; DualPipeV, (p
+# - 1)(F&B + B - 3W) of half a rank's blocks, with F&B one after the other, as torch 2.13 runs them:
+# github.com/deepseek-ai/DualPipe).
+_BUBBLE_LEFT = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
+"""Fraction of the wait for the first and last micro batches that remains under schedules that postpone weight
+gradients."""
+_PARTS_ONCE_A_STEP = ("step",)
+"""Parts that a step has once, however many micro batches pass through the stages."""
 
 
 def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
-    """Times of every candidate."""
+    """Step times of every candidate."""
 
-    def table(some: Candidates, cut: StageLayout) -> StepTable:
+    def table(subset: Candidates, cut: StageLayout) -> StepTable:
         if cut.ranks == 1:
-            return step.step_times(shape, some, dtypes, impl, rates, network)
-        each = [step.step_times(stage, some, dtypes, impl, rates, network) for stage in stages.of(shape, cut)]
-        slowest = stages.fullest(each, lambda one: one.total)
-        send = _sends(shape, some, dtypes.under(impl), rates, network)
-        return _with_bubble(slowest, each, some, send, cut)
+            return step.step_times(shape, subset, dtypes, impl, rates, network)
+        stage_tables = [step.step_times(stage, subset, dtypes, impl, rates, network) for stage in stages.of(shape, cut)]
+        slowest = stages.fullest(stage_tables, lambda table: table.total)
+        send = _send_seconds(shape, subset, dtypes.under(impl), rates, network)
+        return _with_bubble(slowest, stage_tables, subset, send, cut)
 
     return stages.in_groups(c, table)
 
 
-def _with_bubble(slowest: StepTable, each: list[StepTable], c: Candidates, send: Array, cut: StageLayout) -> StepTable:
-    """The first micro batch has to come through the stages before, and the last one's gradients back: one pass through every
-    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank, through the first of
-    each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section 2.2). Of that, `_WAITED` is left."""
+def _with_bubble(
+    slowest: StepTable, stage_tables: list[StepTable], c: Candidates, send: Array, cut: StageLayout
+) -> StepTable:
+    """Slowest stage's step, lengthened by the pipeline's bubble and sends.
+
+    The first micro batch passes through all earlier stages, and the last one's gradients back: one pass through every
+    other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank it passes
+    through the first of each, and each micro batch is sent as many times (interleaved 1F1B, arXiv:2104.04473, section
+    2.2). `_BUBBLE_LEFT` of that remains.
+    """
     micro_batches = np.maximum(c.accumulation, 1.0)
     waiting = (
-        (sum(one.compute for one in each) - slowest.compute)
-        * _WAITED.get(cut.schedule, 1.0)
+        (sum(stage.compute for stage in stage_tables) - slowest.compute)
+        * _BUBBLE_LEFT.get(cut.schedule, 1.0)
         / (micro_batches * cut.virtual)
     )
-    share = 1.0 + waiting / slowest.compute
-    sends = send * (micro_batches * cut.virtual + len(each) - 1.0)
-    parts = {name: part * (1.0 if name in _ONCE else share) for name, part in slowest.parts.items()}
+    lengthening = 1.0 + waiting / slowest.compute
+    sends = send * (micro_batches * cut.virtual + len(stage_tables) - 1.0)
+    parts = {name: part * (1.0 if name in _PARTS_ONCE_A_STEP else lengthening) for name, part in slowest.parts.items()}
     parts["communication"] = parts["communication"] + sends
     total = np.asarray(sum(parts.values()))
     return replace(
         slowest,
-        compute=slowest.compute * share,
+        compute=slowest.compute * lengthening,
         parts=parts,
-        communication=slowest.communication * share + sends,
+        communication=slowest.communication * lengthening + sends,
         exposed=parts["communication"],
         total=total,
         tokens_per_s_per_gpu=c.tokens * c.accumulation / c.stages / total,
     )
 
 
-def _sends(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch: hidden states to the next stage and their gradients back, which schedules wait for.
-
-    A send is taken to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's ranks apart.
-    """
+def _send_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
+    """Seconds to send one micro batch's hidden states to the next stage and their gradients back, for which
+    schedules wait."""
     boundary = c.tokens * shape.hidden * dtypes.compute
+    # A send is assumed to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's
+    # ranks apart.
     two = np.full_like(c.tokens, 2.0)
     sent: Array = ring_seconds(4.0 * boundary, two, two, network, stride=c.ranks)
     return sent + 2.0 * _LAUNCHES * rates.launch_s

@@ -1,4 +1,4 @@
-"""One optimizer step: micro batches, communication that overlaps or not, the optimizer, offloading."""
+"""Optimizer step: micro batches, communication that overlaps or not, the optimizer, offloading."""
 
 from dataclasses import dataclass
 
@@ -13,19 +13,19 @@ from shardtune.tuner.prediction.throughput.compute import compute_times
 from shardtune.tuner.prediction.throughput.exchange import context_seconds, expert_seconds, tensor_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
-"""Memory traffic of one rank's share of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
+"""Memory traffic per second of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """Seconds of one optimizer step on one rank, and what follows."""
+    """Seconds of one optimizer step on one rank, and figures derived from them."""
 
     compute: Array
     parts: dict[str, Array]
-    """Of the total: matrix products, attention, elementwise kernels and loss, host launches, the backend's hooks, exposed
-    communication, and what a step costs once; they add up to it. Calibration scales them."""
+    """Seconds by part, which add up to the total: matrix products, attention, elementwise kernels and loss, host
+    launches, the backend's hooks, exposed communication, and once-per-step costs. Calibration scales them."""
     communication: Array
-    """If nothing hid it."""
+    """Seconds of communication if nothing hid it."""
     exposed: Array
     optimizer: Array
     host_link: Array
@@ -38,32 +38,32 @@ class StepTable:
 def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
-    """Times of every candidate."""
+    """Step times of every candidate."""
     compute = compute_times(shape, c, dtypes, impl, rates)
     comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
     forward, backward = micro * compute.forward_fraction, micro * (1.0 - compute.forward_fraction)
-    communication, exposed = _communication(c, rates, comm, forward, backward)
+    communication, exposed = _communication_seconds(c, rates, comm, forward, backward)
     exchanges = c.accumulation * (
         context_seconds(shape, c, dtypes, rates, network)
         + tensor_seconds(shape, c, dtypes, rates, network)
         + expert_seconds(shape, c, dtypes, rates, network)
     )
     communication, exposed = communication + exchanges, exposed + exchanges
-    optimizer = _optimizer(shape, c, dtypes, impl, rates)
+    optimizer = _optimizer_seconds(shape, c, dtypes, impl, rates)
     host = _host_transfers(shape, c, dtypes, impl, network)
     # fp32 products without TF32 run on other units than bf16's, with a rate of their own.
-    matmul, none = c.accumulation * compute.matmul, c.tokens * 0.0
+    matmul, zero = c.accumulation * compute.matmul, c.tokens * 0.0
     vector = dtypes.linear_bits == 32
     # On a GPU the host's work at a step is in `optimizer_host_s`.
-    hooks = registry.step_launches(shape, c) * rates.launch_s if rates.serial else none
+    hooks = registry.step_launches(shape, c) * rates.launch_s if rates.serial else zero
     waiting, floor = c.accumulation * (micro - compute.device), compute.launch_floor
     total = c.accumulation * micro + exposed + optimizer + host + hooks
     return StepTable(
         compute=c.accumulation * micro,
         parts={
-            "matmul": none if vector else matmul,
-            "vector_matmul": matmul if vector else none,
+            "matmul": zero if vector else matmul,
+            "vector_matmul": matmul if vector else zero,
             "attention": c.accumulation * compute.attention,
             "elementwise": c.accumulation * (compute.elementwise + compute.loss),
             "launch": waiting * compute.launches / floor,
@@ -81,22 +81,24 @@ def step_times(
     )
 
 
-def _communication(c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array) -> tuple[Array, Array]:
-    """Seconds of a step if nothing hid them, and those that nothing hides: what prefetch and buckets put behind a pass
-    slows that down."""
+def _communication_seconds(
+    c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array
+) -> tuple[Array, Array]:
+    """Seconds of a step's communication if nothing hid it, and those that nothing hides."""
     middle = np.maximum(c.accumulation - 1.0, 0.0)
     overlaps = registry.overlaps(c) * rates.overlap
     first = comm.unhidden * 0.5
-    shown_forward = np.maximum(comm.forward - forward * overlaps, first)
-    shown_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
-    shown_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(first, comm.last_backward))
+    exposed_forward = np.maximum(comm.forward - forward * overlaps, first)
+    exposed_middle = np.maximum(comm.backward - backward * overlaps, np.minimum(first, comm.backward))
+    exposed_last = np.maximum(comm.last_backward - backward * overlaps, np.minimum(first, comm.last_backward))
     total = c.accumulation * comm.forward + middle * comm.backward + comm.last_backward + comm.after_step
-    shown = c.accumulation * shown_forward + middle * shown_middle + shown_last + comm.after_step
-    return total, shown + rates.contention * np.maximum(total - shown, 0.0)
+    exposed = c.accumulation * exposed_forward + middle * exposed_middle + exposed_last + comm.after_step
+    # Communication hidden behind a pass slows that pass down.
+    return total, exposed + rates.contention * np.maximum(total - exposed, 0.0)
 
 
-def _optimizer(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
-    """AdamW over this rank's shard, gradient norm and clipping, host overhead."""
+def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
+    """Seconds of AdamW over this rank's shard, gradient norm and clipping, and host overhead."""
     trained = shape.parameters * impl.trainable / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments

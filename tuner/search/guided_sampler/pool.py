@@ -204,9 +204,9 @@ def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
         return
     current = {question.param: value for question, value in answers}
     for question, chosen in answers:
-        for other in question.values:
-            if other != chosen or isinstance(other, bool) != isinstance(chosen, bool):
-                near = _sample_near(space, current | {question.param: other})
+        for value in question.values:
+            if value != chosen or isinstance(value, bool) != isinstance(chosen, bool):
+                near = _sample_near(space, current | {question.param: value})
                 if near is not None:
                     yield near
 

@@ -2,7 +2,7 @@
 
 log(measured) = b + a · log(predicted) + f(parts of the step) + g(knobs) + noise. The trust in the prediction (a), the
 size and smoothness of g, and the noise between runs are weighted by marginal likelihood over a small fixed grid
-(Rasmussen and Williams 2006, chapters 2 and 5), so that trials that contradict the prediction reduce its weight.
+(Rasmussen and Williams 2006, chapters 2 and 5). So trials that contradict the prediction reduce its weight.
 """
 
 from dataclasses import dataclass

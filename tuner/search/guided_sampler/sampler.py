@@ -115,8 +115,8 @@ class Outlook:
     def candidates(self) -> Rows:
         """Rows that may be tried: not taken, and not rejected by the memory gate."""
         pool, knowledge = self._pool, self._knowledge
-        taken = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
-        untried = [row for row in self._considered() if row not in taken]
+        taken_rows = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
+        untried = [row for row in self._considered() if row not in taken_rows]
         rows = np.array(untried, dtype=np.intp)
         least, _ = knowledge.memory.bounds(1.0, GATE_DEVIATIONS)
         # The gate would reject these one by one; leaving them out keeps the shortlist for candidates that may run.
@@ -127,11 +127,11 @@ class Outlook:
         if len(rows) <= 2 * _SHORTLIST:
             return rows
         order = rows[np.argsort(self._predicted(rows), kind="stable")]
-        others = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
+        random_rows = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
         # Rows with an untried axis stay in the shortlist even where the prediction calls them slow: each axis runs
         # once.
         named = np.array(due(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
-        return np.concatenate([order[:_SHORTLIST], np.union1d(others, named)])
+        return np.concatenate([order[:_SHORTLIST], np.union1d(random_rows, named)])
 
     @cached_property
     def unseen_axes(self) -> list[int]:
@@ -269,8 +269,8 @@ class Outlook:
         seconds = self._seconds(index)
         total = seconds.sum(axis=1)
         pool = self._pool
-        own, shares = np.zeros(len(index), dtype=np.intp), seconds / total[:, None]
-        return Inputs(pool.common[index], pool.knobs[index], pool.kinds[index], own, shares, np.log(total))
+        own_study, shares = np.zeros(len(index), dtype=np.intp), seconds / total[:, None]
+        return Inputs(pool.common[index], pool.knobs[index], pool.kinds[index], own_study, shares, np.log(total))
 
     def _describe_trial(self, index: int) -> str:
         row = int(self.candidates[index])
@@ -279,17 +279,17 @@ class Outlook:
         return self._describe_differences(row)
 
     def _describe_differences(self, row: int) -> str:
-        own = self._pool.table(row)
+        table = self._pool.table(row)
         if self._fastest is None:
             return "the fastest by prediction"
         (fastest_row,) = self._pool.rows([self._fastest.config])
         fastest_table = self._pool.table(fastest_row)
-        if own["backend"] != fastest_table["backend"]:
-            return f"{own['backend']} instead of {fastest_table['backend']}"
+        if table["backend"] != fastest_table["backend"]:
+            return f"{table['backend']} instead of {fastest_table['backend']}"
         changes = [
-            f"{knob} {own[knob]} instead of {fastest_table[knob]}"
-            for knob in own
-            if own[knob] != fastest_table.get(knob)
+            f"{knob} {table[knob]} instead of {fastest_table[knob]}"
+            for knob in table
+            if table[knob] != fastest_table.get(knob)
         ]
         hidden_count = len(changes) - _MOST_DIFFERENCES
         return "; ".join(changes[:_MOST_DIFFERENCES]) + (f"; and {hidden_count} more" if hidden_count > 0 else "")

@@ -6,13 +6,13 @@ from shardtune.api_schemas.training.search_space import KnobValue
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.define_by_run import Question
 
-_SHOWN = 12
+_MAX_LISTED = 12
 
 
 def listed(values: tuple[KnobValue, ...]) -> str:
     """Candidates as a user would write them."""
-    shown = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_SHOWN])
-    return shown + (", …" if len(values) > _SHOWN else "")
+    text = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_MAX_LISTED])
+    return text + (", …" if len(values) > _MAX_LISTED else "")
 
 
 def position(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:

@@ -52,12 +52,12 @@ class Space:
 
     def contains(self, config: TrialConfig) -> bool:
         """Whether the search could suggest exactly this configuration."""
-        own = self.flatten(config)
+        table = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
-            if choices.position(own.get(question.knob), question.values) is None:
+            if choices.position(table.get(question.knob), question.values) is None:
                 raise NoLegalValue(question.knob, question.values)
-            return own[question.knob]
+            return table[question.knob]
 
         try:
             return self.unflatten(self._walk(answer)) == config
@@ -65,8 +65,8 @@ class Space:
             return False
 
     def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
-        """Sampler's parameters for a configuration, each with its candidates; a size between candidates becomes the
-        nearest.
+        """Sampler's parameters for a configuration, each with its candidates; a size between candidates is rounded to
+        one.
 
         `exact`: reject sizes between candidates.
 
@@ -95,8 +95,8 @@ class Space:
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
         """Canonical form: every knob without effect at its default, so that equal effect gives equal value."""
-        own = self.flatten(config)
-        free = DefineByRun(self.domains, self._no_limits, lambda question: own[question.knob])
+        table = self.flatten(config)
+        free = DefineByRun(self.domains, self._no_limits, lambda question: table[question.knob])
         try:
             return self.unflatten(free.run(_DRAW, _SPLIT))
         except (ValueError, KeyError, NoLegalValue):
@@ -115,10 +115,10 @@ class Space:
 
     def within_limits(self, config: TrialConfig) -> TrialConfig | None:
         """Configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
-        own = self.flatten(config)
+        table = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
-            value = own.get(question.knob)
+            value = table.get(question.knob)
             limited = question.knob in self.limits or question.knob == "backend"
             # A mesh must fit the values that the limits have moved; other values may lie between the candidates.
             if value is not None and not limited and not (question.knob in KNOBS and KNOBS[question.knob].places):
@@ -129,7 +129,7 @@ class Space:
         if config.backend not in self.limits.backends:
             return None
         try:
-            return self.unflatten(own | self._walk(answer))
+            return self.unflatten(table | self._walk(answer))
         except (NoLegalValue, ValueError):
             return None
 
@@ -159,14 +159,14 @@ class Space:
 
     def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
         """Configurations that place model states as the skeleton, a result of `lightest`, does."""
-        own = self.flatten(skeleton)
+        table = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
             placed = (
                 len(choices.lightest(question)) > 1
-                and choices.position(own.get(question.knob), question.values) is not None
+                and choices.position(table.get(question.knob), question.values) is not None
             )
-            return (own[question.knob],) if placed else question.values
+            return (table[question.knob],) if placed else question.values
 
         return self.enumerate(narrow)
 
@@ -194,8 +194,7 @@ class Space:
         return DefineByRun(self.domains, self.limits, answer).run(_DRAW, _SPLIT)
 
     def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
-        """Every path through the space, depth first: each walk repeats the one before with the next combination of
-        answers."""
+        """Every path through the space, depth first: each walk replays a prefix of answers and takes the next one."""
         prefix: list[int] = []
         while True:
             replay = _Replay(prefix, narrow)

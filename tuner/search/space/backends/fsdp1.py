@@ -68,8 +68,8 @@ def _to_knobs(strategy: Fsdp1Config) -> Flat:
     return {name: "none" if value is None else value for name, value in values.items()}
 
 
-def _to_fields(own: Flat) -> dict[str, Any]:
-    return {_FIELD_OF.get(name, name): None if value == "none" else value for name, value in own.items()}
+def _to_fields(table: Flat) -> dict[str, Any]:
+    return {_FIELD_OF.get(name, name): None if value == "none" else value for name, value in table.items()}
 
 
 BACKEND = SearchedBackend(

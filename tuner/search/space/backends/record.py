@@ -33,7 +33,6 @@ def one_rank(_drawing: DefineByRun) -> int:
 
 
 @dataclass(frozen=True)
-# Fields are functions rather than methods, so that a backend is one value in a registry and needs no subclass.
 class SearchedBackend(Generic[S]):
     """Description of a backend's part of the space."""
 

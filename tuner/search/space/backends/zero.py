@@ -160,8 +160,8 @@ def _to_knobs(strategy: ZeroConfig) -> Flat:
     return table | {"offload_optimizer_ratio": (strategy.offload_optimizer or Offload()).ratio}
 
 
-def _to_fields(own: Flat) -> dict[str, Any]:
-    fields: dict[str, Any] = dict(own)
+def _to_fields(table: Flat) -> dict[str, Any]:
+    fields: dict[str, Any] = dict(table)
     for name in ("offload_optimizer", "offload_param"):
         device, pin = fields.pop(name, "none"), fields.pop(f"{name}_pin_memory", True)
         ratio = fields.pop(f"{name}_ratio", 1.0)

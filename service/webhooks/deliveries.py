@@ -103,9 +103,7 @@ class Courier:
             answer = await send(message, key, self._context.now(), reach_of(self._context))
             is_taken = answer.is_success
             await run_in_threadpool(note, self._context, message, answer)
-        except (
-            Exception
-        ):  # A border: a message without a recorded answer is sent again, and must not affect the others.
+        except Exception:  # A border: a message without a recorded answer is sent again; others go on.
             log.exception("a webhook's message broke", extra={"delivery": message.delivery_id})
         finally:
             self._in_flight.end(message, is_taken)

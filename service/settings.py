@@ -132,7 +132,7 @@ class Settings(BaseSettings):
     retune_windows: tuple[str, ...] = ()
     """Time windows in which retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """When a retune gives its worker to a waiting study of a user: `after_run`, when its present run has ended, or
+    """Time at which a retune gives its worker to a user's waiting study: `after_run`, when its present run has ended, or
     `at_once`, by giving that run up.
     """
     retune_every_s: float = Field(default=5, gt=0)

@@ -64,7 +64,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
             return False
         # The recommendation changed meanwhile: the canary's speed says nothing about the new one.
         if row is None or row.serving_id != canary.recommendation_id:
-            _end(canary, CanaryVerdict.UNMEASURED, "what is served was changed meanwhile", now)
+            _end(canary, CanaryVerdict.UNMEASURED, "the recommendation changed meanwhile", now)
             return True
         if canary.verdict is None and not _is_slow(session, canary, study, row, now):
             return True
@@ -119,7 +119,7 @@ def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTa
         _end(
             canary,
             CanaryVerdict.NORMAL,
-            "there were too few runs to hold it against: what it measured is what is normal",
+            "there were too few runs to compare with: its speed becomes part of the reference",
             now,
         )
         return False
@@ -166,7 +166,7 @@ def _end_as_drift(
     queue.request(
         session, project_id=row.project_id, target_key=row.target_key, cause=RetuneCause.DRIFT, not_before=now, now=now
     )
-    log.warning("what is served has become slower: %s", reason, extra={"target_key": row.target_key})
+    log.warning("a recommended configuration has become slower: %s", reason, extra={"target_key": row.target_key})
 
 
 def _end(canary: CanaryRow, verdict: CanaryVerdict, reason: str | None, now: datetime) -> None:

@@ -27,7 +27,7 @@ from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_ch
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until a run ends or a worker asks."""
+    """Wait until a run ends or a worker asks."""
 
     rejections: tuple[Rejection, ...] = ()
 

@@ -35,7 +35,7 @@ _RECHECK_S = 5.0
 class _EmptyAnswer(NamedTuple):
     """Last empty answer for a kind of worker."""
 
-    seen: int
+    change_count: int
     began_s: float
     reserved: frozenset[str]
 
@@ -106,7 +106,7 @@ class WorkSignal:
             return True
         if asked_s is not None:
             return last.began_s < asked_s
-        return last.seen != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
+        return last.change_count != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
 
     async def change(self, timeout_s: float) -> None:
         """Wait for a change, at most `timeout_s` seconds."""

@@ -152,7 +152,9 @@ def project_of(context: Context, named: str | None) -> str:
 
 def unknown_key(target_key: str) -> NotFound:
     """Error for a target key without any measurement."""
-    return NotFound("unknown_best", f"target_key ({target_key}) has no answer; POST /v1/best:resolve starts a study")
+    return NotFound(
+        "unknown_best", f"target_key ({target_key}) has no recommendation; POST /v1/best:resolve starts a study"
+    )
 
 
 def serve(

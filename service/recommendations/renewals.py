@@ -26,7 +26,11 @@ from shardtune.service.recommendations.record import (
     speed,
 )
 
-SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: what is served there is faster"
+SERVED, PROPOSED, KEPT_BACK = (
+    "is recommended",
+    "waits for approval",
+    "is not recommended: the present recommendation there is faster",
+)
 
 
 def keep(session: Session, old: TuningTargetRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
@@ -98,7 +102,7 @@ def _renew(
         # Another study has recommended something else on this fingerprint already.
         renewed.state = RecommendationState.RETIRED
         note_decision(
-            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is served here already", now
+            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is recommended here already", now
         )
     _supersede(session, old, row, now)
     return renewed

@@ -47,7 +47,9 @@ def start(context: Context, retune: RetuneRow) -> str:
             return study_id
         row = best.current(session, retune.project_id, retune.target_key)
         if row is None or row.serving is None:
-            raise Conflict("nothing_to_decide", f"nothing is served under {retune.target_key}; there is no incumbent")
+            raise Conflict(
+                "nothing_to_decide", f"nothing is recommended under {retune.target_key}, so there is no incumbent"
+            )
         origin = system_studies.origin(session, row.serving)
         # Chosen outside the write transaction: predicting the whole space takes too long to hold a row.
         worker = system_studies.worker_for(context, session, row, retune.cause)
@@ -235,7 +237,7 @@ class _Step:
         # A person, or another study, may have changed the recommendation while the retune ran.
         if self.target is not None and renewals.is_incumbent(self.target, self.challenge):
             return True
-        explanation = "what is served was changed while it ran"
+        explanation = "the recommendation changed while the retune ran"
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, explanation)
         return False
 

@@ -48,5 +48,5 @@ def why_stop(
     if spent < max_saving:
         return None
     return (
-        f"stopped: it has used {spent:.0f} GPU-seconds, as much as its answer was expected to save ({max_saving:.0f})"
+        f"stopped: it has used {spent:.0f} GPU-seconds, as much as its result was expected to save ({max_saving:.0f})"
     )

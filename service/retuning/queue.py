@@ -78,7 +78,8 @@ def request(
     changes_by_field = {change.field: change for change in row.changes}
     # `was` stays the value of the measurement, however often the field changes since.
     newer_changes = {
-        one.field: one.model_copy(update={"was": changes_by_field.get(one.field, one).was}) for one in changes
+        change.field: change.model_copy(update={"was": changes_by_field.get(change.field, change).was})
+        for change in changes
     }
     row.changes = tuple((changes_by_field | newer_changes).values())
     if row.state is RetuneState.QUEUED and cause == RetuneCause.MANUAL:

@@ -108,9 +108,9 @@ def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: Sch
         _begin_tick(context, session, row, tick, RetuneCause.SCHEDULE)
     elif spec.overlap == Overlap.SKIP or waiting >= _MAX_QUEUED:
         queued_text = f", and {waiting} ticks wait already" if waiting else ""
-        tick.state, tick.reason = TickState.SKIPPED, f"the retunes of the tick before have not ended{queued_text}"
+        tick.state, tick.reason = TickState.SKIPPED, f"the retunes of the previous tick have not ended{queued_text}"
     else:
-        tick.reason = "waits until the retunes of the tick before have ended"
+        tick.reason = "waits until the retunes of the previous tick have ended"
 
 
 def _insert_tick(session: Session, row: ScheduleRow, due_tick: Due, kind: TickKind, now: datetime) -> ScheduleTickRow:
@@ -136,7 +136,7 @@ def _begin_tick(
     keys = target_selection.selected(context, session, row.project_id, spec.cases)
     tick.cases = len(keys)
     tick.state, tick.reason = (
-        (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches its cases")
+        (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches the schedule's targets")
     )
     if spec.trigger is Trigger.DRIFT and cause == RetuneCause.SCHEDULE:
         _send_canaries(context, session, row, tick, keys)
@@ -152,7 +152,7 @@ def _send_canaries(
     reasons = Counter(result.reason for result in results if isinstance(result, send.NotSent))
     if reasons:
         summary = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
-        tick.reason = f"no canary for {reasons.total()} of its {len(keys)} cases: {summary}"
+        tick.reason = f"no canary for {reasons.total()} of {len(keys)} targets: {summary}"
         tick.state = TickState.SKIPPED if reasons.total() == len(keys) else tick.state
 
 
@@ -174,4 +174,4 @@ def _request_retunes(
     ]
     unfinished_count = sum(retune.schedule_id != row.id for retune in requested)
     if unfinished_count:
-        tick.reason = f"{unfinished_count} of them had an unfinished retune already"
+        tick.reason = f"{unfinished_count} of the targets had an unfinished retune already"

@@ -1,7 +1,4 @@
-"""Create, read and list studies.
-
-service.studies.actions changes them; service.planning.study_plan decides what they run.
-"""
+"""Create, read and list studies; service.studies.actions changes them, service.planning.study_plan plans their runs."""
 
 import logging
 import secrets

@@ -69,18 +69,18 @@ def by_case(
     raise pending_approval.rejection(proposed) or _no_recommendation(cases[0], lowest, wider)
 
 
-def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
+def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
     """Error for a target without a recommendation; `other` is what a wider request would give."""
     remedy = "POST /v1/best:resolve starts a study"
-    if other is None:
+    if wider_match is None:
         return NotFound("unknown_best", f"nothing is recommended for {case.model.name} here; {remedy}")
-    field_names = ", ".join(item.field for item in other.differences)
+    field_names = ", ".join(item.field for item in wider_match.differences)
     wider_parameters = ["match=nearest"] if lowest is None else []
-    if lowest is not None or other.confidence.level is ConfidenceLevel.LOW:
-        wider_parameters.append(f"lowest_confidence={other.confidence.level.value}")
+    if lowest is not None or wider_match.confidence.level is ConfidenceLevel.LOW:
+        wider_parameters.append(f"lowest_confidence={wider_match.confidence.level.value}")
     return NotFound(
         "unknown_best",
-        f"nothing is recommended for exactly this tuning target of {case.model.name}; study {other.study_id} measured one with another {field_names}, "
+        f"nothing is recommended for exactly this tuning target of {case.model.name}; study {wider_match.study_id} measured one with another {field_names}, "
         f"and {'&'.join(wider_parameters)} returns its recommendation; {remedy}",
     )
 
@@ -112,8 +112,8 @@ def cases_of(
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
     # Without workers the native dtypes may be unknown; a study there could have chosen any precision, so all are looked
     # up.
-    others = () if is_known else (other for other in PRECISIONS.values() if other != precision)
-    return [Case(model, workload.with_precision(each), cluster) for each in (precision, *others)]
+    alternatives = () if is_known else (other for other in PRECISIONS.values() if other != precision)
+    return [Case(model, workload.with_precision(each), cluster) for each in (precision, *alternatives)]
 
 
 def tag_of(best_config: BestConfig) -> str:

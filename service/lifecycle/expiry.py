@@ -27,8 +27,8 @@ def sweep(context: Context) -> int:
 
 
 def _end_expired(context: Context, run: RunRow) -> bool:
-    why = f"its worker was silent for {context.settings.lease_s:g} s"
-    return close_lost(context, run.id, lambda row: _is_expired(context, row), why)
+    reason = f"its worker was silent for {context.settings.lease_s:g} s"
+    return close_lost(context, run.id, lambda row: _is_expired(context, row), reason)
 
 
 def close_lost(

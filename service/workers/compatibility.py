@@ -37,8 +37,10 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
         return cluster, suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
-    where = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
-    raise _no_worker(cluster, f"registered: {_list_workers(live)}; start a worker {where}, or change the cluster")
+    start_remedy = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
+    raise _no_worker(
+        cluster, f"registered: {_list_workers(live)}; start a worker {start_remedy}, or change the cluster"
+    )
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:

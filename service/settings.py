@@ -132,8 +132,8 @@ class Settings(BaseSettings):
     retune_windows: tuple[str, ...] = ()
     """Time windows in which retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """Time at which a retune gives its worker to a user's waiting study: `after_run`, when its present run has ended, or
-    `at_once`, by giving that run up.
+    """Time at which a retune gives its worker to a user's waiting study: `after_run`, when its run has ended, or `at_once`,
+    by giving that run up.
     """
     retune_every_s: float = Field(default=5, gt=0)
     """Interval in seconds at which schedules and retunes are checked."""

@@ -213,7 +213,7 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """Undo an announcement: the workers have changed back, so a retune for that reason that has not begun is dropped."""
+    """Undo an announcement: the workers have changed back, so a retune for that reason is dropped unless it runs."""
     assert row.serving is not None
     note_decision(
         session,

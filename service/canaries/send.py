@@ -130,7 +130,7 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else the reason why none runs."""
+    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else a reason why none runs."""
     if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("the recommendation is not fresh")
     target_canaries = canaries.of_case(session, row.project_id, row.target_key)

@@ -138,7 +138,7 @@ def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
 
 def _is_branch(part: object) -> bool:
     """Whether a part of an error's path is a member of a union."""
-    # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a name of plain values.
+    # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a plain type.
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_PATTERN_TEXT, *_SCALARS))
 
 

@@ -133,7 +133,7 @@ def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
 
 
 def catch_up(context: Context) -> None:
-    """Take the steps that a killed service owes: a report is stored first, and its consequences in later transactions."""
+    """Take the steps that a killed service owes: a report is stored first, its consequences in later transactions."""
     with context.db.read() as session:
         running = studies.running_versions(session)
     count_done(running, partial(advance, context), str)

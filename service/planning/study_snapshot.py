@@ -136,7 +136,7 @@ def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) ->
 
 
 def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
-    """Snapshot of the study's present version with its open runs as they are now: these change without a new version."""
+    """Snapshot of the study's present version with its open runs as they are now; these change without a new one."""
     return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 
 

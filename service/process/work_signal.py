@@ -41,7 +41,7 @@ class _EmptyAnswer(NamedTuple):
 
 
 class WorkSignal:
-    """Last seen versions of the studies, and the worker kinds that found no work. Used in the event loop's thread only."""
+    """Last seen versions of the studies, and worker kinds that found no work. Used in the event loop's thread only."""
 
     def __init__(self) -> None:
         self.waiting = 0

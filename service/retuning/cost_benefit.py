@@ -4,7 +4,7 @@ from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
 def saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
-    """GPU-seconds saved over a declared run: at `speed_ratio` times the speed, it takes 1 / `speed_ratio` of the time."""
+    """GPU-seconds saved over a declared run: at `speed_ratio` times the speed it takes 1 / `speed_ratio` as long."""
     return planned_gpu_seconds * (1 - 1 / speed_ratio)
 
 

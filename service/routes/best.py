@@ -180,7 +180,7 @@ def list_decisions(
     page_token: InPageToken = None,
     project: InProject = None,
 ) -> DecisionPage:
-    """List every decision about a tuning target, by the service and by users, newest first; the ETag changes with each."""
+    """List all decisions about a tuning target, by the service and by users, newest first; each changes the ETag."""
     page, response.headers["ETag"] = decisions.history(context, target_key, page_token, limit, project)
     return page
 

@@ -24,8 +24,8 @@ class _Id(StringConvertor):
     regex = "[^/:]+"
 
 
-# With the default convertor, another method on `/{schedule_id}:pause` would change a schedule named `…:pause`; it must
-# be 405.
+# With the default convertor, another method on `/{schedule_id}:pause` would change a schedule named `…:pause`;
+# it must be 405.
 register_url_convertor("schedule", _Id())
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 

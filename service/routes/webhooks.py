@@ -27,7 +27,7 @@ _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
     responses=problems("no_secret_key", "too_many_webhooks"),
 )
 def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
-    """Create a webhook that receives events by signed POSTs (standardwebhooks.com). Only this response has its secret."""
+    """Create a webhook that gets events by signed POSTs (standardwebhooks.com). Only this response has its secret."""
     return manage.create(context, spec, once)
 
 

@@ -61,7 +61,7 @@ def _start_queued(context: Context, schedule_id: str) -> bool:
 
 
 def run_now(context: Context, session: Session, row: ScheduleRow) -> None:
-    """Add a tick by hand, also for a paused schedule; twice in one moment counts once. The caller holds the schedule."""
+    """Add a tick by hand, also to a paused schedule; twice in one moment counts once. The caller holds the schedule."""
     now = context.now()
     if schedules.tick_at(session, row.id, TickKind.MANUAL, now) is None:
         _begin_tick(

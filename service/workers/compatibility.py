@@ -166,7 +166,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether the worker may be leased runs of the study: same hardware, and comparable with its earlier measurements."""
+    """Whether the worker may run the study: it has the hardware, and compares with the study's measurements."""
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))

@@ -1,4 +1,4 @@
-"""Runs reserved for the workers that began their comparison block: runs that are compared execute on the same devices."""
+"""Runs reserved for the workers that began their block: runs that are compared execute on the same devices."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Reservations(NamedTuple):
 
 
 def reservations(context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow) -> Reservations:
-    """Find the reserved studies among studies with a waiting run; studies whose run any worker may take are left out."""
+    """Find reserved studies among those with a waiting run; studies whose run any worker may take are left out."""
     comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
     begun_blocks = trials.begun_blocks(session, [study.id for study in comparing]) if comparing else {}
     by_others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}

@@ -1,4 +1,4 @@
-"""Decide which due ticks run and which were missed: pure rules, documented in docs/retuning.md."""
+"""Decide which due ticks run and which were missed: pure rules; the page on retuning describes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

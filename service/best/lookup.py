@@ -142,7 +142,7 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find(
     context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Recommendation for a target, else the nearest one, as in `by_case`."""
+    """Recommendation for a target, else the nearest one, as in `find_by_target`."""
     exact_rows = best.of_shape(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
         return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())

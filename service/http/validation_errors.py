@@ -37,7 +37,7 @@ _MAX_TEXT = 2000
 
 
 def field_error(item: Mapping[str, Any], known: Sequence[str] = ()) -> FieldError:
-    """Describe one of pydantic's errors; `known` are the fields that may stand there."""
+    """Describe one of pydantic's errors; `known_fields` are the fields that may stand there."""
     path = place(item)
     path_in_body = path[1:] if path and path[0] in ("body", "query", "path") else path
     field = ".".join(str(part) for part in path_in_body) or str(path[0] if path else "body")

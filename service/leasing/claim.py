@@ -81,7 +81,7 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
 def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = None) -> Lease | Idle:
     """Lease a waiting run or a new trial of the first study that has one for this worker; users' studies come first.
 
-    `known`: the worker's row, if the caller has just read it.
+    `worker_row`: the worker's row, if the caller has just read it.
     """
     with context.db.read() as session:
         worker = known or of_session(context, session, request.session)

@@ -46,7 +46,7 @@ _MAX_STEPS = 8
 def advance(context: Context, study_id: str, known: StudySnapshot | None = None) -> bool:
     """Take every step that needs no worker: end the search, choose the finalists, store the result.
 
-    Returns whether any step was taken. `known`: the study's present snapshot, if the caller has it.
+    Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
     has_advanced, snapshot = False, known
     for _ in range(_MAX_STEPS):
@@ -197,7 +197,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
             study.comparison_round += 1
             study.phase = StudyPhase.FINAL_COMPARISON
             study.reason = step.reason or study.reason
-            log.info("search ended, promoting: %s", step.final_comparison, extra=extra)
+            log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)

@@ -34,7 +34,7 @@ def _end_expired(context: Context, run: RunRow) -> bool:
 def close_lost(
     context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
 ) -> bool:
-    """End the live attempt of a run as `worker_lost` if `still` holds for the locked run; returns whether it was ended.
+    """End the live attempt of a run as `worker_lost` if `condition` holds for the locked run; returns whether it was ended.
 
     `is_release`: end it as if its worker had handed it back, which is nobody's fault.
     """

@@ -1,6 +1,6 @@
 """Decide a study's next step from one consistent snapshot. Nothing here reads the database, writes or waits.
 
-`plan` runs outside any transaction; `service.lifecycle.advance` applies its step only if the study is unchanged, except
+`plan_next_step` runs outside any transaction; `service.lifecycle.advance` applies its step only if the study is unchanged, except
 for runs that ended while a new trial was planned.
 """
 

@@ -87,7 +87,7 @@ def view(
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `confirming_s`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
+    `rows`, `rejected`, `validation_gpu_seconds`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
     already known.
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.

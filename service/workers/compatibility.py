@@ -37,10 +37,8 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
         return cluster, suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
-    start_remedy = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
-    raise _no_worker(
-        cluster, f"registered: {_list_workers(live)}; start a worker {start_remedy}, or change the cluster"
-    )
+    location = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
+    raise _no_worker(cluster, f"registered: {_list_workers(live)}; start a worker {location}, or change the cluster")
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
@@ -216,7 +214,7 @@ def rejection(worker: WorkerRow, study: StudyRow) -> str:
 
 
 def is_rejection(reason: str | None) -> bool:
-    """Whether a study's reason was written by `rejection`."""
+    """Whether a study's reason was written by `rejection_reason`."""
     return reason is not None and reason.startswith(_REJECTION)
 
 

@@ -201,7 +201,7 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     """Worker that a session belongs to, and the run that it holds.
 
     Raises:
-        Conflict: as in `of_session`.
+        Conflict: as in `worker_of_session`.
     """
     worker, leased_run = leases.worker_and_held(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run

@@ -40,6 +40,7 @@ def create(context: Context, spec: ScheduleSpec, idempotency: Once = ALWAYS, pro
             raise Conflict(
                 "too_many_schedules", f"project ({project_id}) has {limit} schedules already; delete one first"
             )
+        # Targets must be known now: a misspelt key would otherwise select nothing at every tick.
         _check_cases(session, project_id, spec)
         row = ScheduleRow(
             id=f"schedule-{secrets.token_hex(6)}",

@@ -54,6 +54,7 @@ def _start_queued(context: Context, schedule_id: str) -> bool:
         row = schedules.lock(session, schedule_id)
         if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
             return False
+        # One at a time: ticks of a schedule begin in order, each after the retunes of the previous one.
         ticks = schedules.queued_ticks(session, schedule_id)[:1]
         for tick in ticks:
             _begin_tick(context, session, row, tick, RetuneCause.SCHEDULE)
@@ -96,6 +97,7 @@ def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: Sch
         # The clock went back and the schedule was set anew: this tick is accounted for already.
         return
     waiting = len(schedules.queued_ticks(session, row.id))
+    # A waiting tick counts, too, so that a new tick cannot overtake it.
     is_busy = waiting > 0 or schedules.is_busy(session, row.id)
     tick = _insert_tick(session, row, due_tick, TickKind.CRON, now)
     if not due_tick.runs:

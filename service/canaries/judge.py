@@ -143,13 +143,13 @@ def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
 
 def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
     """End a canary whose worker alone is slow, and record it on the worker."""
-    reason = f"{canary.reason}; {peer.worker.name} is as fast as ever with the same"
+    reason = f"{canary.reason}; {peer.worker.name} has its normal speed with the same configuration"
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
     if worker is not None:
         # A worker that serves every project is shown to all of them, so it must not name a peer of one project.
         compared = peer.worker.name if peer.worker.project_id in (None, worker.project_id) else "another worker"
-        explanation = f"{canary.reason}; {compared} is as fast as ever with the same"
+        explanation = f"{canary.reason}; {compared} has its normal speed with the same configuration"
         worker.condition = f"slower than it was: {explanation} (canary of {now:%Y-%m-%d %H:%M} UTC)"
         log.warning("worker is slow: %s", reason, extra={"worker": worker.name, "canary": canary.id})
 

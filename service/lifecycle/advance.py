@@ -148,7 +148,7 @@ def plan(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
         return study_plan.plan(snapshot, context.planner_cache, context.now(), may_ask)
     except Exception as error:  # A border: without it every request for work would meet the same exception.
         log.exception("planning failed", extra={"study": snapshot.study_id})
-        return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
+        return Fail(f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
 def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:

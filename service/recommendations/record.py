@@ -146,7 +146,7 @@ def project_of(context: Context, named: str | None) -> str:
     """
     project_id = named or context.principal.home
     if not context.principal.sees(project_id):
-        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+        raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
     return project_id
 
 

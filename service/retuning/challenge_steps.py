@@ -155,7 +155,7 @@ class _Step:
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         if any(compatibility.may_run(worker, self.study) for worker in recent_workers):
             return
-        reason = "no worker has the fingerprint any longer that it was measured on"
+        reason = "no worker has the fingerprint of the measurement any longer"
         # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
         cause, changes = self.retune.cause, self.retune.changes

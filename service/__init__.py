@@ -1,1 +1,1 @@
-"""HTTP and rules: the only part that knows every other one but the workers. `service.app.create_app` is its front door."""
+"""Service: HTTP and rules. The only part that imports all others but the workers; begin reading at `service.app`."""

@@ -1,4 +1,4 @@
-"""The FastAPI application: its parts put together, and what happens at start and stop."""
+"""The FastAPI application: assembles its parts, and starts and stops the background loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -59,7 +59,7 @@ _LOOPS = (
     judge.keep_watching,
     retuning_loop.keep_retuning,
 )
-"""What runs beside the requests as long as the service does."""
+"""Background loops that run as long as the service does."""
 _ROUTES = (
     studies,
     best,
@@ -87,8 +87,8 @@ def create_app(
     migrate: bool = True,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
-    """The service. `context` replaces database and clock in tests, and `tracer_provider` the export of spans; `migrate`
-    False leaves SQLite as it is, too.
+    """Create the service. `context` replaces database and clock in tests, `tracer_provider` the export of spans; with
+    `migrate` False, SQLite is not migrated either.
     """
     settings = settings or (context.settings if context else Settings())
     context = context or Context.opened(settings)
@@ -99,7 +99,7 @@ def create_app(
         lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
         dependencies=[READABLE, NAMED] if settings.telemetry else [READABLE],
-        # The document is ours to serve, and the page that shows it one of ours (FastAPI's loads its scripts from a CDN).
+        # The service serves the document and a page for it by itself: FastAPI's page loads its scripts from a CDN.
         openapi_url=None,
         telemetry={**config(settings), "tracer_provider": tracer_provider},
     )
@@ -107,27 +107,31 @@ def create_app(
     error_answers.install(app)
     idempotent_requests.install(app)
     openapi.install(app, actions.scopes_of)
-    for routes in _ROUTES:
-        app.include_router(routes.router)
+    for route_module in _ROUTES:
+        app.include_router(route_module.router)
     pages.install(app)
+    # Order matters: each middleware wraps those before it. The queue is inside, so that senders without a valid key are
+    # rejected without taking a slot.
     fair_queue_middleware.install(app)
     pre_body_auth.install(app, pre_body_auth.Entry(pre_body_auth.API, auth.enter), *pages.ENTRIES)
     return app
 
 
 def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """What happens at start and stop, with the context that the application has then."""
+    """Start the loops with the context that the application has then, and stop them at its end."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         context: Context = app.state.context
         await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
+        # Before the first request: every stored time is the database's.
         await run_in_threadpool(context.db.clock.read)
         await run_in_threadpool(record.adopt_earlier, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
         try:
             yield
         finally:
+            # All are cancelled before any is awaited, so that one slow end does not delay the others.
             for task in tasks:
                 task.cancel()
             for task in tasks:

@@ -1,5 +1,6 @@
-"""Forget old events, webhook messages, ticks, log tails, raw traces, answers to named requests, and workers that are gone.
-Never measurements, attempts or results.
+"""Delete old events, webhook messages, ticks, log tails, raw traces, stored responses and workers that are gone.
+
+Measurements, attempts and results are never deleted.
 """
 
 import logging
@@ -16,23 +17,25 @@ from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = 3600.0
-_UNNAMED = timedelta(hours=1)
-"""A fingerprint is stored just before what names it."""
+_INTERVAL_S = 3600.0
+# A fingerprint is stored just before the row that refers to it, so a new one is not orphaned yet.
+_ORPHAN_AGE = timedelta(hours=1)
+"""Minimum age of a fingerprint that nothing refers to."""
 
 
 def forget(context: Context) -> dict[str, int]:
-    """Forget what is older than the settings say, in small transactions; returns how many rows of each kind."""
+    """Delete what is older than the settings say, in small transactions; returns the number of rows by kind."""
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
     traces_before = now - timedelta(days=settings.keep_traces_days)
     answers_before = now - idempotent_requests.KEPT
     workers_before = now - timedelta(days=settings.keep_workers_days)
-    forgotten: Counter[str] = Counter()
+    deleted_in_total: Counter[str] = Counter()
+    # Small batches: one large delete would hold its locks, and on SQLite all writers, for as long as it takes.
     while True:
         with context.db.write() as session:
-            now_gone = {
+            deleted = {
                 "events": retention.delete_events(session, events_before),
                 "deliveries": retention.delete_deliveries(session, events_before),
                 "ticks": retention.delete_ticks(session, events_before),
@@ -41,19 +44,19 @@ def forget(context: Context) -> dict[str, int]:
                 "idempotent_requests": retention.delete_idempotent(session, answers_before),
                 "workers": retention.delete_workers(session, workers_before),
                 "workers_gone": workers.forget_gone(session, workers_before, now),
-                "fingerprints": retention.delete_fingerprints(session, now - _UNNAMED),
+                "fingerprints": retention.delete_fingerprints(session, now - _ORPHAN_AGE),
             }
-        forgotten.update(now_gone)
-        if not any(now_gone.values()):
-            return forgotten
+        deleted_in_total.update(deleted)
+        if not any(deleted.values()):
+            return deleted_in_total
 
 
 async def keep_forgetting(context: Context) -> None:
-    """Once an hour, until cancelled."""
+    """Delete old entries once an hour, until cancelled."""
 
     async def step() -> None:
-        forgotten = await run_in_threadpool(forget, context)
-        if any(forgotten.values()):
-            log.info("old entries forgotten", extra=forgotten)
+        deleted = await run_in_threadpool(forget, context)
+        if any(deleted.values()):
+            log.info("old entries forgotten", extra=deleted)
 
-    await run_every(_EVERY_S, forgetting_old_entries=step)
+    await run_every(_INTERVAL_S, forgetting_old_entries=step)

@@ -1,7 +1,7 @@
-"""uvicorn, told to drain and to lose patience.
+"""uvicorn server that drains at once on SIGTERM, and ends slow connections.
 
-On SIGTERM streams and waiting lease requests end at once instead of holding the process. Who connects and then sends
-slowly, or reads slowly, costs a connection: uvicorn would wait for it without end, and has no limit of its own for it.
+On SIGTERM, streams and waiting lease requests end at once instead of delaying the end of the process. A client that
+sends or reads slowly occupies a connection, and uvicorn has no limit of its own for that.
 """
 
 import asyncio
@@ -20,38 +20,41 @@ from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 
 _LINGER_S = 2.0
-"""For the rest of a request that was answered before its end, so that its sender can read the answer."""
-_CROWDED = 0.9
-"""Share of the connections there may be, beyond which a new one ends the one that has sent an unfinished request for
-longest. All are needed only where that does not help; uvicorn then answers 503."""
-_GARBAGE = 5_000
-"""Objects made and not yet freed between two looks for garbage. With Python's own 700 these took a twentieth of the time of
-claims and reports, whose sessions make and free thousands."""
+"""Seconds to wait for the rest of a request that was answered before its end, so that its sender can read the answer.
+"""
+# uvicorn answers 503 when all connections are taken, which is only needed where this does not help.
+_CROWDED_FRACTION = 0.9
+"""Fraction of the allowed connections above which a new one ends the connection with the oldest unfinished request."""
+# With Python's default of 700, collections took a twentieth of the time of claims and reports, whose sessions create
+# and free thousands of objects.
+_GC_THRESHOLD = 5_000
+"""Number of new objects between two garbage collections."""
 _OTHER_FILES = 256
-"""Files the process may need beside its connections."""
+"""Number of open files that the process may need beside its connections."""
 
 
 class Server(uvicorn.Server):
-    """A server that passes the signal on to whatever waits."""
+    """Server that passes the stop signal on to everything that waits."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
         self._context = context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve. What was loaded until now stays; looking through it for garbage stops all requests for 0.1 s and more."""
+        """Start to serve."""
+        # Objects loaded until now live forever; scanning them for garbage stops all requests for 0.1 s and more.
         await super().startup(sockets)
         gc.freeze()
-        gc.set_threshold(_GARBAGE)
+        gc.set_threshold(_GC_THRESHOLD)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Note the signal; uvicorn then closes the listener, waits for requests under way and ends."""
+        """Record the signal; uvicorn then closes the listener, waits for running requests and ends."""
         self._context.stopping.set()
         super().handle_exit(sig, frame)
 
 
 class ServerConfig(uvicorn.Config):
-    """How uvicorn serves the application, with limits on connections."""
+    """Configuration of uvicorn with limits on connections."""
 
     def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
         super().__init__(
@@ -65,13 +68,13 @@ class ServerConfig(uvicorn.Config):
             **options,
         )
         self.receive_s = settings.request_receive_s
-        self.crowd = int(settings.max_connections * _CROWDED)
+        self.crowd = int(settings.max_connections * _CROWDED_FRACTION)
         self.arriving: dict[Connection, None] = {}
-        """Connections whose request has not arrived in full, the oldest first."""
+        """Connections whose request has not arrived in full, oldest first."""
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 whose requests arrive in time, or not at all."""
+    """HTTP/1.1 connection that ends if a request does not arrive in time."""
 
     def __init__(
         self,
@@ -86,46 +89,48 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """The request must arrive from now on."""
+        """Start the deadline for the connection's first request."""
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
         if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
-            # An answer that is not taken for so long is not wanted; the kernel tells.
+            # The kernel ends the connection if the client does not read the response for so long.
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._limits.receive_s * 1000))
-        self._await(self._limits.receive_s)
+        self._start_deadline(self._limits.receive_s)
         if len(self.connections) > self._limits.crowd:
             next(iter(self._limits.arriving)).abort()
 
     def data_received(self, data: bytes) -> None:
-        """Wait on where the request has not arrived in full."""
+        """Restart the deadline if the request has not arrived in full."""
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._stop_awaiting()
+            self._stop_deadline()
         elif self._deadline is None:
-            self._await(self._limits.receive_s)
+            self._start_deadline(self._limits.receive_s)
 
     def on_response_complete(self) -> None:
-        """Do not wait long for the rest of what was answered already."""
+        """Shorten the deadline for the rest of a request that was answered already."""
+        # The rest must be read: closing with unread data would reset the connection before the sender has read the
+        # answer.
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:
-            self._stop_awaiting()
-            self._await(_LINGER_S)
+            self._stop_deadline()
+            self._start_deadline(_LINGER_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited any more."""
-        self._stop_awaiting()
+        """Stop the deadline of a connection that has ended."""
+        self._stop_deadline()
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """End it at once, whatever it still says or reads."""
-        self._stop_awaiting()
+        """Close the connection at once, whatever is still unsent or unread."""
+        self._stop_deadline()
         self.transport.abort()
 
-    def _await(self, patience_s: float) -> None:
+    def _start_deadline(self, patience_s: float) -> None:
         self._limits.arriving[self] = None
         self._deadline = self.loop.call_later(patience_s, self.abort)
 
-    def _stop_awaiting(self) -> None:
+    def _stop_deadline(self) -> None:
         self._limits.arriving.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
@@ -133,9 +138,9 @@ class Connection(H11Protocol):
 
 
 def allow_files(connections: int) -> None:
-    """Let the process open as many files as its connections need, as far as the system lets it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    """Raise the process's limit of open files to what its connections need, as far as the system allows."""
+    soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = connections + _OTHER_FILES
+    if soft_limit != resource.RLIM_INFINITY and soft_limit < needed:
+        new_limit = needed if hard_limit == resource.RLIM_INFINITY else min(needed, hard_limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (new_limit, hard_limit))

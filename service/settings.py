@@ -1,4 +1,4 @@
-"""What an operator can set; every field is read from `SHARDTUNE_<NAME>`."""
+"""Settings of the service; each is read from the environment variable `SHARDTUNE_<NAME>`."""
 
 from dataclasses import replace
 from typing import Literal
@@ -14,7 +14,7 @@ from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
-"""Never repeated in an error, not even where they cannot be read."""
+"""Names of the settings that are never repeated in an error, not even in one about reading them."""
 
 
 class Settings(BaseSettings):
@@ -23,104 +23,134 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHARDTUNE_", frozen=True, extra="ignore", hide_input_in_errors=True)
 
     database_url: str = DEFAULT_DATABASE_URL
-    """`sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
+    """URL of the database: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
     database_connections: int = Field(default=15, ge=4)
-    """To Postgres, that this process opens at most."""
+    """Maximum number of connections that this process opens to Postgres."""
     database_lock_s: float | None = Field(default=None, gt=0)
-    """How long a request waits for a row that another holds, or for a free connection. None: a fifth of the lease."""
+    """Seconds for which a request waits for a row that another transaction has locked, or for a free connection.
+    Default: a fifth of `lease_s`.
+    """
     database_statement_s: float | None = Field(default=None, gt=0)
-    """How long one SQL statement may take. None: half the lease."""
+    """Maximum duration of one SQL statement in seconds. Default: half of `lease_s`."""
     database_idle_s: float | None = Field(default=None, gt=0)
-    """After this the server ends a transaction that asks nothing: how long a lost host holds rows. None: half the lease."""
+    """Seconds of inactivity after which Postgres ends a transaction; bounds how long a lost host holds its row locks.
+    Default: half of `lease_s`.
+    """
     log_level: str = "INFO"
-    """Least level that is logged: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
+    """Lowest level of log lines: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     require_keys: bool = False
-    """Without any API key everything is rejected, also to this machine. For a service behind a proxy, which makes everybody
-    look local; the first key is made with `shardtune keys create`, on the database itself."""
+    """Reject every request without an API key, also from this machine. Set it for a service behind a proxy, which makes
+    every client look local; create the first key with `shardtune keys create`, which writes to the database directly.
+    """
     telemetry: bool = False
-    """Record a span and a duration for each request by OpenTelemetry, exported by OTLP as `OTEL_*` variables say."""
+    """Record a span and a duration for each request with OpenTelemetry, exported by OTLP as the `OTEL_*` variables say.
+    """
 
     lease_s: float = Field(default=20, gt=0)
-    """A worker that has not been heard of for this long loses its run. Shorter: faster recovery, less patience with networks."""
+    """Seconds without a heartbeat after which a worker loses its run. Shorter: faster recovery, less patience with
+    networks.
+    """
     heartbeat_s: float = Field(default=2, gt=0)
-    """How often a worker renews; several must fit into a lease."""
+    """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
-    """How often expired leases are looked for."""
+    """Interval in seconds at which the service looks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
-    """How often a waiting lease request looks for work."""
+    """Interval in seconds at which the service looks for changes on behalf of waiting requests for work."""
     worker_live_s: float = Field(default=90, gt=0)
-    """A worker counts as live for this long after its last request."""
+    """Seconds after its last request for which a worker counts as live."""
     fingerprint_check_s: float = Field(default=5, gt=0)
-    """How often what is served is held against the workers' fingerprints."""
+    """Interval in seconds at which recommendations are compared with the workers' fingerprints."""
     fingerprint_debounce_s: float = Field(default=300, ge=0)
-    """A change is announced, and a retune asked for, when nothing has changed for this long: a rolling one is one event."""
+    """Seconds without a further change after which a change of fingerprints is announced and a retune requested, so
+    that a rolling upgrade is one event.
+    """
     fingerprint_gone_s: float = Field(default=3600, ge=0)
-    """A silent worker counts with its last fingerprint for this long: a reboot must not make stale what it will run."""
+    """Seconds for which a silent worker still counts with its last fingerprint, so that a reboot makes no
+    recommendation stale.
+    """
     canary_period_s: float | None = Field(default=None, ge=60)
-    """What is served is run again this often, on one worker, to see whether it is as fast as it was. None: never."""
+    """Interval in seconds at which a recommended configuration runs again on one worker, to detect slow-downs. Default:
+    never.
+    """
     canary_check_s: float = Field(default=5, gt=0)
-    """How often canaries are looked after."""
+    """Interval in seconds at which canaries are judged and due ones begun."""
     run_deadline_s: float = Field(default=300, gt=0)
-    """Limit of one run, building the model included, before the time of its steps is added: three times as it was predicted,
-    or as they turn out to be."""
+    """Time limit of a run in seconds, including building the model; the time of its steps is added, at three times the
+    prediction, or as measured.
+    """
     no_progress_s: float = Field(default=60, gt=0)
-    """A run is ended when no rank moves for this long, or for three of its steps."""
+    """Seconds without progress of any rank, plus the time of three steps, after which a run is ended."""
     stream_heartbeat_s: float = Field(default=15, gt=0)
-    """A silent event stream gets a comment this often, so that proxies keep it open."""
+    """Interval in seconds at which a silent event stream gets a comment, so that proxies keep it open."""
     max_streams_per_client: int = Field(default=16, ge=1)
-    """Event streams that one client may hold open at one process."""
+    """Maximum number of event streams that one client may hold open at one process."""
     max_streams: int = Field(default=1000, ge=1)
-    """Event streams that all clients together may hold open at one process."""
+    """Maximum number of event streams that all clients together may hold open at one process."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
-    """Secrets of webhooks are derived from it; the same for every replica. Beside SQLite a file is made without it."""
+    """Key from which the webhooks' secrets are derived; at least 32 characters, the same for every replica. Without it,
+    a key file is created beside a SQLite database.
+    """
     webhook_allow_private: bool = False
-    """Webhooks may also go to private and loopback addresses, such as a receiver in the same network."""
+    """Allow webhooks to private and loopback addresses, such as a receiver in the same network."""
     keep_events_days: float = Field(default=90, gt=0)
-    """Events and finished webhook messages older than this are forgotten, once their study has ended."""
+    """Days for which events and finished webhook messages are kept; those of unfinished studies are kept longer."""
     keep_logs_days: float = Field(default=90, gt=0)
-    """Ends of ranks' output older than this are forgotten. Measurements, attempts and results never are."""
+    """Days for which the ends of ranks' output are kept. Measurements, attempts and results are always kept."""
     keep_traces_days: float = Field(default=30, gt=0)
-    """Raw traces of runs under the profiler older than this are forgotten; what they told stays."""
+    """Days for which raw traces of runs under the profiler are kept; their diagnoses are always kept."""
     keep_traces_mib: float = Field(default=256, ge=0)
-    """Of a project's raw traces; its oldest go for new ones. 0: none are stored, and they stay with their workers."""
+    """Maximum size of a project's raw traces in MiB; the oldest are deleted to make room. 0: none are stored, and
+    traces stay with their workers.
+    """
     max_trace_mib: float = Field(default=16, ge=0, le=32)
-    """Of one rank's raw trace; a larger one stays with its worker, and the diagnosis says so."""
+    """Maximum size of one rank's raw trace in MiB; a larger one stays with its worker, and the diagnosis says so."""
     keep_workers_days: float = Field(default=90, gt=0)
-    """Workers that were not heard of for this long are forgotten: listed nowhere until they register again."""
+    """Days without a request after which a worker is removed from all lists, until it registers again."""
     max_workers: int = Field(default=2000, ge=1)
-    """Workers a project may have registered, and as many that serve every project."""
+    """Maximum number of workers of one project, and of workers that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)
-    """New workers and changes of hardware and software that a project may register in a minute, at each process."""
+    """Maximum number of new workers and changed fingerprints that a project may register per minute, at each process.
+    """
     requires_approval: bool = False
-    """In every project a new best configuration is served only after a person has approved it, whatever the project says."""
+    """Recommend a new best configuration only after a person has approved it, in every project and whatever its own
+    setting.
+    """
     max_webhooks: int = Field(default=100, ge=1)
-    """Webhooks a project may have, and as many that are told of every project."""
+    """Maximum number of webhooks of one project, and of webhooks that receive events of every project."""
     price_per_gpu_hour: float | None = Field(default=None, ge=0)
-    """Of one GPU (or CPU rank) for an hour, for reports of costs. None: costs are told in GPU-seconds alone."""
+    """Price of one GPU (or CPU rank) for an hour, for reports of costs. Default: costs are reported in GPU-seconds
+    alone.
+    """
     currency: str = Field(default="USD", min_length=1, max_length=8)
-    """Of that price."""
+    """Currency of `price_per_gpu_hour`."""
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
-    """Seconds × ranks that retunes and canaries of all projects may use between two midnights; `inf`: no limit."""
+    """GPU-seconds (seconds × ranks) that retunes and canaries of all projects may use between two midnights; `inf`: no
+    limit.
+    """
     retune_timezone: str = "UTC"
-    """IANA name; of that day, and of `retune_windows`."""
+    """IANA time zone, such as `Europe/Berlin`, of the day of `retune_gpu_seconds_per_day` and of `retune_windows`."""
     retune_windows: tuple[str, ...] = ()
-    """When retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
+    """Time windows in which retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """To a study somebody waits for: a retune's worker takes it after the present run, or gives that run up."""
+    """Time at which a retune gives its worker to a user's waiting study: `after_run`, when its run has ended, or `at_once`,
+    by giving that run up.
+    """
     retune_every_s: float = Field(default=5, gt=0)
-    """How often schedules and retunes are looked at."""
+    """Interval in seconds at which schedules and retunes are checked."""
     max_schedules: int = Field(default=100, ge=1)
-    """Schedules a project may have."""
+    """Maximum number of schedules of one project."""
     schedule_least_gap_s: float = Field(default=300, ge=60)
-    """Seconds that must lie between two ticks of a schedule."""
+    """Minimum distance of two ticks of a schedule in seconds."""
     max_connections: int = Field(default=4096, ge=64)
-    """Connections one process holds open; must have room for streams and waiting workers. Beyond it: 503."""
+    """Maximum number of connections that one process holds open, with streams and waiting workers. Beyond it: 503."""
     request_receive_s: float = Field(default=30, gt=0)
-    """A request must have arrived so long after its first byte, and an answer be taken; else the connection ends."""
+    """Seconds within which a request must arrive after its first byte, and a response be read; otherwise the connection
+    is closed.
+    """
     measure: MeasurePlan = MeasurePlan()
-    """How long runs warm up and measure; JSON in the environment."""
+    """Warm-up and timed windows of runs; JSON in the environment."""
     resume_check: ResumePlan = ResumePlan()
-    """How long the winner trains before and after its restart; JSON in the environment."""
+    """Steps that the winner trains before and after it resumes from its checkpoint; JSON in the environment."""
 
     @field_validator("retune_timezone")
     @classmethod
@@ -140,7 +170,8 @@ class Settings(BaseSettings):
 
     @property
     def database_limits(self) -> DatabaseLimits:
-        """What is set, and the rest as the lease needs it."""
+        """Database limits: the ones that are set, and defaults derived from the lease."""
+        # Derived from `lease_s`: a lost replica's locks must be gone before leases of the others' workers expire.
         limits = DatabaseLimits.within(self.lease_s, self.database_connections)
         limits = replace(
             limits,
@@ -148,4 +179,5 @@ class Settings(BaseSettings):
             statement_s=self.database_statement_s or limits.statement_s,
             idle_s=self.database_idle_s or limits.idle_s,
         )
+        # Silence must outlast the longest statement, which sends nothing while it runs.
         return replace(limits, silence_s=max(limits.silence_s, limits.statement_s * 1.2))

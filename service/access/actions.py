@@ -1,4 +1,4 @@
-"""Actions of the service and the scopes that they require: the one table behind the API's routes and the pages' forms."""
+"""Actions of the service, and the scopes that they require: the one table behind the API's routes and pages' forms."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum

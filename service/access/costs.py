@@ -24,7 +24,7 @@ def report(context: Context, project_id: str | None = None, months: int = MONTHS
         NotFound: the project is not the sender's.
     """
     if not context.principal.sees(project_id):
-        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+        raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
     now = context.now()
     with context.db.read() as session:
         rows = costs.spent(session, project_id or context.principal.project_id, months_ago(now, months - 1))

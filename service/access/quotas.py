@@ -36,7 +36,7 @@ def admit_study(session: Session, project_id: str, now: datetime) -> None:
         raise TooMany(
             "quota_gpu_seconds",
             f"project ({project_id}) has used its {row.quotas.gpu_seconds_per_day:g} GPU-seconds of today (UTC); "
-            "come again tomorrow, or raise the quota",
+            "try again tomorrow, or raise the quota",
             (_midnight(now) + timedelta(days=1) - now).total_seconds(),
         )
 

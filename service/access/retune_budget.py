@@ -60,7 +60,7 @@ def policy_of(session: Session, project_id: str) -> RetunePolicy:
 
 def hold(session: Session) -> None:
     """Lock the budget until the transaction ends."""
-    # Whoever spends waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
+    # Every spender waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
     # project's, which always exists (note [lock order]).
     keys.lock_project(session, DEFAULT_PROJECT)
 

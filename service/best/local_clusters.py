@@ -28,7 +28,9 @@ def meant(context: Context, project_id: str) -> Sequence[Cluster]:
     if clusters and all(_has_same_shape(cluster, clusters[0]) for cluster in clusters):
         return clusters
     described = "; ".join(compatibility.describe(cluster) for cluster in clusters)
-    known_clusters = f"answers are served for several clusters ({described})" if clusters else "nothing is served here"
+    known_clusters = (
+        f"there are recommendations for several clusters ({described})" if clusters else "nothing is recommended here"
+    )
     message = f"cluster (local) means the live workers' cluster, and there is no worker; {known_clusters}; spell the cluster out"
     raise invalid("cluster", "local", message, code="no_worker")
 

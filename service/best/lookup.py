@@ -69,19 +69,19 @@ def by_case(
     raise pending_approval.rejection(proposed) or _no_recommendation(cases[0], lowest, wider)
 
 
-def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, other: BestConfig | None) -> NotFound:
+def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
     """Error for a target without a recommendation; `other` is what a wider request would give."""
     remedy = "POST /v1/best:resolve starts a study"
-    if other is None:
-        return NotFound("unknown_best", f"nothing is known of {case.model.name} here; {remedy}")
-    field_names = ", ".join(item.field for item in other.differences)
+    if wider_match is None:
+        return NotFound("unknown_best", f"nothing is recommended for {case.model.name} here; {remedy}")
+    field_names = ", ".join(item.field for item in wider_match.differences)
     wider_parameters = ["match=nearest"] if lowest is None else []
-    if lowest is not None or other.confidence.level is ConfidenceLevel.LOW:
-        wider_parameters.append(f"lowest_confidence={other.confidence.level.value}")
+    if lowest is not None or wider_match.confidence.level is ConfidenceLevel.LOW:
+        wider_parameters.append(f"lowest_confidence={wider_match.confidence.level.value}")
     return NotFound(
         "unknown_best",
-        f"nothing is known of just this case of {case.model.name}; study {other.study_id} measured one with another {field_names}, "
-        f"and {'&'.join(wider_parameters)} gives its answer; {remedy}",
+        f"nothing is recommended for exactly this tuning target of {case.model.name}; study {wider_match.study_id} measured one with another {field_names}, "
+        f"and {'&'.join(wider_parameters)} returns its recommendation; {remedy}",
     )
 
 
@@ -102,7 +102,7 @@ def cases_of(
     project_id = project_of(context, project_id)
     if cluster is None:
         clusters = local_clusters.meant(context, project_id)
-        return [case for one in clusters for case in cases_of(context, model, workload, one, project_id)]
+        return [case for local in clusters for case in cases_of(context, model, workload, local, project_id)]
     if workload.precision is not None:
         return [Case(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
@@ -112,8 +112,8 @@ def cases_of(
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
     # Without workers the native dtypes may be unknown; a study there could have chosen any precision, so all are looked
     # up.
-    others = () if is_known else (other for other in PRECISIONS.values() if other != precision)
-    return [Case(model, workload.with_precision(one), cluster) for one in (precision, *others)]
+    alternatives = () if is_known else (other for other in PRECISIONS.values() if other != precision)
+    return [Case(model, workload.with_precision(each), cluster) for each in (precision, *alternatives)]
 
 
 def tag_of(best_config: BestConfig) -> str:
@@ -142,7 +142,7 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find(
     context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Recommendation for a target, else the nearest one, as in `by_case`."""
+    """Recommendation for a target, else the nearest one, as in `find_by_target`."""
     exact_rows = best.of_shape(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
         return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
@@ -184,7 +184,7 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
         reasons.append(f"measured before a change of {', '.join(row.changed_fields)}, which should matter little")
     if differences:
         is_low = is_low or target_distance.is_far([item.field for item in differences])
-        reasons.append("measured for another case: " + ", ".join(item.field for item in differences))
+        reasons.append("measured for another tuning target: " + ", ".join(item.field for item in differences))
     answer = row.serving.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")

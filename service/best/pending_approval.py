@@ -23,6 +23,6 @@ def rejection(recommendation: RecommendationRow | None) -> NotFound | None:
         return None
     return NotFound(
         "awaits_approval",
-        f"study {recommendation.study_id} has an answer for this case ({recommendation.answer.result.best.description}) that waits for approval: "
+        f"study {recommendation.study_id} has a recommendation for this tuning target ({recommendation.answer.result.best.description}), which waits for approval: "
         f"POST /v1/best:approve?target_key={recommendation.target_key}, or :reject",
     )

@@ -109,13 +109,13 @@ def _find_running_study(context: Context, project_id: str, case: Case) -> Resolv
         if last_study.state is StudyState.FAILED:
             raise Conflict(
                 "study_failed",
-                f"study {last_study.id} of this case failed: {last_study.reason}; remove the cause and create a study yourself",
+                f"study {last_study.id} of this tuning target failed: {last_study.reason}; remove the cause and create a study yourself",
             )
         if last_study.state is StudyState.COMPLETE and not best.standing_of(session, last_study.id):
             raise Conflict(
                 "answer_rejected",
-                f"the answer of study {last_study.id} of this case was rejected; approve it (GET /v1/recommendations has its id), "
-                "or delete the study, and another one is started",
+                f"the result of study {last_study.id} of this tuning target was rejected; approve it (GET /v1/recommendations has its id), "
+                "or delete the study, so that the next request starts another",
             )
         if last_study.state.is_open or last_study.state is StudyState.COMPLETE:
             return Resolved(study=create_and_read.read_models(session, [last_study])[0])

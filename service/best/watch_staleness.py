@@ -125,8 +125,8 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
         # Assessed once for all targets of one project, fingerprint and cluster, which share the answer.
         if group_key not in assessed:
             cluster = Cluster.model_validate_json(case.cluster_json)
-            suitable_machines = machines(context, periods, case.project_id, cluster)
-            assessed[group_key] = assess(values[case.fingerprint_key], cluster.nodes, suitable_machines)
+            matching_machines = machines(context, periods, case.project_id, cluster)
+            assessed[group_key] = assess(values[case.fingerprint_key], cluster.nodes, matching_machines)
         ranking_states.append((case, assessed[group_key]))
     keys_in_use = _keys_in_use(ranking_states)
     for case, ranking_state in ranking_states:
@@ -181,7 +181,7 @@ def _apply_change(context: Context, move: _MarkChange) -> bool:
             _announce(session, row, move.ranking_state, moment)
         elif move.was.announced_at is not None and move.to.freshness == Freshness.FRESH:
             _retract(context, session, row, moment)
-    extra = {"target_key": case.target_key, "fields": move.to.changed_fields, "is_told": move.is_announced}
+    extra = {"target_key": case.target_key, "fields": move.to.changed_fields, "is_announced": move.is_announced}
     log.info("best configuration is %s", move.to.freshness, extra=extra)
     return True
 
@@ -213,7 +213,7 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """Undo an announcement: the workers have changed back, so a retune for that reason that has not begun is dropped."""
+    """Undo an announcement: the workers have changed back, so a retune for that reason is dropped unless it runs."""
     assert row.serving is not None
     note_decision(
         session,

@@ -64,7 +64,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
             return False
         # The recommendation changed meanwhile: the canary's speed says nothing about the new one.
         if row is None or row.serving_id != canary.recommendation_id:
-            _end(canary, CanaryVerdict.UNMEASURED, "what is served was changed meanwhile", now)
+            _end(canary, CanaryVerdict.UNMEASURED, "the recommendation changed meanwhile", now)
             return True
         if canary.verdict is None and not _is_slow(session, canary, study, row, now):
             return True
@@ -119,7 +119,7 @@ def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTa
         _end(
             canary,
             CanaryVerdict.NORMAL,
-            "there were too few runs to hold it against: what it measured is what is normal",
+            "there were too few runs to compare with: its speed becomes part of the reference",
             now,
         )
         return False
@@ -143,13 +143,13 @@ def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
 
 def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
     """End a canary whose worker alone is slow, and record it on the worker."""
-    reason = f"{canary.reason}; {peer.worker.name} is as fast as ever with the same"
+    reason = f"{canary.reason}; {peer.worker.name} has its normal speed with the same configuration"
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
     if worker is not None:
         # A worker that serves every project is shown to all of them, so it must not name a peer of one project.
         compared = peer.worker.name if peer.worker.project_id in (None, worker.project_id) else "another worker"
-        explanation = f"{canary.reason}; {compared} is as fast as ever with the same"
+        explanation = f"{canary.reason}; {compared} has its normal speed with the same configuration"
         worker.condition = f"slower than it was: {explanation} (canary of {now:%Y-%m-%d %H:%M} UTC)"
         log.warning("worker is slow: %s", reason, extra={"worker": worker.name, "canary": canary.id})
 
@@ -166,7 +166,7 @@ def _end_as_drift(
     queue.request(
         session, project_id=row.project_id, target_key=row.target_key, cause=RetuneCause.DRIFT, not_before=now, now=now
     )
-    log.warning("what is served has become slower: %s", reason, extra={"target_key": row.target_key})
+    log.warning("a recommended configuration has become slower: %s", reason, extra={"target_key": row.target_key})
 
 
 def _end(canary: CanaryRow, verdict: CanaryVerdict, reason: str | None, now: datetime) -> None:

@@ -87,7 +87,7 @@ def send(context: Context, session: Session, project_id: str, target_key: str, m
     # Not locked: if another recommendation becomes current meanwhile, service.canaries.judge notices it.
     row = best.served(session, project_id, target_key)
     if row is None:
-        return NotSent("nothing is known of it")
+        return NotSent("nothing is recommended")
     worker = _choose_worker(context, session, row, moment)
     if isinstance(worker, NotSent):
         return worker
@@ -130,9 +130,9 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else the reason why none runs."""
+    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else a reason why none runs."""
     if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
-        return NotSent("what is served is not fresh")
+        return NotSent("the recommendation is not fresh")
     target_canaries = canaries.of_case(session, row.project_id, row.target_key)
     if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in target_canaries):
         return NotSent("its last canary has not ended")

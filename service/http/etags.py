@@ -1,4 +1,4 @@
-"""Entity tags: strong identifiers of a resource's present content, for If-None-Match (reading) and If-Match (changing)."""
+"""Entity tags: strong identifiers of a resource's content, for If-None-Match (reading) and If-Match (changing)."""
 
 import hashlib
 from typing import Annotated, Any

@@ -21,7 +21,7 @@ _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
 
 
 def install(app: FastAPI) -> None:
-    """Add the fair queue; call it before the authentication middleware is added in front, which rejects without a slot."""
+    """Add the fair queue; call it before authentication is added in front, which rejects without taking a slot."""
     app.add_middleware(FairTurns)
 
 

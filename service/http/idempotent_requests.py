@@ -65,7 +65,7 @@ class Once:
             assert self.key is None or idempotency.is_answered(session, self.scope, self.key), "answer() was not called"
 
     def answer(self, session: Session, value: Answer, status: int = 200, stored: Answer | None = None) -> Answer:
-        """Store the response and return it; `stored` is what a repetition gets instead if the response holds a secret."""
+        """Store the response and return it; a repetition gets `stored` instead if the response holds a secret."""
         if self.key is not None:
             text = (stored or value).model_dump_json()
             idempotency.store(session, self.scope, self.key, status, text)

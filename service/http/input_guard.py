@@ -105,9 +105,9 @@ def check(value: object, field: str) -> None:
     for path, leaf in _leaves(value):
         reason = _rejection_reason(leaf)
         if reason is not None:
-            where = _UNSTORABLE.sub("\ufffd", ".".join(map(str, path)))[:_MAX_SHOWN] or field
+            full_path = _UNSTORABLE.sub("\ufffd", ".".join(map(str, path)))[:_MAX_SHOWN] or field
             shown = _UNSTORABLE.sub("\ufffd", str(leaf))[:_MAX_SHOWN]
-            raise invalid(where, shown, f"{where} ({shown}) {reason}; correct it")
+            raise invalid(full_path, shown, f"{full_path} ({shown}) {reason}; correct it")
 
 
 def _leaves(value: Any) -> Iterator[tuple[tuple[object, ...], object]]:

@@ -37,7 +37,7 @@ _MAX_TEXT = 2000
 
 
 def field_error(item: Mapping[str, Any], known: Sequence[str] = ()) -> FieldError:
-    """Describe one of pydantic's errors; `known` are the fields that may stand there."""
+    """Describe one of pydantic's errors; `known_fields` are the fields that may stand there."""
     path = place(item)
     path_in_body = path[1:] if path and path[0] in ("body", "query", "path") else path
     field = ".".join(str(part) for part in path_in_body) or str(path[0] if path else "body")
@@ -138,7 +138,7 @@ def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
 
 def _is_branch(part: object) -> bool:
     """Whether a part of an error's path is a member of a union."""
-    # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a name of plain values.
+    # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a plain type.
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_PATTERN_TEXT, *_SCALARS))
 
 

@@ -1,1 +1,1 @@
-"""Lease, renew, report: which run a worker gets. Leaves what a study does next to `planning`, its states to `lifecycle`."""
+"""Leases: grant, renew, report. `planning` decides what a study does next, `lifecycle` owns its states."""

@@ -54,7 +54,7 @@ class _StudyOffer:
 
     users: Sequence[OpenStudy]
     """Studies of users, who wait for the result."""
-    others: Sequence[OpenStudy]
+    background: Sequence[OpenStudy]
     rejected: Sequence[str]
     """Ids of studies that this worker must not run, because its measurements would not be comparable."""
     reserved: frozenset[str]
@@ -81,7 +81,7 @@ def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
 def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = None) -> Lease | Idle:
     """Lease a waiting run or a new trial of the first study that has one for this worker; users' studies come first.
 
-    `known`: the worker's row, if the caller has just read it.
+    `worker_row`: the worker's row, if the caller has just read it.
     """
     with context.db.read() as session:
         worker = known or of_session(context, session, request.session)
@@ -93,7 +93,7 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
         _note_rejection(context, study_id, request.session)
     reserved = offer.reserved
     try:
-        for group in (offer.users, offer.others):
+        for group in (offer.users, offer.background):
             result = _first_with_work(context, group, Asking(request.session, request.ends_in_s))
             match result:
                 case Granted(lease):
@@ -156,7 +156,8 @@ def _select_studies(
         context, session, [open_study.study for open_study in runnable if open_study.has_waiting], worker
     )
     runnable = [open_study for open_study in runnable if open_study.study.id not in reserved_for_others]
-    # Studies that need all hosts of a gang come first: a smaller study would leave some of them idle meanwhile. Next come
+    # Studies that need all hosts of a gang come first: a smaller study would leave some of them idle meanwhile. Next
+    # come
     # studies with a block that this worker began, since no other worker may continue it.
     nodes = worker.offer.cluster.nodes
     runnable.sort(
@@ -169,7 +170,7 @@ def _select_studies(
     )
     return _StudyOffer(
         users=[open_study for open_study in runnable if not open_study.is_background],
-        others=[open_study for open_study in runnable if open_study.is_background],
+        background=[open_study for open_study in runnable if open_study.is_background],
         rejected=[
             open_study.study.id
             for open_study in open_studies

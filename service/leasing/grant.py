@@ -43,7 +43,7 @@ def lease_run(
 ) -> Granted | Reserved | Busy | HostBusy:
     """Lease a run of one study: a waiting run if there is one, else a new one.
 
-    `open_study`: the study as just listed. Returns `Busy` if another process asks the same study for longer than
+    `open_study`: the study as just listed. Returns `StudyBusy` if another process asks the same study for longer than
     `patience_s`.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds

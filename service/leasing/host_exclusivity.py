@@ -56,7 +56,7 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
         co_tenant if now - co_tenant.seen_at < _SILENT else replace(co_tenant, waits=None)
         for co_tenant in hosts.neighbours(session, worker)
     ]
-    is_free = not any(is_in_the_way(worker.offer.share, own_wait, other) for other in co_tenants)
+    is_free = not any(is_in_the_way(worker.offer.share, own_wait, tenant) for tenant in co_tenants)
     # A worker whose exclusive run begins keeps its place until it asks and there is no further run: the runs of a pair
     # follow each other, and a search that slipped in between would disturb the second.
     worker.waits = own_wait if is_exclusive or not is_free else None

@@ -21,7 +21,7 @@ def give_up(context: Context, run_id: str, worker_session: str) -> None:
         study = studies.get(session, run.study_id)
         if study is None or study.purpose == StudyPurpose.USER or not _is_needed_by_user(session, worker):
             return
-    # Decided on an unlocked read; `close_lost` checks under the lock that the run is still this session's.
+    # Decided on an unlocked read; `end_lost_attempt` checks under the lock that the run is still this session's.
     # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
     close_lost(
         context,

@@ -52,6 +52,8 @@ def store(context: Context, run_id: str, rank: int, worker_session: str, attempt
         if run.state is not TrialState.RUNNING or (run.attempt, run.worker_session) != (attempt, worker_session):
             raise Conflict("lease_lost", f"attempt ({attempt}) of {run.id} is not the sender's, or has ended")
         if run.purpose is not RunPurpose.TRACE or rank >= study.cluster.world_size:
-            raise invalid("rank", rank, f"rank ({rank}) must be one of a run under the profiler; {run.id} has no such")
+            raise invalid(
+                "rank", rank, f"rank ({rank}) must be a rank of a run under the profiler; {run.id} has no such rank"
+            )
         max_bytes = int(context.settings.keep_traces_mib * _MIB)
         traces.put(session, run, study.project_id, rank, content, max_bytes, context.now())

@@ -46,7 +46,7 @@ _MAX_STEPS = 8
 def advance(context: Context, study_id: str, known: StudySnapshot | None = None) -> bool:
     """Take every step that needs no worker: end the search, choose the finalists, store the result.
 
-    Returns whether any step was taken. `known`: the study's present snapshot, if the caller has it.
+    Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
     has_advanced, snapshot = False, known
     for _ in range(_MAX_STEPS):
@@ -133,7 +133,7 @@ def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
 
 
 def catch_up(context: Context) -> None:
-    """Take the steps that a killed service owes: a report is stored first, and its consequences in later transactions."""
+    """Take the steps that a killed service owes: a report is stored first, its consequences in later transactions."""
     with context.db.read() as session:
         running = studies.running_versions(session)
     count_done(running, partial(advance, context), str)
@@ -148,7 +148,7 @@ def plan(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
         return study_plan.plan(snapshot, context.planner_cache, context.now(), may_ask)
     except Exception as error:  # A border: without it every request for work would meet the same exception.
         log.exception("planning failed", extra={"study": snapshot.study_id})
-        return Fail(f"the search broke with {type(error).__name__}: {error}; the service's log has the traceback")
+        return Fail(f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback")
 
 
 def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:
@@ -197,7 +197,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
             study.comparison_round += 1
             study.phase = StudyPhase.FINAL_COMPARISON
             study.reason = step.reason or study.reason
-            log.info("search ended, promoting: %s", step.final_comparison, extra=extra)
+            log.info("search ended, comparing finalists: %s", step.final_comparison, extra=extra)
         case Complete():
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)

@@ -27,14 +27,14 @@ def sweep(context: Context) -> int:
 
 
 def _end_expired(context: Context, run: RunRow) -> bool:
-    why = f"its worker was silent for {context.settings.lease_s:g} s"
-    return close_lost(context, run.id, lambda row: _is_expired(context, row), why)
+    reason = f"its worker was silent for {context.settings.lease_s:g} s"
+    return close_lost(context, run.id, lambda row: _is_expired(context, row), reason)
 
 
 def close_lost(
     context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
 ) -> bool:
-    """End the live attempt of a run as `worker_lost` if `still` holds for the locked run; returns whether it was ended.
+    """End the live attempt of a run as `worker_lost` if `condition` holds for the locked run; returns whether it was ended.
 
     `is_release`: end it as if its worker had handed it back, which is nobody's fault.
     """

@@ -221,7 +221,7 @@ def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_
         study.phase = StudyPhase.SEARCH
     elif run.state is not TrialState.WAITING:
         assert judged_end.failure is not None
-        reason = f"the model could not be profiled ({judged_end.failure.kind.value}): {judged_end.failure.message}"
+        reason = f"the model could not be summarized ({judged_end.failure.kind.value}): {judged_end.failure.message}"
         transitions.end_study(session, study, StudyState.FAILED, reason, now)
 
 

@@ -26,7 +26,7 @@ def why_not(study: StudyRow) -> str | None:
             "job: shardtune explain --trace"
         )
     if study.model_summary is None:
-        return f"study {study.id} ended before its model was profiled"
+        return f"study {study.id} ended before its model was summarized"
     return None
 
 

@@ -1,1 +1,1 @@
-"""Logs, traces and metrics. Decides nothing."""
+"""Logs, traces and metrics of a service process."""

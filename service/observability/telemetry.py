@@ -1,5 +1,6 @@
-"""OpenTelemetry, by FastAPI's own instrumentation (`fastapi.telemetry`): a span and a duration for each request, exported
-by OTLP as the `OTEL_*` variables say. Off unless SHARDTUNE_TELEMETRY is set.
+"""OpenTelemetry by FastAPI's own instrumentation (`fastapi.telemetry`): a span and a duration for each request.
+
+Exported by OTLP as the `OTEL_*` variables say. Off unless SHARDTUNE_TELEMETRY is set.
 """
 
 import logging
@@ -16,28 +17,29 @@ from shardtune.service.settings import Settings
 log = logging.getLogger(__name__)
 
 _OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "auto_configure": False}
-_ASKED_ALL_THE_TIME = ("/healthz", "/readyz", "/metrics")
+_POLLED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
 def config(settings: Settings) -> TelemetryConfig:
-    """What FastAPI is to record. Failures are in the service's own log, so they are not exported a second time."""
+    """Telemetry configuration of FastAPI."""
     if not settings.telemetry:
         return _OFF
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ):
         log.warning("SHARDTUNE_TELEMETRY is set, but OTEL_EXPORTER_OTLP_ENDPOINT is not: nothing is exported")
-    return {"logs": False, "auto_configure": True, "exclude": _is_left_out}
+    # Logs stay off: failures are in the service's own log, and must not be exported a second time.
+    return {"logs": False, "auto_configure": True, "exclude": _is_polled}
 
 
-def _is_left_out(scope: MutableMapping[str, Any]) -> bool:
-    return scope.get("path") in _ASKED_ALL_THE_TIME
+def _is_polled(scope: MutableMapping[str, Any]) -> bool:
+    return scope.get("path") in _POLLED_PATHS
 
 
 async def _name_span(request: Request) -> None:
-    """What the request is about: study, run, worker, as its address names them."""
+    """Add the request's path parameters to its span: study, run, worker."""
     span = trace.get_current_span()
     for name, value in request.path_params.items():
         span.set_attribute(f"shardtune.{name}", str(value))
 
 
 NAMED = Depends(_name_span)
-"""For the whole application, where anything is recorded."""
+"""Dependency of the whole application when telemetry is on."""

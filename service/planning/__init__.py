@@ -1,1 +1,1 @@
-"""What a study does next, without a transaction: snapshot, plan, and the planner's caches. Leaves applying it to `lifecycle`."""
+"""Planning of studies' next steps, without a transaction: snapshot, plan, and caches. `lifecycle` applies the steps."""

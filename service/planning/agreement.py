@@ -63,8 +63,8 @@ def why_no_winner(
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
     """Backends with a configuration that the memory gate rejected, or that ended without a valid measurement."""
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
-    tried = {obs.config.backend for obs in history if obs.state in ended}
-    return tried | {rejection.config.backend for rejection in rejected}
+    unsuccessful = {obs.config.backend for obs in history if obs.state in ended}
+    return unsuccessful | {rejection.config.backend for rejection in rejected}
 
 
 def _nothing_feasible(history: Sequence[Observation], rejected: Sequence[Rejection]) -> str:

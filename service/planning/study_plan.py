@@ -1,6 +1,6 @@
 """Decide a study's next step from one consistent snapshot. Nothing here reads the database, writes or waits.
 
-`plan` runs outside any transaction; `service.lifecycle.advance` applies its step only if the study is unchanged, except
+`plan_next_step` runs outside any transaction; `service.lifecycle.advance` applies its step only if the study is unchanged, except
 for runs that ended while a new trial was planned.
 """
 
@@ -27,7 +27,7 @@ from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_ch
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until a run ends or a worker asks."""
+    """Wait until a run ends or a worker asks."""
 
     rejections: tuple[Rejection, ...] = ()
 

@@ -87,7 +87,7 @@ def view(
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `confirming_s`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
+    `rows`, `rejected`, `validation_gpu_seconds`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
     already known.
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
@@ -136,7 +136,7 @@ def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) ->
 
 
 def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
-    """Snapshot of the study's present version with its open runs as they are now: these change without a new version."""
+    """Snapshot of the study's present version with its open runs as they are now; these change without a new one."""
     return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 
 

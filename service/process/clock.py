@@ -30,6 +30,6 @@ def why_off(context: Context) -> str | None:
         return None
     direction = "ahead of" if offset_s > 0 else "behind"
     return (
-        f"this machine's clock is {abs(offset_s):.0f} s {direction} the database's, by which all times are told; "
+        f"this machine's clock is {abs(offset_s):.0f} s {direction} the database's, by which all times are measured; "
         "nothing depends on it but its own log: set it right, such as by NTP"
     )

@@ -35,13 +35,13 @@ _RECHECK_S = 5.0
 class _EmptyAnswer(NamedTuple):
     """Last empty answer for a kind of worker."""
 
-    seen: int
+    change_count: int
     began_s: float
     reserved: frozenset[str]
 
 
 class WorkSignal:
-    """Last seen versions of the studies, and the worker kinds that found no work. Used in the event loop's thread only."""
+    """Last seen versions of the studies, and worker kinds that found no work. Used in the event loop's thread only."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -106,7 +106,7 @@ class WorkSignal:
             return True
         if asked_s is not None:
             return last.began_s < asked_s
-        return last.seen != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
+        return last.change_count != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
 
     async def change(self, timeout_s: float) -> None:
         """Wait for a change, at most `timeout_s` seconds."""

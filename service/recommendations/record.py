@@ -146,13 +146,15 @@ def project_of(context: Context, named: str | None) -> str:
     """
     project_id = named or context.principal.home
     if not context.principal.sees(project_id):
-        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+        raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
     return project_id
 
 
 def unknown_key(target_key: str) -> NotFound:
     """Error for a target key without any measurement."""
-    return NotFound("unknown_best", f"target_key ({target_key}) has no answer; POST /v1/best:resolve starts a study")
+    return NotFound(
+        "unknown_best", f"target_key ({target_key}) has no recommendation; POST /v1/best:resolve starts a study"
+    )
 
 
 def serve(

@@ -26,18 +26,22 @@ from shardtune.service.recommendations.record import (
     speed,
 )
 
-SERVED, PROPOSED, KEPT_BACK = "is served", "waits for approval", "is kept back: what is served there is faster"
+SERVED, PROPOSED, KEPT_BACK = (
+    "is recommended",
+    "waits for approval",
+    "is not recommended: the present recommendation there is faster",
+)
 
 
-def keep(session: Session, old: TuningTargetRow, study: StudyRow, why: str, now: datetime) -> RecommendationRow:
+def keep(session: Session, old: TuningTargetRow, study: StudyRow, reason: str, now: datetime) -> RecommendationRow:
     """Renew the incumbent, with the study's new measurement. The caller holds study and row."""
     assert study.result is not None
-    renewed = _renew(session, old, study, study.result, why, now)
-    notify(session, EventType.BEST_RENEWED, renewed, now, reason=why)
+    renewed = _renew(session, old, study, study.result, reason, now)
+    notify(session, EventType.BEST_RENEWED, renewed, now, reason=reason)
     return renewed
 
 
-def replace(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, why: str) -> str:
+def replace(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
     """Recommend a configuration that was shown to be faster, or propose it for approval; returns which.
 
     The caller holds study and row.
@@ -48,13 +52,13 @@ def replace(context: Context, session: Session, old: TuningTargetRow, study: Stu
     if _has_as_baseline(study.result, old.serving):
         baseline = study.result.baseline
         incumbent_result = StudyResult(
-            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, notes=(why,)
+            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, notes=(reason,)
         )
         _renew(session, old, study, incumbent_result, "measured beside what replaces it", now)
     row = served_case(session, study, now)
     replacement = recommend(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
-        notify(session, EventType.BEST_PROPOSED, replacement, now, reason=why)
+        notify(session, EventType.BEST_PROPOSED, replacement, now, reason=reason)
         return PROPOSED
     serving = row.serving
     # The new fingerprint may have a recommendation of its own, from a study that ran there; the faster one stays.
@@ -65,20 +69,20 @@ def replace(context: Context, session: Session, old: TuningTargetRow, study: Stu
         _supersede(session, old, row, now)
         return KEPT_BACK
     serve(session, row, replacement, now)
-    note_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, why, now)
+    note_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, reason, now)
     _supersede(session, old, row, now)
-    notify(session, EventType.BEST_REPLACED, replacement, now, reason=why)
+    notify(session, EventType.BEST_REPLACED, replacement, now, reason=reason)
     return SERVED
 
 
-def leave(session: Session, old: TuningTargetRow, why: str, now: datetime) -> None:
+def leave(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
     """Record an inconclusive retune: the recommendation stays as it is, stale if it was. The caller holds the row."""
     if old.serving is not None:
-        note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, why[:2000], now)
+        note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
 
 
 def _renew(
-    session: Session, old: TuningTargetRow, study: StudyRow, result: StudyResult, why: str, now: datetime
+    session: Session, old: TuningTargetRow, study: StudyRow, result: StudyResult, reason: str, now: datetime
 ) -> RecommendationRow:
     incumbent = old.serving
     assert incumbent is not None
@@ -93,12 +97,12 @@ def _renew(
     renewed = recommend(session, row, study, result, now, original)
     if row.serving is None or row.serving.answer.result.best.config == result.best.config:
         serve(session, row, renewed, now)
-        note_decision(session, row, renewed, DecisionAction.RENEWED, SERVICE, why, now)
+        note_decision(session, row, renewed, DecisionAction.RENEWED, SERVICE, reason, now)
     else:
         # Another study has recommended something else on this fingerprint already.
         renewed.state = RecommendationState.RETIRED
         note_decision(
-            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is served here already", now
+            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is recommended here already", now
         )
     _supersede(session, old, row, now)
     return renewed

@@ -11,7 +11,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.service.recommendations.record import note_decision, notify, serve
 
 
-def withdraw(session: Session, recommendation: RecommendationRow, by: str, why: str, now: datetime) -> None:
+def withdraw(session: Session, recommendation: RecommendationRow, by: str, reason: str, now: datetime) -> None:
     """Withdraw a recommendation that is current or waits for approval. The caller holds its study."""
     row = best.lock(session, recommendation.project_id, recommendation.target_key)
     assert row is not None, recommendation.id
@@ -22,9 +22,9 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: str, why: 
     # Rejected, not retired: a later rollback must not bring it back.
     recommendation.state = RecommendationState.REJECTED
     row.version += 1
-    note_decision(session, row, recommendation, DecisionAction.WITHDRAWN, by, why, now)
+    note_decision(session, row, recommendation, DecisionAction.WITHDRAWN, by, reason, now)
     if earlier is not None:
-        note_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, why, now)
+        note_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, reason, now)
         notify(session, EventType.BEST_REPLACED, earlier, now)
     session.flush()
 

@@ -45,7 +45,7 @@ Admission = Admitted | Later | Never
 
 
 def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
-    """Decide whether a retune may start. The caller holds the budget (`retune_budget.hold`)."""
+    """Decide whether a retune may start. The caller has locked the budget's ledger."""
     spec = schedule_of(session, row)
     # A person who asks for a retune has decided that it is worth its cost.
     if row.cause != RetuneCause.MANUAL:

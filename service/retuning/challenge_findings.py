@@ -37,7 +37,7 @@ def seen(log_ratios: list[float]) -> str:
     won = sum(ratio > 0 for ratio in log_ratios)
     return (
         f"the fastest challenger won {won} of {len(log_ratios)} pairs with the incumbent, "
-        f"at {median_ratio:.3f} times its speed in the middle"
+        f"at {median_ratio:.3f} times its speed in the median"
     )
 
 

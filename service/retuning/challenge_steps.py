@@ -47,7 +47,9 @@ def start(context: Context, retune: RetuneRow) -> str:
             return study_id
         row = best.current(session, retune.project_id, retune.target_key)
         if row is None or row.serving is None:
-            raise Conflict("nothing_to_decide", f"nothing is served under {retune.target_key}; there is no incumbent")
+            raise Conflict(
+                "nothing_to_decide", f"nothing is recommended under {retune.target_key}, so there is no incumbent"
+            )
         origin = system_studies.origin(session, row.serving)
         # Chosen outside the write transaction: predicting the whole space takes too long to hold a row.
         worker = system_studies.worker_for(context, session, row, retune.cause)
@@ -153,7 +155,7 @@ class _Step:
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         if any(compatibility.may_run(worker, self.study) for worker in recent_workers):
             return
-        reason = "no worker has the fingerprint any longer that it was measured on"
+        reason = "no worker has the fingerprint of the measurement any longer"
         # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
         cause, changes = self.retune.cause, self.retune.changes
@@ -235,7 +237,7 @@ class _Step:
         # A person, or another study, may have changed the recommendation while the retune ran.
         if self.target is not None and renewals.is_incumbent(self.target, self.challenge):
             return True
-        explanation = "what is served was changed while it ran"
+        explanation = "the recommendation changed while the retune ran"
         finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, explanation)
         return False
 

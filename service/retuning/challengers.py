@@ -64,7 +64,7 @@ def _describe_source(
     config: TrialConfig, recommended_there: TrialConfig | None, runner_ups: tuple[TrialConfig, ...]
 ) -> str:
     if config == recommended_there:
-        return "served for this case on the present fingerprint"
+        return "recommended for this tuning target on the present fingerprint"
     return "a runner-up of the last search" if config in runner_ups else "predicted to be faster here"
 
 

@@ -4,7 +4,7 @@ from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
 def saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
-    """GPU-seconds saved over a declared run: at `speed_ratio` times the speed, it takes 1 / `speed_ratio` of the time."""
+    """GPU-seconds saved over a declared run: at `speed_ratio` times the speed it takes 1 / `speed_ratio` as long."""
     return planned_gpu_seconds * (1 - 1 / speed_ratio)
 
 
@@ -48,5 +48,5 @@ def why_stop(
     if spent < max_saving:
         return None
     return (
-        f"stopped: it has used {spent:.0f} GPU-seconds, as much as its answer was expected to save ({max_saving:.0f})"
+        f"stopped: it has used {spent:.0f} GPU-seconds, as much as its result was expected to save ({max_saving:.0f})"
     )

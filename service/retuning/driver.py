@@ -69,7 +69,7 @@ def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
         row.tries, row.claimed_until = row.tries + 1, None
         is_final = row.tries >= MOST_TRIES
     if is_final:
-        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step broke {MOST_TRIES} times: {reason}")
+        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step failed {MOST_TRIES} times: {reason}")
 
 
 def _release(context: Context, retune_id: str) -> None:

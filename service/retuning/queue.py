@@ -78,7 +78,8 @@ def request(
     changes_by_field = {change.field: change for change in row.changes}
     # `was` stays the value of the measurement, however often the field changes since.
     newer_changes = {
-        one.field: one.model_copy(update={"was": changes_by_field.get(one.field, one).was}) for one in changes
+        change.field: change.model_copy(update={"was": changes_by_field.get(change.field, change).was})
+        for change in changes
     }
     row.changes = tuple((changes_by_field | newer_changes).values())
     if row.state is RetuneState.QUEUED and cause == RetuneCause.MANUAL:
@@ -111,9 +112,9 @@ def _find_policy(
         covering = [row for row in project_schedules if covers(session, case, row.spec.cases)]
         schedule = next((row for row in covering if not row.is_paused), None)
         if covering and schedule is None:
-            why_not = f"schedule {covering[0].id} is for this, and it is paused"
+            why_not = f"schedule {covering[0].id} is responsible for this, but paused"
         elif not covering and cause == RetuneCause.FINGERPRINT and not policy_of(session, project_id).on_fingerprint:
-            why_not = "this project does not measure again by itself when hardware or software changes; a schedule for that does"
+            why_not = "the project's policy does not retune when hardware or software changes; a schedule with that trigger does"
     hours = schedule.spec.planned_gpu_hours if schedule is not None else None
     planned = hours * _HOUR_S if hours is not None else case.planned_gpu_seconds if case is not None else None
     return _Policy(schedule.id if schedule is not None else None, planned, why_not)

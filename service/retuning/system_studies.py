@@ -120,7 +120,7 @@ def _study_spec(
 
 
 def _valid_model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
-    """Model summary of the earlier study, if it is valid on the fingerprint; None: the model must be summarized again."""
+    """Model summary of the earlier study if it is valid on the fingerprint; None: it must be made again."""
     if earlier.fingerprint is None:
         return None
     if earlier.fingerprint_key == fingerprint_key:

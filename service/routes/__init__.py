@@ -1,1 +1,1 @@
-"""HTTP: one module per noun; each endpoint calls one rule."""
+"""HTTP routes: one module per noun; each endpoint calls one rule."""

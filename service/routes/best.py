@@ -1,4 +1,4 @@
-"""Best configurations, recommendations and decisions over HTTP."""
+"""Routes of recommended configurations and decisions."""
 
 from typing import Annotated, Any, Literal
 
@@ -34,7 +34,9 @@ from shardtune.service.routes.studies import InProject
 
 
 class _Decisions(StringConvertor):
-    """Leaves `/v1/best:history` and words that mean nothing to other routes, which answer 405 and 404."""
+    """URL convertor for decisions: `/v1/best:history` and unknown words are left to other routes, which answer 405 and
+    404.
+    """
 
     regex = "|".join(UserDecision)
 
@@ -56,9 +58,13 @@ _BY_ACCEPT = {
     "text/x-python": "train_snippet.py",
 }
 _JSON = ("application/json", "application/*", "*/*")
-_STARTED: dict[int | str, dict[str, Any]] = {202: {"model": Resolved, "description": "A study runs that will know"}}
+_STARTED: dict[int | str, dict[str, Any]] = {
+    202: {"model": Resolved, "description": "A study runs that will give the recommendation"}
+}
 
-InStudyKey = Annotated[str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case, from an earlier answer.")]
+InStudyKey = Annotated[
+    str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a tuning target, from an earlier response.")
+]
 
 
 @router.get(
@@ -75,46 +81,53 @@ def read_best_config(
     request: Request,
     response: Response,
     target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
-    model: Annotated[str | None, Query(description="A preset's name, or a config.json.")] = None,
+    model: Annotated[str | None, Query(description="A preset's name, or a config.json as JSON.")] = None,
     cluster: Annotated[
         str | None,
         Query(
-            description="A cluster as JSON, its short form, or `local`: the live workers', else the one that answers are for.",
+            description="A cluster as JSON, its short form, or `local`: the live workers' cluster, else that of recommendations.",
             examples=["8xh100", "4x8xa100-80gb"],
         ),
     ] = None,
     workload: Annotated[
-        str | None, Query(description="The whole workload as JSON; a precision left out is the one that fits.")
+        str | None, Query(description="The workload as JSON; without a precision, the one that fits the cluster.")
     ] = None,
     match: Annotated[
-        Literal["nearest", "exact"], Query(description="`exact`: of this case only; else what is nearest to it, too.")
+        Literal["nearest", "exact"],
+        Query(description="`exact`: this tuning target only; `nearest`: also the most similar one."),
     ] = "nearest",
     lowest_confidence: Annotated[
         ConfidenceLevel,
-        Query(description="Of the nearest: `low` differs in model, cluster or software and is to be asked for."),
+        Query(description="Lowest confidence of the nearest one; `low` includes other models, clusters or software."),
     ] = ConfidenceLevel.MEDIUM,
-    format: Annotated[str | None, Query(description="`json`, or a file's name such as `launch.sh`.")] = None,
+    format: Annotated[
+        str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")
+    ] = None,
     project: InProject = None,
 ) -> BestConfig | Response:
-    """The configuration to train with: by `target_key`, or by model, cluster and workload. Changes nothing, costs little."""
+    """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Changes nothing, and
+    costs little.
+    """
     if target_key is not None:
-        found = lookup.by_key(context, target_key, project)
+        best_config = lookup.by_key(context, target_key, project)
     else:
-        wanted = lookup.cases_of(context, *best_query.case(model, cluster, workload), project)
-        found = lookup.by_case(context, wanted, None if match == "exact" else lowest_confidence, project)
-    context.uses.add(record.project_of(context, project), found.target_key)
+        targets = lookup.cases_of(context, *best_query.case(model, cluster, workload), project)
+        best_config = lookup.by_case(context, targets, None if match == "exact" else lowest_confidence, project)
+    # Counted in memory: a GET that wrote a row would wait for other writers.
+    context.uses.add(record.project_of(context, project), best_config.target_key)
+    # One URL has several representations, so caches must store them apart.
     response.headers["Vary"] = "Accept"
     form = format or _accepted(request.headers.get("accept", "*/*"))
-    tag = lookup.tag_of(found)
+    tag = lookup.tag_of(best_config)
     if form == "json":
-        return etags.respond(request, response, found, tag) or found
-    files = lookup.export_files(context, found)
+        return etags.respond(request, response, best_config, tag) or best_config
+    files = lookup.export_files(context, best_config)
     if form not in files:
         raise invalid("format", form, f"format ({form}) is not json or one of {', '.join(files)}; use one of these")
-    kept = etags.respond(request, response, found, f'{tag[:-1]}-{form}"')
-    media = next((media for end, media in _MEDIA.items() if form.endswith(end)), "text/plain")
+    not_modified = etags.respond(request, response, best_config, f'{tag[:-1]}-{form}"')
+    media = next((media for suffix, media in _MEDIA.items() if form.endswith(suffix)), "text/plain")
     headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
-    return kept or Response(files[form], media_type=media, headers=headers)
+    return not_modified or Response(files[form], media_type=media, headers=headers)
 
 
 @router.post(
@@ -136,7 +149,7 @@ def read_best_config(
 def resolve_best_config(
     context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
 ) -> Resolved:
-    """What is known (200), or the one study of this case that will know (202): started, or running already."""
+    """Read the recommendation (200), or start the study that will give it (202), unless such a study runs already."""
     resolved, response.status_code = resolve.resolve(context, body, once, project)
     if resolved.study is not None:
         response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
@@ -151,7 +164,7 @@ def list_recommendations(
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> RecommendationPage:
-    """What studies recommended, newest first; `state=proposed` are those that wait for approval."""
+    """List recommendations of studies, newest first; `state=proposed` selects those that wait for approval."""
     states = tuple(sorted(set(state or ())))
     return decisions.page(context, target_key, states, page_token, limit)
 
@@ -167,7 +180,7 @@ def list_decisions(
     page_token: InPageToken = None,
     project: InProject = None,
 ) -> DecisionPage:
-    """Every decision about a case, by the service and by people, newest first; the ETag changes with each."""
+    """List all decisions about a tuning target, by the service and by users, newest first; each changes the ETag."""
     page, response.headers["ETag"] = decisions.history(context, target_key, page_token, limit, project)
     return page
 
@@ -184,13 +197,13 @@ def decide_on_best(
     action: UserDecision,
     once: InOnce,
     target_key: Annotated[
-        str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a case; here or in the body.")
+        str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a tuning target; here or in the body.")
     ] = None,
     body: DecisionRequest = DecisionRequest(),
     project: InProject = None,
     if_match: InIfMatch = None,
 ) -> Recommendation:
-    """Pin or unpin what is served, approve or reject a proposal, or serve again what was served before (and pin it).
+    """Pin or unpin a recommendation, approve or reject a proposal, or roll back to the previous one (and pin it).
 
     `If-Match`: the ETag of `GET /v1/best?target_key=` or of `GET /v1/best:history`.
     """
@@ -206,14 +219,15 @@ def _one_key(in_query: str | None, in_body: str | None) -> str:
         raise invalid(
             "target_key", in_body, f"target_key ({in_body}) is another one in the query ({in_query}); give one"
         )
-    found = in_query or in_body
-    if found is None:
+    target_key = in_query or in_body
+    if target_key is None:
         raise invalid("target_key", None, "target_key is required; give it in the query or in the body")
-    return found
+    return target_key
 
 
 def _accepted(accept: str) -> str:
-    """The format a client would rather have, in the order it names them."""
+    """Format that the client prefers, in the order of its Accept header."""
+    # Quality values are ignored.
     for entry in accept.split(","):
         media = entry.partition(";")[0].strip().lower()
         if media in _JSON:

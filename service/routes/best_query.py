@@ -1,4 +1,4 @@
-"""The case that a query string asks about: model, cluster and workload, each a name or JSON."""
+"""Parse the tuning target of a query string: model, cluster and workload, each a name or JSON."""
 
 import json
 from collections.abc import Mapping
@@ -16,32 +16,35 @@ from shardtune.service.http.input_guard import check
 from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
 from shardtune.tuner.prediction import catalogue
 
-T = TypeVar("T", bound=BaseModel)
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
 def case(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
-    """The parts of a case; no cluster: `local`.
+    """Parts of a tuning target; cluster None: `local`.
 
     Raises:
         Invalid: names each part that is missing or wrong.
     """
+    # All missing parts at once, so that a sender need not find them one by one.
     missing = [name for name, value in (("model", model), ("cluster", cluster), ("workload", workload)) if not value]
     if missing:
         message = "is required where target_key is not given; add it"
         errors = [FieldError(field=name, message=message) for name in missing]
         raise Invalid("invalid_request", f"{', '.join(missing)}: {message}", errors)
-    given: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
+    parts: Mapping[str, Any] = {"model": model, "cluster": cluster, "workload": workload}
     return (
-        _parsed("model", ModelSpec, given),
-        _parsed("workload", WorkloadRequest, given),
-        None if cluster == "local" else _cluster(given["cluster"]) or _parsed("cluster", Cluster, given),
+        _parse_part("model", ModelSpec, parts),
+        _parse_part("workload", WorkloadRequest, parts),
+        None
+        if cluster == "local"
+        else _parse_short_cluster(parts["cluster"]) or _parse_part("cluster", Cluster, parts),
     )
 
 
-def _cluster(text: str) -> Cluster | None:
-    """A cluster by its short form; None where it is JSON."""
+def _parse_short_cluster(text: str) -> Cluster | None:
+    """Cluster by its short form; None: the text is JSON."""
     if text.lstrip()[:1] in ("{", '"', "["):
         return None
     try:
@@ -50,17 +53,18 @@ def _cluster(text: str) -> Cluster | None:
         raise from_value_error("cluster", error) from None
 
 
-def _parsed(name: str, kind: type[T], given: Mapping[str, Any]) -> T:
+def _parse_part(name: str, schema: type[Parsed], parts: Mapping[str, Any]) -> Parsed:
     try:
-        value = json.loads(given[name])
+        value = json.loads(parts[name])
     except (ValueError, RecursionError):
-        value = given[name]
+        value = parts[name]
+    # Values in a query string were not seen by the guard of JSON bodies, so NaN and NUL are rejected here.
     check(value, name)
     try:
-        return TypeAdapter(kind).validate_python(value)
+        return TypeAdapter(schema).validate_python(value)
     except ValidationError as error:
         items = [
-            field_error({**item, "loc": ("query", name, *item["loc"])}, fields_at(kind, item["loc"][:-1]))
+            field_error({**item, "loc": ("query", name, *item["loc"])}, fields_at(schema, item["loc"][:-1]))
             for item in of_the_likeliest_branch(error.errors())
         ]
         raise Invalid("invalid_request", "; ".join(f"{i.field}: {i.message}" for i in items[:3]), items) from None

@@ -1,4 +1,4 @@
-"""Canaries over HTTP."""
+"""Routes of canaries."""
 
 from typing import Annotated
 
@@ -19,10 +19,14 @@ router = APIRouter(prefix="/v1/canaries", tags=["retunes"], dependencies=[requir
 @router.get("", responses=problems("invalid_page_token"))
 def list_canaries(
     context: InContext,
-    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
+    target_key: Annotated[
+        str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only canaries of this tuning target.")
+    ] = None,
     project: InProject = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> CanaryPage:
-    """When what is served was run again, on which worker, and whether it was as fast as it had been. Newest first."""
+    """List runs that repeat recommended configurations: the worker, and whether it was as fast as measured. Newest
+    first.
+    """
     return read.page(context, target_key, page_token, limit, project)

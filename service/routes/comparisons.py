@@ -1,4 +1,4 @@
-"""Configurations side by side, over HTTP."""
+"""Routes that compare configurations."""
 
 from typing import Annotated
 
@@ -21,11 +21,11 @@ def read_comparison(
         Query(
             min_length=1,
             max_length=MOST_COMPARED,
-            description="A study's id (its answer), `study-id:number` (a trial), a retune's id (its study's answer) or a "
-            "`target_key` (what is served); up to four.",
+            description="At most four picks: a study's id (its result), `study-id:number` (a trial), a retune's id (its study's result), a "
+            "`target_key` (its recommendation).",
             examples=[["study-0123456789ab", "study-0123456789ab:0"]],
         ),
     ],
 ) -> Comparison:
-    """Configurations of one study or of several side by side: their knobs, and what was measured of each."""
+    """Compare configurations of one or several studies: their parameters and measurements."""
     return compare(context, pick)

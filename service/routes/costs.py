@@ -1,4 +1,4 @@
-"""What GPUs were used for, over HTTP."""
+"""Routes of costs."""
 
 from typing import Annotated
 
@@ -19,7 +19,11 @@ router = APIRouter(prefix="/v1/costs", tags=["costs"], dependencies=[requires(Ac
 def read_costs(
     context: InContext,
     project: InProject = None,
-    months: Annotated[int, Query(ge=1, le=120, description="The present one and those before it.")] = costs.MONTHS,
+    months: Annotated[
+        int, Query(ge=1, le=120, description="Number of months, the present one included.")
+    ] = costs.MONTHS,
 ) -> CostReport:
-    """GPU-seconds by project, month and cause (search, final comparison, challenge, diagnosis, canary), and their price where one is set."""
+    """Read GPU-seconds by project, month and cause (search, final comparison, challenge, diagnosis, canary), and their
+    price if one is set.
+    """
     return costs.report(context, project, months)

@@ -1,4 +1,4 @@
-"""What is needed of workers, over HTTP."""
+"""Routes of the demand for workers."""
 
 from fastapi import APIRouter
 
@@ -13,5 +13,7 @@ router = APIRouter(prefix="/v1/demand", tags=["workers"], dependencies=[requires
 
 @router.get("")
 def read_demand(context: InContext) -> Demand:
-    """What the open studies need of workers, for an autoscaler: the hardware, who waits for it since when, and who has it."""
+    """Read the hardware that open studies need, for an autoscaler: waiting studies, since when, and the workers that
+    have it.
+    """
     return demand.read(context)

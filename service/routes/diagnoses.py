@@ -1,4 +1,4 @@
-"""Where the steps of trials went, over HTTP."""
+"""Routes of diagnoses and raw traces."""
 
 from typing import Annotated
 
@@ -18,15 +18,15 @@ router = APIRouter(prefix="/v1/studies/{study_id}/trials", tags=["studies"])
 
 GZIP = "application/gzip"
 BYTES = {"type": "string", "format": "binary"}
-InRank = Annotated[int, Query(ge=0, lt=2**31, description="That recorded it.")]
-InNumber = Annotated[int, Path(ge=0, lt=2**31, description="A trial's number.")]
+InRank = Annotated[int, Query(ge=0, lt=2**31, description="Rank that recorded the trace.")]
+InNumber = Annotated[int, Path(ge=0, lt=2**31, description="Number of the trial.")]
 
 
 @router.get(
     "/{number}/diagnosis", dependencies=READ, responses=problems("unknown_study", "unknown_trial", "unknown_diagnosis")
 )
 def read_diagnosis(context: InContext, study_id: InStudyId, number: InNumber) -> TrialDiagnosis:
-    """Where the steps of a trial went, by its last run under the profiler; or what became of that run."""
+    """Read where the time of a trial's steps went, by its last run under the profiler; or the state of that run."""
     return diagnoses.read(context, study_id, number)
 
 
@@ -36,14 +36,16 @@ def read_diagnosis(context: InContext, study_id: InStudyId, number: InNumber) ->
     response_class=Response,
     responses={
         200: {
-            "description": "JSON of torch's profiler, compressed; Perfetto opens it",
+            "description": "Trace of torch's profiler as compressed JSON; Perfetto opens it",
             "content": {GZIP: {"schema": BYTES}},
         },
         **problems("unknown_study", "unknown_trial", "unknown_diagnosis", "unknown_trace"),
     },
 )
 def read_raw_trace(context: InContext, study_id: InStudyId, number: InNumber, rank: InRank = 0) -> Response:
-    """What one rank recorded in the last run of a trial under the profiler, as `traces` of the diagnosis lists it."""
+    """Download the raw trace of one rank from the trial's last run under the profiler; `traces` of the diagnosis lists
+    them.
+    """
     return attached_trace(diagnoses.raw_trace(context, study_id, number, rank), study_id, number, rank)
 
 
@@ -54,14 +56,17 @@ def read_raw_trace(context: InContext, study_id: InStudyId, number: InNumber, ra
     responses=problems("unknown_study", "unknown_trial", "study_running", "study_deleted", "trial_untraceable"),
 )
 def diagnose_trial(context: InContext, study_id: InStudyId, number: InNumber, once: InOnce) -> TrialDiagnosis:
-    """Run a trial of an ended study once more, some steps of it under torch's profiler. It takes about as long as a trial, on
-    a worker like those that measured the study; the study and its answer stay as they are. While one waits or runs, asking
-    again is no second one."""
+    """Run a trial of an ended study once more under torch's profiler.
+
+    It takes about as long as a trial, on a worker like those that measured the study; the study and its result stay as
+    they are. While such a run waits or executes, no second one is added.
+    """
     return diagnoses.ask(context, study_id, number, once)
 
 
 def attached_trace(content: bytes, study_id: str, number: int, rank: int) -> Response:
-    """A file to be saved; a browser shows nothing of it."""
+    """Response that a browser saves as a file."""
+    # Never shown inline: the content comes from a worker.
     name = f"{study_id}-{number}-rank-{rank}.json.gz"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return Response(content, media_type=GZIP, headers=headers)

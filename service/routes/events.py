@@ -1,4 +1,4 @@
-"""A study's events over HTTP."""
+"""Routes of a study's events."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -22,10 +22,10 @@ router = APIRouter(
     responses=problems("unknown_study"),
 )
 
-_LARGEST = 2**31 - 1
+_MAX_NUMBER = 2**31 - 1
 _RESPONSES: Mapping[int | str, dict[str, Any]] = {
     200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}},
-    204: {"description": "Stream: the study has ended and nothing follows; an EventSource stops asking"},
+    204: {"description": "Stream: the study has ended and no event follows; an EventSource does not reconnect"},
     **problems("too_many_streams"),
 }
 
@@ -35,24 +35,26 @@ async def read_events(
     context: InContext,
     request: Request,
     study_id: str,
-    after: Annotated[int, Query(ge=0, le=_LARGEST)] = 0,
+    after: Annotated[int, Query(ge=0, le=_MAX_NUMBER)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventPage | Response:
-    """Events after `after` (or `Last-Event-ID`) as JSON; as a stream where `Accept` has `text/event-stream`."""
-    after = _number(last_event_id) if last_event_id else after
+    """Read events after `after` (or `Last-Event-ID`) as JSON, or as a stream if `Accept` has `text/event-stream`."""
+    # A browser's EventSource sends the number of its last event when it reconnects, and cannot change the query.
+    after = _parse_event_id(last_event_id) if last_event_id else after
     is_stream = "text/event-stream" in request.headers.get("accept", "")
     page = await run_in_threadpool(event_stream.page, context, study_id, after, 1 if is_stream else limit)
     if not is_stream:
         return page
+    # 204 tells an EventSource to stop; any other end of the response makes it reconnect.
     if page.is_last and not page.events:
         return Response(status_code=204)
     return streams.hold(context, request, event_stream.stream(context, study_id, after))
 
 
-def _number(last_event_id: str) -> int:
-    is_number = len(last_event_id) <= 10 and last_event_id.isascii() and last_event_id.isdigit()
-    if not is_number or int(last_event_id) > _LARGEST:
+def _parse_event_id(last_event_id: str) -> int:
+    is_valid_number = len(last_event_id) <= 10 and last_event_id.isascii() and last_event_id.isdigit()
+    if not is_valid_number or int(last_event_id) > _MAX_NUMBER:
         raise invalid(
             "Last-Event-ID",
             last_event_id,

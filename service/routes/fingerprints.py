@@ -1,4 +1,4 @@
-"""Fingerprints over HTTP."""
+"""Routes of fingerprints."""
 
 from typing import Annotated
 
@@ -18,16 +18,18 @@ router = APIRouter(prefix="/v1/fingerprints", tags=["fingerprints"], dependencie
 @router.get("", responses=problems("invalid_page_token"))
 def list_fingerprints(
     context: InContext,
-    worker: Annotated[str | None, Query(max_length=200, description="Name or id of a worker that had it.")] = None,
-    current: Annotated[bool, Query(description="Only those that some worker has now.")] = False,
+    worker: Annotated[
+        str | None, Query(max_length=200, description="Name or id of a worker that had the fingerprint.")
+    ] = None,
+    current: Annotated[bool, Query(description="Only fingerprints that a worker has now.")] = False,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> FingerprintPage:
-    """Hardware and software that workers have reported: who had it when, and what had changed. Newest first."""
+    """List hardware and software that workers reported, with holders, periods and changes. Newest first."""
     return fingerprint_history.page(context, worker, current, page_token, limit)
 
 
 @router.get("/{fingerprint_id}", responses=problems("unknown_fingerprint"))
 def read_fingerprint(context: InContext, fingerprint_id: str) -> FingerprintDetail:
-    """One fingerprint, who had it, and the recommendations that were measured under it."""
+    """Read one fingerprint, its holders, and the recommendations that were measured under it."""
     return fingerprint_history.read(context, fingerprint_id)

@@ -1,4 +1,4 @@
-"""Whether the process lives, and whether it can serve."""
+"""Routes for liveness, readiness and metrics."""
 
 import logging
 
@@ -21,40 +21,46 @@ from shardtune.service.workers.registry import live_since
 
 log = logging.getLogger(__name__)
 
+# The previous month, too, so that its final figures are scraped at least once.
 _MONTHS = 2
-"""Of costs: each is read at least once after its end."""
+"""Number of months whose costs are exported."""
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
-    """The process answers; without a thread, of which the others may have taken all."""
+    """Report that the process answers."""
+    # Async, so that it needs no thread: requests that wait for the database may have taken all of them.
     return {"status": "ok"}
 
 
 @router.get("/readyz", response_model=None, responses=problems("database_unreachable", "database_not_migrated"))
 def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
-    """The database is reachable and migrated. `clock`: this machine's differs from the database's, by which all go."""
+    """Report whether the database is reachable and migrated; `clock` warns if this machine's clock differs from the
+    database's.
+    """
     try:
         with context.db.look() as connection:
             unusable = revision_problem(connection)
     except SQLAlchemyError:
         log.exception("database unreachable")
         return problem(503, "database_unreachable", "the database cannot be reached; see the service's log")
-    if unusable is not None:
-        return problem(503, "database_not_migrated", unusable)
-    off = clock.why_off(context)
-    return {"status": "ready"} | ({"clock": off} if off is not None else {})
+    if not current:
+        return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
+    clock_warning = clock.why_off(context)
+    return {"status": "ready"} | ({"clock": clock_warning} if clock_warning is not None else {})
 
 
 @router.get("/metrics", response_class=PlainTextResponse, dependencies=[requires(Action.READ_METRICS)])
 def metrics(context: InContext) -> Response:
-    """Metrics for Prometheus, over all projects, and so for keys that see all of them."""
+    """Read metrics for Prometheus; they cover all projects, so the key must see all of them."""
     if context.principal.project_id is not None:
         raise Forbidden("scope_missing", "metrics are over all projects; use a key that is bound to none")
     with context.db.read() as session:
-        found = gauges.read(session, live_since(context))
+        gauge_values = gauges.read(session, live_since(context))
     spent = costs.report(context, months=_MONTHS)
-    page = context.metrics.page(context.now(), found, spent, context.work_signal.waiting, context.stream_limits.total)
+    page = context.metrics.page(
+        context.now(), gauge_values, spent, context.work_signal.waiting, context.stream_limits.total
+    )
     return Response(page, media_type=CONTENT_TYPE_PLAIN_0_0_4)

@@ -1,4 +1,4 @@
-"""API keys and projects over HTTP."""
+"""Routes of API keys and projects."""
 
 from typing import Annotated
 
@@ -34,13 +34,13 @@ InProjectId = Annotated[str, Path(pattern=PROJECT_PATTERN)]
 
 @router.post("/keys", dependencies=[requires(Action.CREATE_KEY)], status_code=201)
 def create_key(context: InContext, spec: KeySpec, once: InOnce) -> KeyCreated:
-    """Make a key. The answer alone has its secret; only a hash is stored."""
+    """Create a key. Only this response has its secret; the service stores a hash."""
     return manage_keys.create(context, spec, once)
 
 
 @router.get("/keys", dependencies=READ, responses=problems("invalid_page_token"))
 def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ApiKeyPage:
-    """Keys without their secrets, newest first."""
+    """List keys without their secrets, newest first."""
     return manage_keys.page(context, page_token, limit)
 
 
@@ -51,19 +51,19 @@ def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken =
     responses=problems("unknown_key", "key_revoked"),
 )
 def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
-    """Replace a key by one of the same name, project and scopes; the old secret stays valid for `grace_s`."""
+    """Replace a key by one with the same name, project and scopes; the old secret stays valid for `grace_s` seconds."""
     return manage_keys.rotate(context, key_id, request, once)
 
 
 @router.post("/keys/{key_id}:revoke", dependencies=[requires(Action.REVOKE_KEY)], responses=problems("unknown_key"))
 def revoke_key(context: InContext, key_id: str, once: InOnce) -> ApiKey:
-    """End a key at once."""
+    """Revoke a key at once."""
     return manage_keys.revoke(context, key_id, once)
 
 
 @router.get("/projects", dependencies=READ, responses=problems("invalid_page_token"))
 def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ProjectPage:
-    """Projects with their quotas, by id."""
+    """List projects with their quotas, by id."""
     return projects.page(context, page_token, limit)
 
 
@@ -76,7 +76,7 @@ def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageTok
 def read_project(
     context: InContext, project_id: InProjectId, request: Request, response: Response
 ) -> Project | Response:
-    """One project."""
+    """Read one project."""
     project = projects.read(context, project_id)
     return etags.respond(request, response, project) or project
 
@@ -87,7 +87,7 @@ def read_project(
 def put_project(
     context: InContext, project_id: InProjectId, spec: ProjectSpec, response: Response, if_match: InIfMatch = None
 ) -> Project:
-    """Set quotas and the need for approval; makes the project if there is none."""
+    """Set a project's quotas and its need for approval; creates the project if it does not exist."""
     project = projects.put(context, project_id, spec, if_match)
     response.headers["ETag"] = etags.of(project)
     return project

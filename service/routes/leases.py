@@ -1,4 +1,4 @@
-"""The worker's side of a run over HTTP."""
+"""Routes for the worker's side of a run."""
 
 from typing import Annotated
 
@@ -23,15 +23,15 @@ router = APIRouter(
 
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
 async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest) -> Lease | Response:
-    """Work for a worker session; asking again returns its live lease."""
+    """Request work for a worker session; repeating the request returns its live lease."""
     lease = await long_poll.lease(context, request, body)
     return Response(status_code=204) if lease is None else lease
 
 
 @router.post("/runs/{run_id}/heartbeat", responses=problems("unknown_run"))
 async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
-    """Renew a lease; the answer says whether to go on."""
-    # One thread for all of it; FastAPI would take a second one to look at the answer.
+    """Renew a lease; the response says whether to continue."""
+    # One thread for all of it: FastAPI would take a second one to validate the response.
     return await run_in_threadpool(renew_and_report.renew, context, run_id, body)
 
 
@@ -40,22 +40,24 @@ async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> Heart
     responses=problems("unknown_run", "unknown_session", "lease_lost", "report_differs"),
 )
 async def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
-    """Deliver the end of an attempt; the same report again is harmless."""
+    """Report the end of an attempt; repeating the same report changes nothing."""
     return await run_in_threadpool(renew_and_report.finish, context, run_id, body)
 
 
 _TRACE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BYTES}}}}
-InRank = Annotated[int, Path(ge=0, lt=2**31, description="That recorded it.")]
+InRank = Annotated[int, Path(ge=0, lt=2**31, description="Rank that recorded the trace.")]
 InSession = Annotated[
     str,
     Header(
         alias="Shardtune-Session",
         max_length=64,
-        description="Of the worker's present life.",
+        description="Present session of the worker.",
         examples=["session-0123456789abcdef"],
     ),
 ]
-InAttempt = Annotated[int, Header(alias="Shardtune-Attempt", ge=1, lt=2**31, description="At the run.")]
+InAttempt = Annotated[
+    int, Header(alias="Shardtune-Attempt", ge=1, lt=2**31, description="Number of the attempt at the run.")
+]
 
 
 @router.put(
@@ -67,9 +69,9 @@ InAttempt = Annotated[int, Header(alias="Shardtune-Attempt", ge=1, lt=2**31, des
 async def store_raw_trace(
     context: InContext, request: Request, run_id: str, rank: InRank, session: InSession, attempt: InAttempt
 ) -> None:
-    """Store what a rank of a run under the profiler recorded, before the run's end is reported. A trace that is too large, or
-    more than the project may keep, stays with the worker."""
+    """Store the raw trace of a rank before the run's end is reported. Traces that are too large stay with the worker."""
     declared = request.headers.get("content-length", "0")
+    # Checked by the announced size first, so that a body that is too large is not read.
     store_trace.check_size(context, int(declared) if declared.isdecimal() else 0)
     content = await request.body()
     await run_in_threadpool(store_trace.store, context, run_id, rank, session, attempt, content)

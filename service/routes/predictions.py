@@ -1,4 +1,4 @@
-"""Predictions over HTTP: what fits, how fast and why, without a worker."""
+"""Routes of predictions: memory, speed and their reasons, without a worker."""
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -16,14 +16,16 @@ router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=
 
 @router.post("")
 def create_prediction(context: InContext, request: PredictionRequest, once: InOnce) -> PredictionTable:
-    """Predict memory and speed of configurations; without any, of one of each strategy. Nothing is run."""
+    """Predict memory and speed of configurations; without any, of one per strategy. Nothing is run."""
     try:
         table = predictions.predict(context, request)
+    # Extreme values pass the schema and overflow in the predictor.
     except (ValidationError, ArithmeticError):
-        message = "the dimensions or rates are beyond what can be computed with; correct them"
+        message = "the dimensions or rates are too large or too small to compute with; correct them"
         raise errors.invalid("body", None, message) from None
     except ValueError as error:
         raise errors.from_value_error("", error) from None
+    # Without a key nothing is stored, so that a prediction needs no write transaction.
     if once.key is None:
         return table
     with once.write(context) as session:

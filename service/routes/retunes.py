@@ -1,4 +1,4 @@
-"""Retunes over HTTP."""
+"""Routes of retunes."""
 
 from typing import Annotated
 
@@ -24,21 +24,25 @@ _READ = [requires(Action.READ_STUDIES)]
 @router.get("/retunes", dependencies=_READ, responses=problems("invalid_page_token"))
 def list_retunes(
     context: InContext,
-    target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only of this case.")] = None,
-    schedule_id: Annotated[str | None, Query(max_length=32, description="Only those this schedule asked for.")] = None,
-    state: Annotated[list[RetuneState] | None, Query(description="Only these states.")] = None,
+    target_key: Annotated[
+        str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only retunes of this tuning target.")
+    ] = None,
+    schedule_id: Annotated[
+        str | None, Query(max_length=32, description="Only retunes that this schedule requested.")
+    ] = None,
+    state: Annotated[list[RetuneState] | None, Query(description="Only retunes in these states.")] = None,
     project: InProject = None,
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> RetunePage:
-    """What was, is and will be measured again: why, what it cost, and what came of it. Newest first."""
-    wanted = RetuneFilter(project, target_key, schedule_id, tuple(sorted(set(state or ()))))
-    return records.page(context, wanted, page_token, limit)
+    """List past, running and queued retunes with cause, cost and outcome. Newest first."""
+    retune_filter = RetuneFilter(project, target_key, schedule_id, tuple(sorted(set(state or ()))))
+    return records.page(context, retune_filter, page_token, limit)
 
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: InContext, retune_id: str) -> Retune:
-    """One retune."""
+    """Read one retune."""
     return records.read(context, retune_id)
 
 
@@ -48,7 +52,7 @@ def read_retune(context: InContext, retune_id: str) -> Retune:
     responses=problems("unknown_retune", "retune_ended", "retune_starting"),
 )
 def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
-    """End a queued or running retune for good; what is served stays as it is, stale where it was."""
+    """End a queued or running retune for good; the recommendation stays as it is, stale if it was."""
     return records.cancel(context, retune_id, once)
 
 
@@ -58,5 +62,7 @@ def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
     responses=problems("unknown_best", "unknown_project"),
 )
 def plan_run(context: InContext, target_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
-    """Declare the training run a best configuration is for; what its retunes cost is held against what they save there."""
+    """Declare the training run that a recommendation is for; the cost of its retunes is compared with their saving in
+    that run.
+    """
     return records.plan(context, target_key, planned, project)

@@ -1,4 +1,4 @@
-"""Schedules over HTTP."""
+"""Routes of schedules."""
 
 from typing import Annotated
 
@@ -19,11 +19,13 @@ from shardtune.service.schedules import manage
 
 
 class _Id(StringConvertor):
-    """Leaves `/{schedule_id}:pause` to the route of that name: another method there is 405, not a change of `…:pause`."""
+    """URL convertor for schedule ids without a colon."""
 
     regex = "[^/:]+"
 
 
+# With the default convertor, another method on `/{schedule_id}:pause` would change a schedule named `…:pause`;
+# it must be 405.
 register_url_convertor("schedule", _Id())
 router = APIRouter(prefix="/v1/schedules", tags=["schedules"])
 
@@ -31,7 +33,7 @@ READ = [requires(Action.READ_STUDIES)]
 _UNKNOWN = problems("unknown_schedule")
 _CHANGED = problems("unknown_schedule", "precondition_failed")
 
-InScheduleId = Annotated[str, Path(description="A schedule's id.", max_length=32)]
+InScheduleId = Annotated[str, Path(description="Id of the schedule.", max_length=32)]
 
 
 @router.post(
@@ -43,7 +45,7 @@ InScheduleId = Annotated[str, Path(description="A schedule's id.", max_length=32
 def create_schedule(
     context: InContext, spec: ScheduleSpec, once: InOnce, response: Response, project: InProject = None
 ) -> Schedule:
-    """Have recommendations measured again: at times, on a change of hardware or software, or by hand."""
+    """Create a schedule of retunes: at fixed times, on a change of hardware or software, or by hand."""
     schedule = manage.create(context, spec, once, project)
     response.headers["Location"] = f"/v1/schedules/{schedule.schedule_id}"
     response.headers["ETag"] = etags.of(schedule)
@@ -54,7 +56,7 @@ def create_schedule(
 def list_schedules(
     context: InContext, project: InProject = None, limit: InLimit = 50, page_token: InPageToken = None
 ) -> SchedulePage:
-    """Schedules, newest first."""
+    """List schedules, newest first."""
     return manage.page(context, project, page_token, limit)
 
 
@@ -62,7 +64,7 @@ def list_schedules(
 def read_schedule(
     context: InContext, schedule_id: InScheduleId, request: Request, response: Response
 ) -> Schedule | Response:
-    """One schedule, its next tick, and what became of the last ones."""
+    """Read one schedule, its next tick, and the results of the last ones."""
     schedule = manage.read(context, schedule_id)
     return etags.respond(request, response, schedule) or schedule
 
@@ -71,7 +73,7 @@ def read_schedule(
 def list_ticks(
     context: InContext, schedule_id: InScheduleId, limit: InLimit = 50, page_token: InPageToken = None
 ) -> TickPage:
-    """What became of a schedule's ticks, newest first."""
+    """List the ticks of a schedule with their results, newest first."""
     return manage.tick_page(context, schedule_id, page_token, limit)
 
 
@@ -79,7 +81,7 @@ def list_ticks(
 def put_schedule(
     context: InContext, schedule_id: InScheduleId, spec: ScheduleSpec, response: Response, if_match: InIfMatch = None
 ) -> Schedule:
-    """Replace what a schedule says. Ticks that were due before are not made up for under the new times."""
+    """Replace a schedule. Ticks that were due before are not made up for under the new times."""
     schedule = manage.put(context, schedule_id, spec, if_match)
     response.headers["ETag"] = etags.of(schedule)
     return schedule
@@ -92,13 +94,13 @@ def put_schedule(
     responses=_CHANGED,
 )
 def delete_schedule(context: InContext, schedule_id: InScheduleId, if_match: InIfMatch = None) -> None:
-    """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
+    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
     manage.delete(context, schedule_id, if_match)
 
 
 @router.post("/{schedule_id}:pause", dependencies=[requires(Action.PAUSE_SCHEDULE)], responses=_CHANGED)
 def pause_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None) -> Schedule:
-    """No ticks until it is resumed; they are not made up for. Its queued retunes are skipped."""
+    """Pause a schedule until it is resumed; ticks meanwhile are not made up for. Its queued retunes are skipped."""
     return manage.pause(context, schedule_id, True, once, if_match)
 
 
@@ -106,11 +108,11 @@ def pause_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce, 
 def resume_schedule(
     context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None
 ) -> Schedule:
-    """Go on with the next tick after now."""
+    """Resume a schedule with the next tick after now."""
     return manage.pause(context, schedule_id, False, once, if_match)
 
 
 @router.post("/{schedule_id}:run", dependencies=[requires(Action.RUN_SCHEDULE)], responses=_UNKNOWN)
 def run_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce) -> Schedule:
-    """Have its cases measured now, whatever its trigger, also while it is paused."""
+    """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
     return manage.run(context, schedule_id, once)

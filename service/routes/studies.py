@@ -1,4 +1,4 @@
-"""Studies over HTTP."""
+"""Routes of studies."""
 
 from typing import Annotated, Literal
 
@@ -25,6 +25,7 @@ from shardtune.service.studies import actions, create_and_read, deletion, extens
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
 
 READ = [requires(Action.READ_STUDIES)]
+# A lower-case DNS label: an id becomes part of folder names and of `project.study` ids.
 STUDY_ID_PATTERN = r"^[a-z0-9][a-z0-9-]{1,30}[a-z0-9]$"
 _UNKNOWN = problems("unknown_study")
 _CHANGED = problems("unknown_study", "study_ended", "precondition_failed")
@@ -39,9 +40,10 @@ _CREATED = (
     "quota_gpu_seconds",
 )
 
-InStudyId = Annotated[str, Path(description="A study's id.")]
+InStudyId = Annotated[str, Path(description="Id of the study.")]
 InProject = Annotated[
-    str | None, Query(alias="project", pattern=PROJECT_PATTERN, description="For keys that see every project.")
+    str | None,
+    Query(alias="project", pattern=PROJECT_PATTERN, description="Id of a project, for keys that see every project."),
 ]
 
 
@@ -55,13 +57,14 @@ def create_study(
         str | None,
         Query(
             pattern=STUDY_ID_PATTERN,
-            description="An id of your choice, which its project's goes before (`team-a.nightly`); made up without one.",
+            description="Id of your choice, prefixed by its project's (`team-a.nightly`); generated if omitted.",
         ),
     ] = None,
     project: InProject = None,
 ) -> Study:
-    """Create a study; it starts as soon as a worker asks for work. With `wait_for_worker_s` one for which no worker is there
-    waits for it, and `GET /v1/demand` says what it needs."""
+    """Create a study; it starts as soon as a worker asks for work. With `wait_for_worker_s`, a study without a suitable
+    worker waits for one, and `GET /v1/demand` lists what it needs.
+    """
     study = create_and_read.create(context, spec, once, study_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
     response.headers["ETag"] = etags.of(study)
@@ -71,23 +74,23 @@ def create_study(
 @router.get("", dependencies=READ, responses=problems("invalid_page_token"))
 def list_studies(
     context: InContext,
-    state: Annotated[list[StudyState] | None, Query(description="Only these states.")] = None,
-    created_from: Annotated[Moment | None, Query(description="Created at this moment or later.")] = None,
-    created_before: Annotated[Moment | None, Query(description="Created before this moment.")] = None,
+    state: Annotated[list[StudyState] | None, Query(description="Only studies in these states.")] = None,
+    created_from: Annotated[Moment | None, Query(description="Only studies created at this time or later.")] = None,
+    created_before: Annotated[Moment | None, Query(description="Only studies created before this time.")] = None,
     project: InProject = None,
-    deleted: Annotated[bool, Query(description="Those that were deleted, instead of the others.")] = False,
+    deleted: Annotated[bool, Query(description="List deleted studies instead of the others.")] = False,
     order: Literal["newest", "oldest"] = "newest",
     limit: InLimit = 50,
     page_token: InPageToken = None,
 ) -> StudyPage:
-    """Studies by time of creation."""
-    wanted = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before, deleted)
-    return create_and_read.page(context, wanted, order == "oldest", page_token, limit)
+    """List studies by time of creation."""
+    study_filter = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before, deleted)
+    return create_and_read.page(context, study_filter, order == "oldest", page_token, limit)
 
 
 @router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN | etags.UNCHANGED, response_model=Study)
 def read_study(context: InContext, study_id: InStudyId, request: Request, response: Response) -> Study | Response:
-    """One study as it stands."""
+    """Read one study in its present state."""
     study = create_and_read.read(context, study_id)
     return etags.respond(request, response, study) or study
 
@@ -102,11 +105,13 @@ def delete_study(
     study_id: InStudyId,
     withdraw: Annotated[
         bool,
-        Query(description="Its answer is served no longer, but what was served before. Else what is served stays."),
+        Query(
+            description="Withdraw its recommendation; the previous one takes its place. Otherwise the recommendation stays."
+        ),
     ] = False,
     if_match: InIfMatch = None,
 ) -> Study:
-    """Leave a study out of all lists; what runs of it is cancelled. It can be read by its id, and taken back by `:undelete`."""
+    """Remove a study from all lists, and cancel its runs. It can be read by its id, and restored by `:undelete`."""
     return deletion.delete(context, study_id, withdraw, if_match)
 
 
@@ -116,7 +121,7 @@ def delete_study(
     responses=problems("unknown_study", "precondition_failed"),
 )
 def undelete_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
-    """Show a deleted study again. A withdrawn answer stays withdrawn until somebody approves it."""
+    """Show a deleted study again. A withdrawn recommendation stays withdrawn until somebody approves it."""
     return deletion.undelete(context, study_id, once, if_match)
 
 
@@ -132,7 +137,7 @@ def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
     responses=_CHANGED | problems("unknown_study", "study_ended", "study_waiting"),
 )
 def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
-    """Give out no more runs of a study; those that run may finish."""
+    """Stop leasing runs of a study; running ones may finish."""
     return actions.pause(context, study_id, True, once, if_match)
 
 
@@ -142,7 +147,7 @@ def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match:
     responses=_CHANGED | problems("quota_running_studies", "quota_gpu_seconds"),
 )
 def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
-    """Go on with a paused study."""
+    """Resume a paused study."""
     return actions.pause(context, study_id, False, once, if_match)
 
 
@@ -164,7 +169,7 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
 def extend_study(
     context: InContext, study_id: InStudyId, body: Extension, once: InOnce, if_match: InIfMatch = None
 ) -> Study:
-    """Raise a study's budget, also when it has ended: it goes on from its trials, and its verdict is renewed."""
+    """Raise a study's budget, also when it has ended: it continues from its trials, and its verdict is renewed."""
     return extension.extend(context, study_id, body, once, if_match)
 
 
@@ -181,11 +186,11 @@ def clone_study(
     response: Response,
     body: CloneRequest = CloneRequest(),
     new_id: Annotated[
-        str | None, Query(pattern=STUDY_ID_PATTERN, description="Of the new study; made up without one.")
+        str | None, Query(pattern=STUDY_ID_PATTERN, description="Id of the new study; generated if omitted.")
     ] = None,
     project: InProject = None,
 ) -> Study:
-    """A new study from another one's spec, with some of its fields replaced; nothing else is taken over."""
+    """Create a study from another study's spec, with some fields replaced; nothing else is copied."""
     study = actions.clone(context, study_id, body, once, new_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
     response.headers["ETag"] = etags.of(study)
@@ -196,11 +201,11 @@ def clone_study(
 def list_trials(
     context: InContext,
     study_id: InStudyId,
-    state: Annotated[list[TrialState] | None, Query(description="Only these states.")] = None,
+    state: Annotated[list[TrialState] | None, Query(description="Only trials in these states.")] = None,
     limit: InLimit = 100,
     page_token: InPageToken = None,
 ) -> TrialPage:
-    """The study's trials by number, with their runs, attempts, measurements and reasons."""
+    """List the study's trials by number, with runs, attempts, measurements and reasons."""
     return create_and_read.trial_page(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
 
 
@@ -208,25 +213,25 @@ def list_trials(
 def list_rejections(
     context: InContext, study_id: InStudyId, limit: InLimit = 100, page_token: InPageToken = None
 ) -> RejectionPage:
-    """Configurations the memory gate rejected, with the reason of each."""
+    """List configurations that the memory gate rejected, each with the reason."""
     return create_and_read.rejection_page(context, study_id, page_token, limit)
 
 
 @router.get("/{study_id}/pareto", dependencies=READ, responses=_UNKNOWN)
 def read_pareto_front(context: InContext, study_id: InStudyId) -> ParetoFront:
-    """The fastest trial for each amount of memory."""
+    """List the fastest trial for each amount of memory."""
     return insights.pareto_front(context, study_id)
 
 
 @router.get("/{study_id}/importance", dependencies=READ, responses=_UNKNOWN)
 def read_importance(context: InContext, study_id: InStudyId) -> Importance:
-    """Which knobs mattered for speed (PED-ANOVA); `reason` where too few trials tell."""
+    """Read how much each parameter mattered for speed (PED-ANOVA); `reason` if there are too few trials."""
     return insights.knob_importance(context, study_id)
 
 
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
 def read_best(context: InContext, study_id: InStudyId) -> StudyResult:
-    """The answer of a complete study; 409 with its state before."""
+    """Read the result of a complete study; 409 with its state before that."""
     return create_and_read.best(context, study_id)
 
 
@@ -241,5 +246,5 @@ def export_study(
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
-    """Files of `best`, of `baseline`, or of a trial by its number."""
+    """Read the files of `best`, of `baseline`, or of a trial by its number."""
     return create_and_read.export_as(context, study_id, which, form)

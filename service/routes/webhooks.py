@@ -1,4 +1,4 @@
-"""Webhooks over HTTP."""
+"""Routes of webhooks."""
 
 from typing import Annotated
 
@@ -27,49 +27,51 @@ _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
     responses=problems("no_secret_key", "too_many_webhooks"),
 )
 def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
-    """Be told of events by signed POSTs (standardwebhooks.com). The secret is shown here only."""
+    """Create a webhook that gets events by signed POSTs (standardwebhooks.com). Only this response has its secret."""
     return manage.create(context, spec, once)
 
 
 @router.get("", dependencies=READ)
 def list_webhooks(context: InContext) -> list[Webhook]:
-    """All webhooks of the key's projects, oldest first; there are at most a hundred, so there are no pages."""
+    """List all webhooks of the key's projects, oldest first; there are at most a hundred per project, so there are no
+    pages.
+    """
     return manage.everyone(context)
 
 
 @router.get("/{webhook_id}", dependencies=READ, responses=_UNKNOWN)
 def read_webhook(context: InContext, webhook_id: str) -> Webhook:
-    """One webhook, without its secret."""
+    """Read one webhook, without its secret."""
     return manage.read(context, webhook_id)
 
 
 @router.delete("/{webhook_id}", dependencies=[requires(Action.DELETE_WEBHOOK)], status_code=204, responses=_UNKNOWN)
 def delete_webhook(context: InContext, webhook_id: str) -> None:
-    """Forget a webhook and its deliveries."""
+    """Delete a webhook and its deliveries."""
     manage.delete(context, webhook_id)
 
 
 @router.post("/{webhook_id}:enable", dependencies=[requires(Action.ENABLE_WEBHOOK)], responses=_UNKNOWN)
 def enable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
-    """Deliver again after the service gave up; what failed meanwhile is not repeated."""
+    """Enable a webhook again after the service gave up; messages that failed meanwhile are not repeated."""
     return manage.enable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:disable", dependencies=[requires(Action.DISABLE_WEBHOOK)], responses=_UNKNOWN)
 def disable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
-    """Deliver nothing more until it is enabled again; what waits is given up."""
+    """Disable a webhook until it is enabled again; waiting messages are given up."""
     return manage.disable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:rotate", dependencies=[requires(Action.ROTATE_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 def rotate_secret(context: InContext, webhook_id: str, once: InOnce) -> WebhookWithSecret:
-    """A new secret; the former signs beside it for 24 hours."""
+    """Create a new secret; the former one signs beside it for 24 hours."""
     return manage.rotate(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:test", dependencies=[requires(Action.TEST_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 async def test_webhook(context: InContext, webhook_id: str, once: InOnce) -> Delivery:
-    """Send a `webhook.test` message now and say what came of it."""
+    """Send a `webhook.test` message now, and return its result."""
     return await manage.test(context, webhook_id, once)
 
 
@@ -77,5 +79,5 @@ async def test_webhook(context: InContext, webhook_id: str, once: InOnce) -> Del
 def list_deliveries(
     context: InContext, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> list[Delivery]:
-    """The newest messages and what became of them."""
+    """List the newest messages with their results."""
     return manage.read_deliveries(context, webhook_id, limit)

@@ -1,4 +1,4 @@
-"""Workers over HTTP."""
+"""Routes of workers."""
 
 from fastapi import APIRouter
 
@@ -22,20 +22,22 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
     ),
 )
 def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
-    """Introduce a worker: it is given a session, and what its former life still held is closed. With the session it has, it
-    brings another inventory."""
+    """Register a worker: it gets a session, and runs of its former session are ended.
+
+    With its present session, it updates its inventory.
+    """
     return registry.register(context, registration, once)
 
 
 @router.get("", dependencies=[requires(Action.READ_STUDIES)], responses=problems("invalid_page_token"))
 def list_workers(context: InContext, limit: InLimit = 100, page_token: InPageToken = None) -> WorkerPage:
-    """Workers ever registered, by name."""
+    """List workers ever registered, by name."""
     return registry.page(context, page_token, limit)
 
 
 @router.post("/{worker_id}:drain", dependencies=[requires(Action.DRAIN_WORKER)], responses=problems("unknown_worker"))
 def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
-    """Give a worker no more work, also after a restart; what it runs may finish."""
+    """Stop giving a worker new work, also after a restart; its running work may finish."""
     return registry.drain(context, worker_id, True, once)
 
 
@@ -52,12 +54,14 @@ def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     responses=problems("unknown_worker", "worker_live"),
 )
 def forget_worker(context: InContext, worker_id: str) -> None:
-    """Forget a worker that is gone: no list shows it, no answer counts on its coming back. It is known again when it
-    registers, as are those that nobody has heard of for SHARDTUNE_KEEP_WORKERS_DAYS."""
+    """Remove a worker that is gone from all lists. It is known again when it registers.
+
+    The service does the same with workers that sent no request for SHARDTUNE_KEEP_WORKERS_DAYS.
+    """
     registry.forget(context, worker_id)
 
 
 @router.post("/{worker_id}:free", dependencies=[requires(Action.FREE_WORKER)], responses=problems("unknown_worker"))
 def free_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
-    """Let another key of the project register under the worker's name, which belongs to the key that has done so."""
+    """Let another key of the project register under the worker's name, which belongs to the key that registered it."""
     return registry.free(context, worker_id, once)

@@ -1,1 +1,1 @@
-"""Cron, ticks, and the loop that drives retuning. Leaves what a retune does to `retuning`."""
+"""Schedules: cron, ticks, and the loop that drives retuning. `retuning` decides what a retune does."""

@@ -1,4 +1,4 @@
-"""Which of the ticks that are due run, and which were missed: pure rules, documented in docs/explanation/retuning.md."""
+"""Decide which due ticks run and which were missed: pure rules; the page on retuning describes them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,37 +10,38 @@ from shardtune.api_schemas.retuning.schedules import CatchUp, ScheduleSpec
 
 @dataclass(frozen=True)
 class Due:
-    """A tick to be accounted for."""
+    """Due tick, and whether it runs."""
 
     at: datetime
     runs: bool
     stands_for: int = 1
-    """Ticks it accounts for: itself, and missed ones before it."""
+    """Number of ticks that it stands for: itself, and missed ones before it."""
 
 
 def account(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[Due]:
-    """What to do about ticks that are due, oldest first; every one of them is accounted for in exactly one result.
+    """Account for all due ticks, oldest first; each appears in exactly one result.
 
-    On time is what is noticed within the grace period: it runs. Of the missed ones, `none` runs none, `one` lets the next
-    tick that is on time stand for them (or, where there is none, the newest of them), and `all` runs the newest
-    `catch_up_limit` of them.
+    A tick noticed within the grace period is on time and runs. Missed ticks follow `catch_up`: `none` runs none; `one`
+    merges them into the next on-time tick (without one, the newest missed tick runs); `all` runs the newest
+    `catch_up_limit`.
     """
     on_time = [at for at in ticks if (now - at).total_seconds() <= spec.misfire_grace_s]
     missed = ticks[: len(ticks) - len(on_time)]
-    timely = [Due(at, runs=True) for at in on_time]
+    on_time_due = [Due(at, runs=True) for at in on_time]
     if not missed:
-        return timely
+        return on_time_due
     match spec.catch_up:
         case CatchUp.NONE:
-            return [Due(missed[-1], runs=False, stands_for=len(missed)), *timely]
-        case CatchUp.ONE if timely:
-            return [Due(timely[0].at, runs=True, stands_for=len(missed) + 1), *timely[1:]]
+            return [Due(missed[-1], runs=False, stands_for=len(missed)), *on_time_due]
+        case CatchUp.ONE if on_time_due:
+            return [Due(on_time_due[0].at, runs=True, stands_for=len(missed) + 1), *on_time_due[1:]]
         case CatchUp.ONE:
             return [Due(missed[-1], runs=True, stands_for=len(missed))]
         case CatchUp.ALL:
-            kept = missed[-spec.catch_up_limit :]
-            lost = missed[: len(missed) - len(kept)]
-            given_up = [Due(lost[-1], runs=False, stands_for=len(lost))] if lost else []
-            return [*given_up, *(Due(at, runs=True) for at in kept), *timely]
+            # A limit, so that a service that was down for weeks does not start hundreds of retunes.
+            caught_up = missed[-spec.catch_up_limit :]
+            dropped = missed[: len(missed) - len(caught_up)]
+            dropped_due = [Due(dropped[-1], runs=False, stands_for=len(dropped))] if dropped else []
+            return [*dropped_due, *(Due(at, runs=True) for at in caught_up), *on_time_due]
         case _:
             assert_never(spec.catch_up)

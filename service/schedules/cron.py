@@ -1,8 +1,8 @@
-"""Cron expressions in a time zone, by `cronsim`: correct on the days the clocks change.
+"""Cron expressions in a time zone, by `cronsim`: correct on the days on which the clocks change.
 
 A tick whose local time does not exist (spring) is at the first moment after the gap; one whose local time exists twice
-(autumn) is at the first of them. An expression with `*` in minute or hour goes by elapsed time instead, as Debian's cron
-does. All results are in UTC, strictly increasing.
+(autumn) is at the first of them. An expression with `*` in minute or hour follows elapsed time instead, as in Debian's
+cron. All results are in UTC, strictly increasing.
 """
 
 from collections.abc import Iterator
@@ -13,25 +13,28 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
-_LOOKED_AT = 400
-"""Ticks whose distances are checked: over a year of a daily one, so that both DST days are among them."""
+# More than a year of a daily tick, so that both days on which the clocks change are among them.
+_CHECKED_TICKS = 400
+"""Number of ticks whose distances are checked."""
 
 
 def check(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
-    """Reject what cannot be run.
+    """Reject an expression that cannot be run.
 
     Raises:
-        ValueError: not cron, never due, or due more often than every `least_gap_s` seconds.
+        ValueError: it is no cron expression, never due, or due more often than every `least_gap_s` seconds.
     """
     if len(expression.split()) != 5:
         raise ValueError(f"cron ({expression}) must have five fields: {_FIELDS}")
     try:
-        found = list(islice(ticks(expression, zone, now), _LOOKED_AT))
+        first_ticks = list(islice(ticks(expression, zone, now), _CHECKED_TICKS))
     except CronSimError as error:
-        raise ValueError(f"cron ({expression}) cannot be read: {_lowered(error)}; its fields are {_FIELDS}") from None
-    if not found:
+        raise ValueError(
+            f"cron ({expression}) cannot be read: {_lower_first(error)}; its fields are {_FIELDS}"
+        ) from None
+    if not first_ticks:
         raise ValueError(f"cron ({expression}) is never due; give a day that its months have")
-    gap_s = min(((later - earlier).total_seconds() for earlier, later in pairwise(found)), default=least_gap_s)
+    gap_s = min(((later - earlier).total_seconds() for earlier, later in pairwise(first_ticks)), default=least_gap_s)
     if gap_s < least_gap_s:
         raise ValueError(
             f"cron ({expression}) is due every {gap_s:g} s, but at least {least_gap_s:g} s must lie between two ticks; "
@@ -40,17 +43,17 @@ def check(expression: str, zone: str, now: datetime, least_gap_s: float) -> None
 
 
 def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
-    """The first tick after a moment; None: there is none in fifty years."""
+    """First tick after a moment; None: there is none in fifty years."""
     return next(ticks(expression, zone, after), None)
 
 
 def explain(expression: str) -> str:
-    """In words: `At 03:00 on Sunday`."""
+    """Expression in words, such as `At 03:00 on Sunday`."""
     return CronSim(expression, datetime.now(UTC)).explain()
 
 
 def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
-    """The ticks after a moment.
+    """Ticks after a moment.
 
     Raises:
         CronSimError: the expression cannot be read.
@@ -58,12 +61,13 @@ def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
     last = after.astimezone(UTC)
     for local in CronSim(expression, last.astimezone(ZoneInfo(zone))):
         tick = local.astimezone(UTC)
-        # In the hour that exists twice cronsim begins again at its first run; in a gap several ticks fall together.
+        # cronsim restarts in the hour that exists twice, and lets several ticks coincide in a gap: keep increasing ones
+        # only.
         if tick > last:
             last = tick
             yield tick
 
 
-def _lowered(error: Exception) -> str:
+def _lower_first(error: Exception) -> str:
     text = str(error)
     return text[:1].lower() + text[1:]

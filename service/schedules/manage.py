@@ -17,28 +17,30 @@ from shardtune.service.schedules import cron, ticks
 
 log = logging.getLogger(__name__)
 
-_SHOWN_TICKS = 5
+_RECENT_TICKS = 5
 
 
-def create(context: Context, spec: ScheduleSpec, once: Once = ALWAYS, project_id: str | None = None) -> Schedule:
+def create(context: Context, spec: ScheduleSpec, idempotency: Once = ALWAYS, project_id: str | None = None) -> Schedule:
     """Store a schedule; its first tick is the next one after now.
 
     Raises:
-        Invalid: the cron expression cannot be run, or a case is unknown.
-        Conflict: the project has as many as it may.
+        Invalid: the cron expression cannot be run, or a tuning target is unknown.
+        Conflict: the project has the maximum number of schedules.
     """
     project_id, now = project_of(context, project_id), context.now()
     _check_cron(context, spec)
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
+        # The project's lock makes count and insert one step for two simultaneous requests.
         if keys.lock_project(session, project_id) is None:
             raise NotFound(
                 "unknown_project", f"project ({project_id}) does not exist; PUT /v1/projects/{project_id} first"
             )
-        most = context.settings.max_schedules
-        if schedules.count(session, project_id) >= most:
+        limit = context.settings.max_schedules
+        if schedules.count(session, project_id) >= limit:
             raise Conflict(
-                "too_many_schedules", f"project ({project_id}) has {most} schedules already; delete one first"
+                "too_many_schedules", f"project ({project_id}) has {limit} schedules already; delete one first"
             )
+        # Targets must be known now: a misspelt key would otherwise select nothing at every tick.
         _check_cases(session, project_id, spec)
         row = ScheduleRow(
             id=f"schedule-{secrets.token_hex(6)}",
@@ -54,48 +56,51 @@ def create(context: Context, spec: ScheduleSpec, once: Once = ALWAYS, project_id
         session.add(row)
         session.flush()
         log.info("schedule created", extra={"schedule": row.id})
-        return once.answer(session, view(session, row), 201)
+        return idempotency.answer(session, view(session, row), 201)
 
 
 def read(context: Context, schedule_id: str) -> Schedule:
     with context.db.read() as session:
-        return view(session, _seen(context, schedules.get(session, schedule_id), schedule_id))
+        return view(session, _check_visible(context, schedules.get(session, schedule_id), schedule_id))
 
 
 def page(context: Context, project_id: str | None, token: str | None, limit: int) -> SchedulePage:
     """Schedules of the sender's projects, newest first."""
     if not context.principal.sees(project_id):
         return SchedulePage(schedules=())
-    only = project_id or context.principal.project_id
-    after = paging.start(token, [only], paging.moment_and_id)
+    shown_project_id = project_id or context.principal.project_id
+    after = paging.start(token, [shown_project_id], paging.moment_and_id)
     with context.db.read() as session:
-        rows = schedules.page(session, only, after, limit + 1)
-        shown, following = paging.cut(rows, limit, [only], lambda row: [row.created_at.isoformat(), row.id])
-        return SchedulePage(schedules=tuple(view(session, row) for row in shown), next_page_token=following)
+        rows = schedules.page(session, shown_project_id, after, limit + 1)
+        page_rows, next_token = paging.cut(
+            rows, limit, [shown_project_id], lambda row: [row.created_at.isoformat(), row.id]
+        )
+        return SchedulePage(schedules=tuple(view(session, row) for row in page_rows), next_page_token=next_token)
 
 
 def tick_page(context: Context, schedule_id: str, token: str | None, limit: int) -> TickPage:
-    """What became of a schedule's ticks, newest first."""
+    """Ticks of a schedule with their results, newest first."""
     after = paging.start(token, [schedule_id], paging.whole_number)
     with context.db.read() as session:
-        _seen(context, schedules.get(session, schedule_id), schedule_id)
+        _check_visible(context, schedules.get(session, schedule_id), schedule_id)
         rows = schedules.ticks(session, schedule_id, after, limit + 1)
-        shown, following = paging.cut(rows, limit, [schedule_id], lambda row: row.id)
-        return TickPage(ticks=tuple(map(_tick, shown)), next_page_token=following)
+        page_rows, next_token = paging.cut(rows, limit, [schedule_id], lambda row: row.id)
+        return TickPage(ticks=tuple(map(_tick_view, page_rows)), next_page_token=next_token)
 
 
 def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
-    """Replace what a schedule says; its next tick is the next one after now.
+    """Replace a schedule's spec; its next tick is the next one after now.
 
     Raises:
-        PreconditionFailed: it is not what the sender saw.
+        PreconditionFailed: it is not as the sender saw it.
     """
     _check_cron(context, spec)
     now = context.now()
     with context.db.write() as session:
-        row = _held(context, session, schedule_id, if_match)
+        row = _lock(context, session, schedule_id, if_match)
         _check_cases(session, row.project_id, spec)
         row.spec, row.trigger = spec, spec.trigger
+        # From now on: ticks that were due under the old spec are not made up for under the new one.
         row.next_tick_at = None if row.is_paused else ticks.following(spec, now)
         row.updated_at = now
         row.version += 1
@@ -104,20 +109,20 @@ def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | 
 
 
 def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
-    """Forget a schedule and its ticks. Its queued retunes are skipped; those that run go on."""
+    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
     with context.db.write() as session:
-        row = _held(context, session, schedule_id, if_match)
+        row = _lock(context, session, schedule_id, if_match)
         schedules.unqueue(session, schedule_id, context.now(), "its schedule was deleted")
         session.delete(row)
 
 
 def pause(
-    context: Context, schedule_id: str, paused: bool, once: Once = ALWAYS, if_match: str | None = None
+    context: Context, schedule_id: str, paused: bool, idempotency: Once = ALWAYS, if_match: str | None = None
 ) -> Schedule:
-    """Let a schedule rest, or go on with it. Ticks in between are neither run nor made up for."""
+    """Pause a schedule, or resume it. Ticks in between neither run nor are made up for."""
     now = context.now()
-    with once.write(context) as session:
-        row = _held(context, session, schedule_id, if_match)
+    with idempotency.write(context) as session:
+        row = _lock(context, session, schedule_id, if_match)
         if row.is_paused is not paused:
             row.is_paused, row.updated_at = paused, now
             row.next_tick_at = None if paused else ticks.following(row.spec, now)
@@ -125,39 +130,40 @@ def pause(
         if paused:
             schedules.unqueue(session, schedule_id, now, "its schedule was paused")
         session.flush()
-        return once.answer(session, view(session, row))
+        return idempotency.answer(session, view(session, row))
 
 
-def run(context: Context, schedule_id: str, once: Once = ALWAYS) -> Schedule:
-    """Have its cases measured now, whatever its trigger, also while it is paused."""
-    with once.write(context) as session:
-        row = _held(context, session, schedule_id, None)
+def run(context: Context, schedule_id: str, idempotency: Once = ALWAYS) -> Schedule:
+    """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
+    with idempotency.write(context) as session:
+        row = _lock(context, session, schedule_id, None)
         ticks.run_now(context, session, row)
         session.flush()
-        return once.answer(session, view(session, row))
+        return idempotency.answer(session, view(session, row))
 
 
 def view(session: Session, row: ScheduleRow) -> Schedule:
-    """A schedule as users read it."""
+    """Schedule in the form of the API."""
     return Schedule(
         **dict(row.spec),
         schedule_id=row.id,
         project_id=row.project_id,
         is_paused=row.is_paused,
         next_tick_at=row.next_tick_at,
-        last_ticks=tuple(map(_tick, schedules.ticks(session, row.id, None, _SHOWN_TICKS))),
+        last_ticks=tuple(map(_tick_view, schedules.ticks(session, row.id, None, _RECENT_TICKS))),
         created_at=row.created_at,
         updated_at=row.updated_at,
     )
 
 
-def _held(context: Context, session: Session, schedule_id: str, if_match: str | None) -> ScheduleRow:
-    row = _seen(context, schedules.lock(session, schedule_id), schedule_id)
+def _lock(context: Context, session: Session, schedule_id: str, if_match: str | None) -> ScheduleRow:
+    row = _check_visible(context, schedules.lock(session, schedule_id), schedule_id)
+    # Compared under the lock, so that two changes of the same version cannot both succeed.
     etags.check(if_match, view(session, row))
     return row
 
 
-def _seen(context: Context, row: ScheduleRow | None, schedule_id: str) -> ScheduleRow:
+def _check_visible(context: Context, row: ScheduleRow | None, schedule_id: str) -> ScheduleRow:
     if row is None or not context.principal.sees(row.project_id):
         message = f"schedule {schedule_id} does not exist; GET /v1/schedules lists those that do"
         raise NotFound("unknown_schedule", message)
@@ -181,7 +187,7 @@ def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
             raise invalid("cases.target_keys", key, message)
 
 
-def _tick(row: ScheduleTickRow) -> Tick:
+def _tick_view(row: ScheduleTickRow) -> Tick:
     return Tick(
         at=row.at,
         kind=row.kind,

@@ -1,6 +1,6 @@
-"""The loop of retuning: ticks ask for retunes, what is due starts, what runs goes on.
+"""Loop of retuning: account for ticks, start due retunes, and drive running ones.
 
-No step needs a leader, and none is lost with the process that takes it: each is one transaction that looks again first.
+No step needs a leader, and none is lost with its process: each is one transaction that checks again first.
 """
 
 from functools import partial
@@ -15,10 +15,11 @@ from shardtune.service.schedules import ticks
 
 
 async def keep_retuning(context: Context) -> None:
-    """Take every step there is to take, until cancelled."""
+    """Take every due step, until cancelled."""
+    # Separate steps: one that fails is logged, and the others still run in this round.
     await run_every(
         context.settings.retune_every_s,
-        counting_uses=partial(run_in_threadpool, _count_uses, context),
+        counting_uses=partial(run_in_threadpool, _write_usage_counts, context),
         accounting_for_ticks=partial(run_in_threadpool, ticks.account_for, context),
         starting_queued_ticks=partial(run_in_threadpool, ticks.start_queued, context),
         starting_retunes=partial(run_in_threadpool, queue.start_due, context, challenge_steps.start),
@@ -28,7 +29,7 @@ async def keep_retuning(context: Context) -> None:
     )
 
 
-def _count_uses(context: Context) -> int:
+def _write_usage_counts(context: Context) -> int:
     counts = context.uses.take()
     if counts:
         with context.db.write() as session:

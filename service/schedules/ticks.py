@@ -1,7 +1,7 @@
-"""Account for the ticks of schedules: each once, whatever number of replicas looks, and whenever one is killed.
+"""Account for the ticks of schedules: each exactly once, with any number of replicas, and whenever one is killed.
 
-The tick, the schedule's move to the next one and the retunes it asks for (of a drift schedule: the canaries it sends) are
-one transaction.
+The tick, the schedule's move to the next tick and the retunes that it requests (for a drift schedule: the canaries that
+it sends) are one transaction.
 """
 
 import logging
@@ -26,24 +26,24 @@ from shardtune.service.schedules.catch_up import Due
 
 log = logging.getLogger(__name__)
 
-_MOST_QUEUED = 10
-"""Ticks of one schedule that may wait for the retunes before them."""
+_MAX_QUEUED = 10
+"""Maximum number of ticks of one schedule that wait for the retunes of earlier ones."""
 
 
 def following(spec: ScheduleSpec, after: datetime) -> datetime | None:
-    """The next tick after a moment; None where the trigger has no times."""
+    """Next tick after a moment; None: the trigger has no times."""
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 
 def account_for(context: Context) -> int:
-    """Account for every tick that is due; returns how many this replica took."""
+    """Account for every due tick; returns the number that this replica took."""
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
-    return count_done(rows, partial(_account, context), lambda row: row.id)
+    return count_done(rows, partial(_account_for_schedule, context), lambda row: row.id)
 
 
 def start_queued(context: Context) -> int:
-    """Begin the ticks that waited for the retunes before them; returns how many."""
+    """Begin ticks that waited for the retunes of earlier ones; returns their number."""
     with context.db.read() as session:
         waiting = schedules.with_queued_ticks(session)
     return count_done(sorted(waiting), partial(_start_queued, context), str)
@@ -54,65 +54,74 @@ def _start_queued(context: Context, schedule_id: str) -> bool:
         row = schedules.lock(session, schedule_id)
         if row is None or row.is_paused or schedules.is_busy(session, schedule_id):
             return False
+        # One at a time: ticks of a schedule begin in order, each after the retunes of the previous one.
         ticks = schedules.queued_ticks(session, schedule_id)[:1]
         for tick in ticks:
-            _begin(context, session, row, tick, RetuneCause.SCHEDULE)
+            _begin_tick(context, session, row, tick, RetuneCause.SCHEDULE)
         return bool(ticks)
 
 
 def run_now(context: Context, session: Session, row: ScheduleRow) -> None:
-    """A tick by hand, also of a paused schedule; twice in one moment is once. The caller holds the schedule."""
+    """Add a tick by hand, also to a paused schedule; twice in one moment counts once. The caller holds the schedule."""
     now = context.now()
     if schedules.tick_at(session, row.id, TickKind.MANUAL, now) is None:
-        _begin(context, session, row, _add(session, row, Due(now, runs=True), TickKind.MANUAL, now), RetuneCause.MANUAL)
+        _begin_tick(
+            context,
+            session,
+            row,
+            _insert_tick(session, row, Due(now, runs=True), TickKind.MANUAL, now),
+            RetuneCause.MANUAL,
+        )
 
 
-def _account(context: Context, seen: ScheduleRow) -> int:
-    """The ticks of one schedule; 0 where another replica has them."""
-    now, spec = context.now(), seen.spec
-    assert spec.cron is not None and seen.next_tick_at is not None
-    later = cron.ticks(spec.cron, spec.timezone, seen.next_tick_at)
-    passed = [seen.next_tick_at, *takewhile(lambda tick: tick <= now, later)]
+def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
+    """Account for the due ticks of one schedule; 0: another replica has them."""
+    now, spec = context.now(), schedule.spec
+    assert spec.cron is not None and schedule.next_tick_at is not None
+    later = cron.ticks(spec.cron, spec.timezone, schedule.next_tick_at)
+    passed = [schedule.next_tick_at, *takewhile(lambda tick: tick <= now, later)]
     with context.db.write() as session:
-        row = schedules.lock(session, seen.id)
-        if row is None or not schedules.advance(session, seen, following(spec, passed[-1])):
+        row = schedules.lock(session, schedule.id)
+        # Written only if the schedule's next tick is as it was read: another replica may have moved it.
+        if row is None or not schedules.advance(session, schedule, following(spec, passed[-1])):
             return 0
-        for due in catch_up.account(passed, now, spec):
-            _take(context, session, row, spec, due)
-    log.info("ticks accounted for", extra={"schedule": seen.id, "ticks": len(passed)})
+        for due_tick in catch_up.account(passed, now, spec):
+            _record_tick(context, session, row, spec, due_tick)
+    log.info("ticks accounted for", extra={"schedule": schedule.id, "ticks": len(passed)})
     return len(passed)
 
 
-def _take(context: Context, session: Session, row: ScheduleRow, spec: ScheduleSpec, due: Due) -> None:
+def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: ScheduleSpec, due_tick: Due) -> None:
     now = context.now()
-    if schedules.tick_at(session, row.id, TickKind.CRON, due.at) is not None:
-        # The clock went back and the schedule was set anew: this tick has had its turn.
+    if schedules.tick_at(session, row.id, TickKind.CRON, due_tick.at) is not None:
+        # The clock went back and the schedule was set anew: this tick is accounted for already.
         return
     waiting = len(schedules.queued_ticks(session, row.id))
-    busy = waiting > 0 or schedules.is_busy(session, row.id)
-    tick = _add(session, row, due, TickKind.CRON, now)
-    if not due.runs:
-        late_s = (now - due.at).total_seconds()
+    # A waiting tick counts, too, so that a new tick cannot overtake it.
+    is_busy = waiting > 0 or schedules.is_busy(session, row.id)
+    tick = _insert_tick(session, row, due_tick, TickKind.CRON, now)
+    if not due_tick.runs:
+        late_s = (now - due_tick.at).total_seconds()
         tick.state, tick.reason = (
             TickState.MISSED,
             f"noticed {late_s:.0f} s late, which catch_up {spec.catch_up} leaves out",
         )
-    elif not busy:
-        _begin(context, session, row, tick, RetuneCause.SCHEDULE)
-    elif spec.overlap == Overlap.SKIP or waiting >= _MOST_QUEUED:
-        more = f", and {waiting} ticks wait already" if waiting else ""
-        tick.state, tick.reason = TickState.SKIPPED, f"the retunes of the tick before have not ended{more}"
+    elif not is_busy:
+        _begin_tick(context, session, row, tick, RetuneCause.SCHEDULE)
+    elif spec.overlap == Overlap.SKIP or waiting >= _MAX_QUEUED:
+        queued_text = f", and {waiting} ticks wait already" if waiting else ""
+        tick.state, tick.reason = TickState.SKIPPED, f"the retunes of the previous tick have not ended{queued_text}"
     else:
-        tick.reason = "waits until the retunes of the tick before have ended"
+        tick.reason = "waits until the retunes of the previous tick have ended"
 
 
-def _add(session: Session, row: ScheduleRow, due: Due, kind: TickKind, now: datetime) -> ScheduleTickRow:
+def _insert_tick(session: Session, row: ScheduleRow, due_tick: Due, kind: TickKind, now: datetime) -> ScheduleTickRow:
     tick = ScheduleTickRow(
         schedule_id=row.id,
-        at=due.at,
+        at=due_tick.at,
         kind=kind,
         state=TickState.QUEUED,
-        stands_for=due.stands_for,
+        stands_for=due_tick.stands_for,
         cases=0,
         created_at=now,
     )
@@ -121,37 +130,39 @@ def _add(session: Session, row: ScheduleRow, due: Due, kind: TickKind, now: date
     return tick
 
 
-def _begin(context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause) -> None:
-    """Do what a tick is for: ask for retunes, or, of a drift schedule that no person runs, send canaries."""
+def _begin_tick(
+    context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause
+) -> None:
+    """Do what a tick is for: request retunes, or send canaries for a drift schedule unless a person runs it."""
     spec = row.spec
     keys = target_selection.selected(context, session, row.project_id, spec.cases)
     tick.cases = len(keys)
     tick.state, tick.reason = (
-        (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches its cases")
+        (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches the schedule's targets")
     )
     if spec.trigger is Trigger.DRIFT and cause == RetuneCause.SCHEDULE:
         _send_canaries(context, session, row, tick, keys)
     else:
-        _ask(context, session, row, tick, cause, keys)
+        _request_retunes(context, session, row, tick, cause, keys)
     session.flush()
 
 
 def _send_canaries(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, keys: Sequence[str]
 ) -> None:
-    answers = [send.send(context, session, row.project_id, key, tick.at) for key in keys]
-    why_not = Counter(answer.reason for answer in answers if isinstance(answer, send.NotSent))
-    if why_not:
-        parts = "; ".join(f"{why} ({count})" for why, count in why_not.items())
-        tick.reason = f"no canary for {why_not.total()} of its {len(keys)} cases: {parts}"
-        tick.state = TickState.SKIPPED if why_not.total() == len(keys) else tick.state
+    results = [send.send(context, session, row.project_id, key, tick.at) for key in keys]
+    reasons = Counter(result.reason for result in results if isinstance(result, send.NotSent))
+    if reasons:
+        summary = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
+        tick.reason = f"no canary for {reasons.total()} of {len(keys)} targets: {summary}"
+        tick.state = TickState.SKIPPED if reasons.total() == len(keys) else tick.state
 
 
-def _ask(
+def _request_retunes(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause, keys: Sequence[str]
 ) -> None:
     now = context.now()
-    asked = [
+    requested = [
         queue.request(
             session,
             project_id=row.project_id,
@@ -163,6 +174,6 @@ def _ask(
         )
         for key in keys
     ]
-    known = sum(retune.schedule_id != row.id for retune in asked)
-    if known:
-        tick.reason = f"{known} of them had an unfinished retune already"
+    unfinished_count = sum(retune.schedule_id != row.id for retune in requested)
+    if unfinished_count:
+        tick.reason = f"{unfinished_count} of the targets had an unfinished retune already"

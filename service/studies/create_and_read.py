@@ -1,7 +1,4 @@
-"""Create, read and list studies.
-
-service.studies.actions changes them; service.planning.study_plan decides what they run.
-"""
+"""Create, read and list studies; service.studies.actions changes them, service.planning.study_plan plans their runs."""
 
 import logging
 import secrets
@@ -109,9 +106,7 @@ def _full_id(study_id: str, project_id: str) -> str:
         Invalid: it could be an id that the service generates, or is too long.
     """
     if study_id.startswith(_GENERATED_PREFIX):
-        message = (
-            f"study_id ({study_id}) begins as those that the service makes up ({_GENERATED_PREFIX}); choose another"
-        )
+        message = f"study_id ({study_id}) begins like the ids that the service generates ({_GENERATED_PREFIX}); choose another"
         raise invalid("study_id", study_id, message)
     # The project is part of the id: a taken id would otherwise reveal another project's study.
     full_id = study_id if project_id == DEFAULT_PROJECT else f"{project_id}.{study_id}"
@@ -125,7 +120,7 @@ def _project_of_new(context: Context, requested: str | None) -> str:
     """Project of a new study."""
     project_id = requested or context.principal.home
     if not context.principal.sees(project_id):
-        raise NotFound("unknown_project", f"project ({project_id}) is not the key's; leave it out")
+        raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
     return project_id
 
 

@@ -68,8 +68,8 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
             )
             raise NotFound(
                 "unknown_trace",
-                f"no trace of rank {rank} is stored of trial {number} of study {study_id} (there are of ranks: {stored_ranks}); "
-                "those that were too large, are too old or made room for newer ones are with the worker at most",
+                f"no trace of rank {rank} is stored of trial {number} of study {study_id} (stored ranks: {stored_ranks}); "
+                "a trace that was too large, is too old or made room for newer ones may still be on the worker",
             )
         return content
 
@@ -107,7 +107,7 @@ def _check_traceable(study: StudyRow) -> None:
     if study.state.is_open:
         raise Conflict(
             "study_running",
-            f"study {study.id} is {study.state.value}; a profile beside it would disturb what it measures: ask when it has ended",
+            f"study {study.id} is {study.state.value}; a run under the profiler would disturb its measurements; request it when the study has ended",
         )
     reason = traces.why_not(study)
     if reason is not None:

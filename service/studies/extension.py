@@ -74,7 +74,7 @@ def _check_extensible(row: StudyRow, had_ended: bool) -> None:
         )
         raise Conflict(
             "made_by_service",
-            f"study {row.id} belongs to {owner}, which decides what it runs; clone it, and the clone is yours to extend",
+            f"study {row.id} belongs to {owner}, which decides what it runs; clone it and extend the clone",
         )
     if row.deleted_at is not None:
         raise Conflict("study_deleted", f"study {row.id} was deleted; POST /v1/studies/{row.id}:undelete first")
@@ -123,7 +123,9 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
             )
         reason = stopping.end_of_search(snapshot.history, budget, *spent_so_far)
         if reason is not None:
-            raise Conflict("nothing_to_extend", f"study {row.id} would not search on: {reason}; add more of that, too")
+            raise Conflict(
+                "nothing_to_extend", f"study {row.id} would not continue its search: {reason}; raise that limit, too"
+            )
     elif row.phase is StudyPhase.DONE:
         _check_more_pairs(row)
     row.spec = row.spec.model_copy(update={"budget": budget})

@@ -46,7 +46,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     except ValueError as error:
         raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:
-        # Built against a stand-in for the model, so that limits that leave nothing are rejected before a worker is taken.
+        # Built against a stand-in for the model: limits that leave nothing are rejected before a worker is taken.
         search_space = space.build(spec.workload, cluster, _stand_in_summary(spec.model), spec.space)
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""

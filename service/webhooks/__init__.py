@@ -1,1 +1,1 @@
-"""Webhooks by the rules of standardwebhooks.com: whom to tell, the secrets, the addresses, the deliveries."""
+"""Webhooks: settings, secrets, allowed addresses, deliveries."""

@@ -1,5 +1,7 @@
-"""Which addresses a webhook may reach. Names are resolved at sending, and the connection goes to the address that was
-checked: a name that changes between check and use (DNS rebinding) leads nowhere else.
+"""Check which addresses a webhook may reach.
+
+Names are resolved when a message is sent, and the connection goes to the address that was checked: a name that changes
+between check and use (DNS rebinding) leads nowhere else.
 """
 
 import ipaddress
@@ -17,8 +19,8 @@ _NOT_PUBLIC = tuple(
     map(
         ipaddress.ip_network,
         (
-            # What Python counts as global all the same: Azure's host, which answers every machine in it; protocol
-            # assignments (Oracle's metadata service is among them); relays of 6to4.
+            # Python counts these as global: Azure's host, which answers every machine in it; protocol assignments
+            # (Oracle's metadata service is among them); relays of 6to4.
             "168.63.129.16/32",
             "192.0.0.0/24",
             "192.88.99.0/24",
@@ -30,18 +32,20 @@ _NOT_PUBLIC = tuple(
     )
 )
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""All that is given out. Not in it: `::/96`, `64:ff9b:1::/48`, `fc00::/7`, `fe80::/10`, `fec0::/10`, multicast."""
+"""IPv6 addresses that are assigned. Excludes `::/96`, `64:ff9b:1::/48`, `fc00::/7`, `fe80::/10`, `fec0::/10` and
+multicast.
+"""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""The third quarter of an address that is one of IPv4 in any network."""
+"""Third quarter of an IPv6 address that embeds an IPv4 address in any network."""
 
 
 class AddressRejected(Exception):
-    """The URL leads where webhooks must not go. Says nothing of where: an error is read by those who may not know."""
+    """Error for a URL that leads where webhooks must not go."""
 
 
 def check_url(url: str, allow_private: bool) -> None:
-    """What can be rejected before anything is sent.
+    """Reject a URL that is wrong whatever its name resolves to.
 
     Raises:
         Invalid: another scheme, user and password, no host, or a literal address that is not public.
@@ -58,33 +62,38 @@ def check_url(url: str, allow_private: bool) -> None:
         )
     if not parsed.host:
         raise invalid("url", url, f"url ({url:.200}) names no host; give https://HOST/PATH")
-    literal = _literal(parsed.host)
+    literal = _parse_literal(parsed.host)
     if literal is not None and not allow_private and not is_public(literal):
         raise invalid("url", url, f"url ({url:.200}): {literal} is not a public address; {_REMEDY}")
 
 
 async def resolve(url: httpx.URL, allow_private: bool, look_ups: LookUps) -> str:
-    """One address of the URL's host, all of which are allowed.
+    """Resolve the URL's host; returns one of its addresses, all of which are allowed.
 
     Raises:
         AddressRejected: the name is unknown, or has an address that is not public.
     """
-    literal = _literal(url.host)
+    literal = _parse_literal(url.host)
     if literal is not None:
-        found = [literal]
+        resolved = [literal]
     else:
         try:
-            found = [ipaddress.ip_address(one) for one in await look_ups.addresses(url.host, url.port or 443)]
+            resolved = [
+                ipaddress.ip_address(address) for address in await look_ups.addresses(url.host, url.port or 443)
+            ]
         except (OSError, UnicodeError):
             raise AddressRejected(f"host {url.host} cannot be resolved") from None
-    if not allow_private and not all(map(is_public, found)):
+    # The error names no address: users who read it may not know the operator's network.
+    if not allow_private and not all(map(is_public, resolved)):
         raise AddressRejected(f"host {url.host} does not lead to public addresses alone; {_REMEDY}")
-    return str(found[0])
+    return str(resolved[0])
 
 
 def is_public(address: Address) -> bool:
-    """Reachable from anywhere: not private, loopback, link-local (metadata services), multicast or reserved, and no way
-    into IPv4 that ends there.
+    """Whether an address is reachable from anywhere.
+
+    Excludes private, loopback, link-local (metadata services), multicast and reserved addresses, and IPv6 addresses
+    that lead to such IPv4 addresses.
     """
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
@@ -96,13 +105,13 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast and not any(address in network for network in _NOT_PUBLIC)
 
 
-def _literal(host: str) -> Address | None:
+def _parse_literal(host: str) -> Address | None:
     try:
         return ipaddress.ip_address(host)
     except ValueError:
         pass
     try:
-        # What the resolver takes for an address as well: 127.1, 0x7f000001, 2130706433.
+        # The system's resolver also takes these for addresses: 127.1, 0x7f000001, 2130706433.
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
         return None

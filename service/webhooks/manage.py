@@ -28,22 +28,23 @@ log = logging.getLogger(__name__)
 _SHOWN_ONCE = "shown once; use :rotate for a new one"
 
 
-def create(context: Context, spec: WebhookSpec, once: Once = ALWAYS) -> WebhookWithSecret:
-    """Store a webhook; the answer is the only one with its secret.
+def create(context: Context, spec: WebhookSpec, idempotency: Once = ALWAYS) -> WebhookWithSecret:
+    """Store a webhook; the response is the only one with its secret.
 
     Raises:
         Invalid: the URL is not allowed, or the study does not exist.
-        Conflict: there is no key to derive secrets from, or there are too many webhooks.
+        Conflict: no key is set to derive secrets from, or the project has the maximum number of webhooks.
     """
     addresses.check_url(spec.url, context.settings.webhook_allow_private)
+    # Read before the transaction: beside SQLite the key may be a file that is written on first use.
     key = secrets.master_key(context.settings)
-    with once.write(context) as session:
+    with idempotency.write(context) as session:
         study = studies.get(session, spec.study_id) if spec.study_id is not None else None
         if spec.study_id is not None and (study is None or not context.principal.sees(study.project_id)):
             raise invalid("study_id", spec.study_id, f"study_id ({spec.study_id}) does not exist; GET /v1/studies")
-        project_id, most = context.principal.project_id, context.settings.max_webhooks
-        if webhooks.count(session, project_id) >= most:
-            raise Conflict("too_many_webhooks", f"there are {most} webhooks of this project already; delete one first")
+        project_id, limit = context.principal.project_id, context.settings.max_webhooks
+        if webhooks.count(session, project_id) >= limit:
+            raise Conflict("too_many_webhooks", f"there are {limit} webhooks of this project already; delete one first")
         row = WebhookRow(
             id=f"webhook-{random_names.token_hex(6)}",
             url=spec.url,
@@ -57,95 +58,96 @@ def create(context: Context, spec: WebhookSpec, once: Once = ALWAYS) -> WebhookW
         session.add(row)
         session.flush()
         log.info("webhook created", extra={"webhook": row.id})
-        return once.answer(session, _with_secret(row, key), 201, _hidden(row))
+        return idempotency.answer(session, _with_secret(row, key), 201, _without_secret(row))
 
 
 def everyone(context: Context) -> list[Webhook]:
-    """All webhooks of the sender's project, oldest first; the operator's own, which are told of every project, are its
-    own to see."""
-    only = context.principal.project_id
+    """All webhooks of the sender's project, oldest first; a key of all projects sees those of every project."""
+    project_id = context.principal.project_id
     with context.db.read() as session:
-        return [_view(row) for row in webhooks.everyone(session) if only in (None, row.project_id)]
+        return [_webhook_view(row) for row in webhooks.everyone(session) if project_id in (None, row.project_id)]
 
 
 def read(context: Context, webhook_id: str) -> Webhook:
     with context.db.read() as session:
-        return _view(_get(context, session, webhook_id))
+        return _webhook_view(_get(context, session, webhook_id))
 
 
 def delete(context: Context, webhook_id: str) -> None:
-    """Forget a webhook and its deliveries."""
+    """Delete a webhook and its deliveries."""
     with context.db.write() as session:
-        session.delete(_hold(context, session, webhook_id))
+        session.delete(_lock(context, session, webhook_id))
 
 
-def enable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
-    """Deliver again; what failed meanwhile is not repeated."""
-    with once.write(context) as session:
-        row = _hold(context, session, webhook_id)
+def enable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Webhook:
+    """Deliver again; messages that failed meanwhile are not repeated."""
+    with idempotency.write(context) as session:
+        row = _lock(context, session, webhook_id)
         row.is_enabled, row.disabled_reason = True, None
-        return once.answer(session, _view(row))
+        return idempotency.answer(session, _webhook_view(row))
 
 
-def disable(context: Context, webhook_id: str, once: Once = ALWAYS) -> Webhook:
-    """Tell it nothing more, and give up what waits for it, until it is enabled again."""
-    with once.write(context) as session:
-        row = _hold(context, session, webhook_id)
+def disable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Webhook:
+    """Stop deliveries to a webhook and give up waiting ones, until it is enabled again."""
+    with idempotency.write(context) as session:
+        row = _lock(context, session, webhook_id)
         if row.is_enabled:
             webhooks.disable(session, row.id, f"disabled by {context.principal.name}", context.now())
+            # The query disabled the row in the database; its object still has the old values.
             session.refresh(row)
             log.info("webhook disabled", extra={"webhook": row.id, "by": context.principal.name})
-        return once.answer(session, _view(row))
+        return idempotency.answer(session, _webhook_view(row))
 
 
-def rotate(context: Context, webhook_id: str, once: Once = ALWAYS) -> WebhookWithSecret:
-    """A new secret; the former signs beside it for a day."""
+def rotate(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> WebhookWithSecret:
+    """Create a new secret; the former one signs beside it for a day."""
     key = secrets.master_key(context.settings)
-    with once.write(context) as session:
-        row = _hold(context, session, webhook_id)
+    with idempotency.write(context) as session:
+        row = _lock(context, session, webhook_id)
         row.secret_version += 1
         row.rotated_at = context.now()
         session.flush()
-        return once.answer(session, _with_secret(row, key), 200, _hidden(row))
+        return idempotency.answer(session, _with_secret(row, key), 200, _without_secret(row))
 
 
 def read_deliveries(context: Context, webhook_id: str, limit: int) -> list[Delivery]:
-    """The newest messages of a webhook and what became of them."""
+    """Newest messages of a webhook with their results."""
     with context.db.read() as session:
         _get(context, session, webhook_id)
-        return [_delivery(row) for row in webhooks.deliveries(session, webhook_id, limit)]
+        return [_delivery_view(row) for row in webhooks.deliveries(session, webhook_id, limit)]
 
 
 def delivery_list(context: Context, webhook_id: str, state: str, offset: int, limit: int) -> tuple[list[Delivery], int]:
-    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and how many there are."""
+    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and their total number."""
     with context.db.read() as session:
         _get(context, session, webhook_id)
         rows, total = webhooks.delivery_list(session, webhook_id, state, offset, limit)
-        return [_delivery(row) for row in rows], total
+        return [_delivery_view(row) for row in rows], total
 
 
-async def test(context: Context, webhook_id: str, once: Once = ALWAYS) -> Delivery:
+async def test(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Delivery:
     """Send a `webhook.test` message now, once, also to a disabled webhook.
 
     A repetition under the same Idempotency-Key gets the message as it was before it was sent.
     """
     key = await run_in_threadpool(secrets.master_key, context.settings)
-    message = await run_in_threadpool(_test_message, context, webhook_id, once)
+    message = await run_in_threadpool(_test_message, context, webhook_id, idempotency)
     answer = await send(message, key, context.now(), reach_of(context))
-    # One try is all a test gets, and its failure disables nothing.
+    # A test gets a single try, and its failure disables nothing.
     return await run_in_threadpool(_note_test, context, message, answer.status, answer.error)
 
 
-def _test_message(context: Context, webhook_id: str, once: Once) -> Message:
-    with once.write(context) as session:
-        row = _hold(context, session, webhook_id)
+def _test_message(context: Context, webhook_id: str, idempotency: Once) -> Message:
+    with idempotency.write(context) as session:
+        row = _lock(context, session, webhook_id)
         now = context.now()
         body = json.dumps({"type": "webhook.test", "timestamp": now.isoformat(), "data": {"webhook_id": row.id}})
-        sent = webhooks.add_delivery(session, row, "webhook.test", body, now)
-        sent.tries, sent.next_at = 1, None
+        # A message of its own, never retried: `next_at` None keeps the delivery loop from claiming it.
+        delivery_row = webhooks.add_delivery(session, row, "webhook.test", body, now)
+        delivery_row.tries, delivery_row.next_at = 1, None
         session.flush()
-        once.answer(session, _delivery(sent))
-        return Message(sent.id, row.id, row.project_id, row.url, secrets.valid_versions(row, now), body, 1)
+        idempotency.answer(session, _delivery_view(delivery_row))
+        return Message(delivery_row.id, row.id, row.project_id, row.url, secrets.valid_versions(row, now), body, 1)
 
 
 def _note_test(context: Context, message: Message, status: int | None, error: str | None) -> Delivery:
@@ -155,26 +157,27 @@ def _note_test(context: Context, message: Message, status: int | None, error: st
             raise NotFound("unknown_webhook", f"webhook {message.webhook_id} was deleted meanwhile")
         row.status, row.error, row.finished_at = status, error, context.now()
         row.state = DeliveryState.FAILED if error else DeliveryState.DELIVERED
-        return _delivery(row)
+        return _delivery_view(row)
 
 
 def _get(context: Context, session: Session, webhook_id: str) -> WebhookRow:
-    return _known(context, webhooks.get(session, webhook_id), webhook_id)
+    return _check_visible(context, webhooks.get(session, webhook_id), webhook_id)
 
 
-def _hold(context: Context, session: Session, webhook_id: str) -> WebhookRow:
-    """To change it: who deletes it meanwhile waits, or has done so already."""
-    return _known(context, webhooks.lock(session, webhook_id), webhook_id)
+def _lock(context: Context, session: Session, webhook_id: str) -> WebhookRow:
+    """Lock a webhook in order to change it."""
+    # A webhook deleted in mid-request fails nothing: the deletion waits for this lock, or has happened before it.
+    return _check_visible(context, webhooks.lock(session, webhook_id), webhook_id)
 
 
-def _known(context: Context, row: WebhookRow | None, webhook_id: str) -> WebhookRow:
-    only = context.principal.project_id
-    if row is None or only not in (None, row.project_id):
+def _check_visible(context: Context, row: WebhookRow | None, webhook_id: str) -> WebhookRow:
+    project_id = context.principal.project_id
+    if row is None or project_id not in (None, row.project_id):
         raise NotFound("unknown_webhook", f"webhook {webhook_id} does not exist; GET /v1/webhooks lists those that do")
     return row
 
 
-def _view(row: WebhookRow) -> Webhook:
+def _webhook_view(row: WebhookRow) -> Webhook:
     return Webhook(
         webhook_id=row.id,
         url=row.url,
@@ -187,15 +190,16 @@ def _view(row: WebhookRow) -> Webhook:
 
 
 def _with_secret(row: WebhookRow, key: bytes) -> WebhookWithSecret:
-    return WebhookWithSecret(**dict(_view(row)), secret=secrets.secret_of(key, row.id, row.secret_version))
+    return WebhookWithSecret(**dict(_webhook_view(row)), secret=secrets.secret_of(key, row.id, row.secret_version))
 
 
-def _hidden(row: WebhookRow) -> WebhookWithSecret:
-    """What a repetition gets: secrets are stored nowhere, so it must rotate to see one."""
-    return WebhookWithSecret(**dict(_view(row)), secret=_SHOWN_ONCE)
+def _without_secret(row: WebhookRow) -> WebhookWithSecret:
+    """Response for a repetition, without the secret."""
+    # Secrets are stored nowhere, so a sender that lost the response must rotate.
+    return WebhookWithSecret(**dict(_webhook_view(row)), secret=_SHOWN_ONCE)
 
 
-def _delivery(row: DeliveryRow) -> Delivery:
+def _delivery_view(row: DeliveryRow) -> Delivery:
     return Delivery(
         delivery_id=row.id,
         type=row.type,

@@ -1,6 +1,6 @@
-"""Secrets that sign, of which nothing is stored: each is derived from the operator's key and the webhook's name.
+"""Secrets that sign webhook messages: derived from the operator's key and the webhook's id, never stored.
 
-A database dump therefore holds no secret. Whoever changes the key changes all secrets; receivers then need new ones.
+A database dump therefore holds no secret. Changing the key changes all secrets, so receivers then need new ones.
 """
 
 import base64
@@ -18,15 +18,15 @@ from shardtune.db.tables.studies import WebhookRow
 from shardtune.service.http.errors import Conflict
 from shardtune.service.settings import Settings
 
-_OLD_SIGNS = timedelta(hours=24)
-"""After a rotation both secrets sign for this long, so that receivers can change without losing a message."""
+_OVERLAP = timedelta(hours=24)
+"""Time after a rotation for which both secrets sign, so that receivers can change without losing a message."""
 
 
 def master_key(settings: Settings) -> bytes:
-    """The key of `SHARDTUNE_SECRET_KEY`; beside a SQLite database without one, a file that is made on first use.
+    """Key of `SHARDTUNE_SECRET_KEY`; without one, beside SQLite, a file that is made on first use.
 
     Raises:
-        Conflict: replicas share no file, so with another database the key must be set.
+        Conflict: another database without a key. Replicas share no file, so the key must be set.
     """
     if settings.secret_key is not None:
         return settings.secret_key.get_secret_value().encode()
@@ -42,35 +42,37 @@ def master_key(settings: Settings) -> bytes:
 
 
 def _key_file(path: Path) -> bytes:
-    # Written in full under another name first: whoever loses the race to link reads the winner's.
-    mine = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
+    # Written in full under another name first, then linked: a process that loses the race reads the winner's complete
+    # file.
+    own_path = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
     if not path.exists():
-        descriptor = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(own_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_hex(32))
         try:
-            os.link(mine, path)
+            os.link(own_path, path)
         except FileExistsError:
             pass
         finally:
-            mine.unlink()
+            own_path.unlink()
     return path.read_bytes()
 
 
 def secret_of(key: bytes, webhook_id: str, version: int) -> str:
-    """The secret as its receiver gets it: HMAC-SHA256 of the webhook's name and the secret's version."""
+    """Secret in the form that its receiver gets: HMAC-SHA256 of the webhook's id and the secret's version."""
     derived = hmac.new(key, f"webhook {webhook_id} {version}".encode(), hashlib.sha256).digest()
     return "whsec_" + base64.b64encode(derived).decode()
 
 
 def valid_versions(row: WebhookRow, now: datetime) -> tuple[int, ...]:
-    """Versions of its secret that sign now."""
-    if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OLD_SIGNS:
+    """Versions of the webhook's secret that sign now."""
+    if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OVERLAP:
         return row.secret_version, row.secret_version - 1
     return (row.secret_version,)
 
 
 def signature(key: bytes, webhook_id: str, versions: tuple[int, ...], message_id: str, at: datetime, body: str) -> str:
-    """The `webhook-signature` header."""
-    signing = (Webhook(secret_of(key, webhook_id, version)) for version in versions)
-    return " ".join(one.sign(message_id, at, body) for one in signing)
+    """Value of the `webhook-signature` header."""
+    # One signature per valid secret, separated by spaces, as standardwebhooks.com defines.
+    signers = (Webhook(secret_of(key, webhook_id, version)) for version in versions)
+    return " ".join(signer.sign(message_id, at, body) for signer in signers)

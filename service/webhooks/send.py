@@ -1,4 +1,4 @@
-"""Send one signed message, bounded in time and size."""
+"""Send one signed message, within limits of time and size."""
 
 import asyncio
 import ssl
@@ -13,12 +13,12 @@ from shardtune.service.process.dns_resolver import LookUps
 from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
-_LONGEST_ANSWER = 64 * 1024
+_MAX_ANSWER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Message:
-    """What goes where."""
+    """Message to send, with its address and secrets."""
 
     delivery_id: str
     webhook_id: str
@@ -31,40 +31,42 @@ class Message:
 
 @dataclass(frozen=True)
 class ReceiverAnswer:
-    """What became of a try."""
+    """Result of one try."""
 
     status: int | None
     error: str | None
 
     @property
     def is_success(self) -> bool:
-        """The receiver has it."""
+        """Whether the receiver took the message."""
         return self.error is None
 
 
 @dataclass(frozen=True)
 class Reach:
-    """How receivers are reached."""
+    """Rules and resources for reaching receivers."""
 
     look_ups: LookUps
     allow_private: bool
     tls: ssl.SSLContext
-    """Whose certificates count."""
+    """Certificates that are trusted."""
 
 
 @cache
 def public_tls() -> ssl.SSLContext:
-    """The certificates that httpx trusts; reading them takes as long as sending does."""
+    """TLS context with the certificates that httpx trusts."""
+    # Cached: reading the certificates takes as long as sending a message.
     return httpx.create_ssl_context(trust_env=False)
 
 
 def reach_of(context: Context) -> Reach:
-    """As the operator has set it."""
+    """Rules for reaching receivers, by the operator's settings."""
     return Reach(context.look_ups, context.settings.webhook_allow_private, public_tls())
 
 
 async def send(message: Message, key: bytes, now: datetime, reach: Reach) -> ReceiverAnswer:
-    """POST a message. Redirects are not followed: they could lead anywhere. Never raises for the receiver's faults."""
+    """Send a message by POST. Never raises for a receiver's fault."""
+    # Redirects are not followed: they could lead to an address that was not checked.
     try:
         async with asyncio.timeout(_TIMEOUT_S):
             return await _post(message, key, now, reach)
@@ -73,15 +75,16 @@ async def send(message: Message, key: bytes, now: datetime, reach: Reach) -> Rec
     except addresses.AddressRejected as error:
         return ReceiverAnswer(None, str(error))
     except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-        return ReceiverAnswer(None, _words(error))
+        return ReceiverAnswer(None, _describe_error(error))
 
 
-def _words(error: BaseException) -> str:
-    """What went wrong, by its kind: what the error itself says may name addresses of the operator's network."""
+def _describe_error(error: BaseException) -> str:
+    """Describe an error by its kind."""
+    # The error's own text may name addresses of the operator's network.
     kind, cause = type(error).__name__, error.__cause__ or error.__context__
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"{kind}: the certificate does not count: {cause.verify_message}"
+            return f"{kind}: the certificate is not valid: {cause.verify_message}"
         cause = cause.__cause__ or cause.__context__
     return f"{kind}: the receiver cannot be reached, or does not speak HTTP"
 
@@ -99,7 +102,7 @@ async def _post(message: Message, key: bytes, now: datetime, reach: Reach) -> Re
             key, message.webhook_id, message.secret_versions, message.delivery_id, now, message.body
         ),
     }
-    # The certificate is checked against the name, the connection goes to the address.
+    # The certificate is checked against the name, while the connection goes to the checked address.
     async with httpx.AsyncClient(
         verify=reach.tls, trust_env=False, follow_redirects=False, timeout=_TIMEOUT_S
     ) as client:
@@ -121,8 +124,9 @@ async def _post(message: Message, key: bytes, now: datetime, reach: Reach) -> Re
 
 
 async def _drop_body(response: httpx.Response) -> None:
-    seen = 0
+    # The answer's body is read so that the connection ends cleanly, but a receiver must not fill the memory.
+    received_bytes = 0
     async for chunk in response.aiter_raw():
-        seen += len(chunk)
-        if seen > _LONGEST_ANSWER:
+        received_bytes += len(chunk)
+        if received_bytes > _MAX_ANSWER_BYTES:
             return

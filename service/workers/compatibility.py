@@ -37,8 +37,8 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
         return cluster, suitable[0]
     if not live:
         raise _no_worker(cluster, "no worker is registered; start one with `shardtune worker`")
-    where = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
-    raise _no_worker(cluster, f"registered: {_list_workers(live)}; start a worker {where}, or change the cluster")
+    location = f"over as many hosts (--nodes {cluster.nodes})" if _needs_more_hosts(cluster, live) else "there"
+    raise _no_worker(cluster, f"registered: {_list_workers(live)}; start a worker {location}, or change the cluster")
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
@@ -164,7 +164,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 
 def may_run(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether the worker may be leased runs of the study: same hardware, and comparable with its earlier measurements."""
+    """Whether the worker may run the study: it has the hardware, and compares with the study's measurements."""
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
@@ -214,7 +214,7 @@ def rejection(worker: WorkerRow, study: StudyRow) -> str:
 
 
 def is_rejection(reason: str | None) -> bool:
-    """Whether a study's reason was written by `rejection`."""
+    """Whether a study's reason was written by `rejection_reason`."""
     return reason is not None and reason.startswith(_REJECTION)
 
 

@@ -154,8 +154,8 @@ def page(context: Context, token: str | None, limit: int) -> WorkerPage:
     with context.db.read() as session:
         running = workers.running(session, project_id)
         live_from = live_since(context)
-        found = workers.page(session, project_id, after, limit + 1)
-        page_rows, next_token = paging.cut(found, limit, [project_id], lambda row: [row.name, row.id])
+        fetched = workers.page(session, project_id, after, limit + 1)
+        page_rows, next_token = paging.cut(fetched, limit, [project_id], lambda row: [row.name, row.id])
         return WorkerPage(
             workers=tuple(_build_view(row, row.seen_at >= live_from, running.get(row.id)) for row in page_rows),
             next_page_token=next_token,
@@ -201,7 +201,7 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     """Worker that a session belongs to, and the run that it holds.
 
     Raises:
-        Conflict: as in `of_session`.
+        Conflict: as in `worker_of_session`.
     """
     worker, leased_run = leases.worker_and_held(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run

@@ -1,4 +1,4 @@
-"""Runs reserved for the workers that began their comparison block: runs that are compared execute on the same devices."""
+"""Runs reserved for the workers that began their block: runs that are compared execute on the same devices."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -23,17 +23,17 @@ class Reservations(NamedTuple):
 
 
 def reservations(context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow) -> Reservations:
-    """Find the reserved studies among studies with a waiting run; studies whose run any worker may take are left out."""
+    """Find reserved studies among those with a waiting run; studies whose run any worker may take are left out."""
     comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
     begun_blocks = trials.begun_blocks(session, [study.id for study in comparing]) if comparing else {}
-    others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}
-    own = frozenset(begun_blocks.keys() - others.keys())
-    if not others:
-        return Reservations({}, own)
+    by_others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}
+    by_asking = frozenset(begun_blocks.keys() - by_others.keys())
+    if not by_others:
+        return Reservations({}, by_asking)
     # One query for all studies: a waiting worker checks every study that is in its final comparison.
-    live = workers.seen_since(session, live_since(context), frozenset[str]().union(*others.values()))
-    able = {study.id: _live_and_compatible(live, study, others.get(study.id, ())) for study in comparing}
-    return Reservations({study_id: worker_ids for study_id, worker_ids in able.items() if worker_ids}, own)
+    live = workers.seen_since(session, live_since(context), frozenset[str]().union(*by_others.values()))
+    able = {study.id: _live_and_compatible(live, study, by_others.get(study.id, ())) for study in comparing}
+    return Reservations({study_id: worker_ids for study_id, worker_ids in able.items() if worker_ids}, by_asking)
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:

@@ -45,9 +45,9 @@ def test_what_would_be_given_for_less_confidence_is_named(quick_client):
     rejected = quick_client.get("/v1/best", params=bigger).json()
     assert rejected["code"] == "unknown_best"
     assert "measured one with another cluster.gpus_per_node" in rejected["detail"]
-    assert ", and lowest_confidence=low gives its answer" in rejected["detail"]
+    assert ", and lowest_confidence=low returns its recommendation" in rejected["detail"]
     exact = quick_client.get("/v1/best", params=bigger | {"match": "exact"}).json()
-    assert "match=nearest&lowest_confidence=low gives its answer" in exact["detail"]
+    assert "match=nearest&lowest_confidence=low returns its recommendation" in exact["detail"]
     nothing = quick_client.get("/v1/best", params=ASK | {"model": "llama-2-7b"}).json()["detail"]
     assert "lowest_confidence" not in nothing, "a toy's answer is given to nobody"
 
@@ -64,7 +64,7 @@ def test_local_means_the_workers_cluster_and_without_one_that_of_what_is_served(
 def test_local_is_rejected_where_there_is_neither_a_worker_nor_an_answer(quick_client):
     answer = quick_client.get("/v1/best", params=ASK | {"cluster": "local"})
     assert (answer.status_code, answer.json()["code"]) == (422, "no_worker")
-    assert "nothing is served here; spell the cluster out" in answer.json()["detail"]
+    assert "nothing is recommended here; spell the cluster out" in answer.json()["detail"]
 
 
 @pytest.mark.answered

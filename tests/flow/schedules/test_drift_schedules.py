@@ -44,7 +44,7 @@ def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
     fleet.join(CHANGED)
     state, _, reason = canary_tick(fleet, drift)
     assert state == "skipped" and reason == (
-        "no canary for 1 of its 1 cases: no live worker has the fingerprint it was measured on (1)"
+        "no canary for 1 of 1 targets: no live worker has the fingerprint it was measured on (1)"
     )
 
 

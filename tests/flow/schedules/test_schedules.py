@@ -66,7 +66,7 @@ def test_a_tick_asks_for_the_cases_it_selects(client, clock):
     assert (found["state"], found["cases"], found["kind"]) == ("started", 1, "cron")
     assert "had an unfinished retune already" in found["reason"]
     (found,) = read(client, none)["last_ticks"]
-    assert (found["state"], found["reason"]) == ("skipped", "no recommendation matches its cases")
+    assert (found["state"], found["reason"]) == ("skipped", "no recommendation matches the schedule's targets")
     assert read(client, every)["next_tick_at"] == "2026-01-02T01:30:00Z"
 
 

@@ -27,14 +27,14 @@ class CommandPlace(NamedTuple):
 
 PLACES = {
     "tune": CommandPlace(
-        "main_job",
+        "tune",
         "Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files.",
     ),
     "serve": CommandPlace(
         "serve", "Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."
     ),
     "worker": CommandPlace(
-        "this_machine",
+        "local",
         "Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`).",
     ),
     "best": CommandPlace("answers", "Print the answer of a finished study."),
@@ -43,10 +43,10 @@ PLACES = {
     ),
     "export": CommandPlace("answers", "Write the files of a configuration."),
     "run-trial": CommandPlace(
-        "this_machine", "Run one trial on this machine, or over hosts, without a service, and print its measurement."
+        "local", "Run one trial on this machine, or over hosts, without a service, and print its measurement."
     ),
     "measure-hardware": CommandPlace(
-        "this_machine",
+        "local",
         "Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it.",
     ),
     "predict": CommandPlace(

@@ -237,7 +237,7 @@ def test_a_schedule_is_made_run_paused_and_deleted_by_keyboard(site, finished):
     press(page, "button", "Create schedule")
     expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
     press(page, "button", "Run in its window")
-    expect(page.locator("#schedules")).to_contain_text("by hand: asked for 1 recommendation to be measured again")
+    expect(page.locator("#schedules")).to_contain_text("by hand: requested 1 retune")
     expect(page.locator("#retunes .badge")).to_have_text("queued")
     expect(page.locator("#retunes")).to_contain_text("waits for a window of its schedule")
     watched.assert_accessible()

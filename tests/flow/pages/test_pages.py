@@ -255,8 +255,8 @@ def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     quick_client.post(f"{path}/run", data=form, headers=HTML)
     shown = page(quick_client, "/schedules")
     assert (
-        "(2026-01-01 00:00:00 UTC)</span> by hand: asked for 1 recommendation to be measured again" in shown
-        and "asked for by hand" in shown
+        "(2026-01-01 00:00:00 UTC)</span> by hand: requested 1 retune" in shown
+        and "requested by hand" in shown
         and ">queued<" in shown
     )
     quick_client.post(f"{path}/delete", data=form, headers=HTML)

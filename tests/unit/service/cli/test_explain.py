@@ -28,7 +28,7 @@ def test_a_table_and_three_sentences(folder, capsys):
     assert ends(["explain", "--trace", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "transferring" in printed and "all-reduces of gradients" in printed
-    assert "host: all that is no other part (Python, dispatch); idle: of GPUs only" in printed
+    assert "host: time in no other part (Python, dispatch); idle: measured on GPUs only" in printed
     assert "iB" in printed and "kB" not in printed and "GB/s" in printed
     for begin in ("A step took 1.0 ms", "Communication ran for", "Rank "):
         assert begin in printed
@@ -40,7 +40,10 @@ def test_findings_stand_below_with_what_is_expected_of_them(tmp_path, capsys):
     folder = made_traces.write(tmp_path, [made_traces.trace(rank, 2, steps + work) for rank in range(2)])
     assert ends(["explain", "--trace", str(folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1. The host launches too little: for 60% of the step or more nothing is launched, on every rank." in printed
+    assert (
+        "1. The host launches kernels too slowly: for 60% of the step or more nothing is launched, on every rank."
+        in printed
+    )
     assert "expected to save 30% of the step (estimated as half of that time, not measured)" in printed
 
 

@@ -12,7 +12,7 @@ NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Be
 def test_a_schedule_from_its_making_to_its_end(http, run):
     tune(http)
     key = best(http)["target_key"]
-    code, made = run("schedules", "create", *NIGHTLY, "--case-key", key, "--window", "22:00-06:00")
+    code, made = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
     name = made["schedule_id"]
     assert (code, made["cases"]["target_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]

@@ -197,14 +197,14 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     told = [line for line in lines if "disturbed" in line]
-    assert told == ["disturbed by other programs, repeated: validation run of trial 0, attempt 1"]
+    assert told == ["disturbed by other processes, repeated: validation run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:
     lines: list[str] = []
     trials = [trial(0, TrialState.COMPLETE), trial(1, TrialState.RUNNING)]
     LineView(lines.append).show(study(), trials, [rejected(DDP, 5.0)], 1.0)
-    assert lines == ["1 trials are there already", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
+    assert lines == ["1 trial ended earlier", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
 
 
 def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() -> None:

@@ -85,9 +85,9 @@ def test_bad_input_names_the_file_and_the_remedy(make, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["last", "--trace", "traces"], "--trace (traces) says what to explain; leave out the study and --trial"),
+        (["last", "--trace", "traces"], "--trace (traces) replaces the study; leave out the study and --trial"),
         (["--trial", "3", "--trace", "traces"], "leave out the study and --trial"),
-        (["--try", "--trace", "traces"], "--try measures a trial of a study, and --trace (traces) is none"),
+        (["--try", "--trace", "traces"], "--try measures a trial of a study, and --trace (traces) has no study"),
         (["--state-dir", "none"], "--state-dir (none) does not exist; run `shardtune tune` first"),
         (["study-1", "--state-dir", "none"], "--state-dir (none) does not exist"),
     ],

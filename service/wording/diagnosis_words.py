@@ -34,7 +34,7 @@ KIND_WORDS = {
     "broadcast": "broadcasts",
     "barrier": "barriers",
 }
-KNOWN_MISTAKES: dict[FindingKind, str] = {
+FINDING_TITLES: dict[FindingKind, str] = {
     "all_gathers_dominate": "All-gathers of parameters dominate",
     "buckets_too_large": "Buckets are too large to overlap",
     "buckets_too_small": "Buckets are too small",
@@ -85,7 +85,7 @@ def expected_in_words(diagnosis: Diagnosis) -> str:
 
 
 def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
-    yield f"{number}. {KNOWN_MISTAKES[finding.kind]}: {finding.evidence}."
+    yield f"{number}. {FINDING_TITLES[finding.kind]}: {finding.evidence}."
     yield f"   change: {finding.remedy}{expected(finding)}."
     if finding.tried is not None:
         yield f"   tried: {tried_in_words(finding.tried)}."

@@ -187,7 +187,7 @@ def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
     for box in page.locator("table.trials input[type=checkbox]").all()[:2]:
         box.focus()
         page.keyboard.press("Space")
-    press(page, "button", "Compare the ticked")
+    press(page, "button", "Compare selected")
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 
 
@@ -195,7 +195,7 @@ def test_trials_are_compared_by_mouse(page, finished):
     page.goto(finished)
     page.get_by_label("Compare trial 0").check()
     page.get_by_label("Compare trial 1").check()
-    page.get_by_role("button", name="Compare the ticked").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator("table.compare thead a")).to_have_count(2)
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 

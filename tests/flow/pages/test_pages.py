@@ -223,7 +223,7 @@ def test_the_stream_tells_of_the_end_once(quick_client, study_id):
 def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id):
     known = {"csrf": token(quick_client)}
     decide = f"/studies/{study_id}/recommendation"
-    assert "Is it served?" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
+    assert "<h2>Recommendation" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
     assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
     assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
     again = quick_client.post(f"/studies/{study_id}/rerun", data=known, follow_redirects=False).headers["location"]

@@ -1,6 +1,6 @@
-"""Read the file that a study names as its baseline: JSON or YAML, with the files it names in turn.
+"""Read a study's baseline file (JSON or YAML) and the files that it refers to.
 
-What its keys mean stands in tuner.baseline.
+`tuner.baseline` interprets the keys.
 """
 
 import json
@@ -15,39 +15,40 @@ from shardtune.service.cli.read import json_of, text_of
 SUFFIXES = (".json", ".yaml", ".yml")
 
 
-def read(named: str, folder: Path) -> dict[str, JsonValue]:
-    """The object in the file, given relative to the study's folder; paths in it are relative to the file itself.
+def read(name: str, folder: Path) -> dict[str, JsonValue]:
+    """Read a baseline file, given relative to the study's folder; paths in it are relative to the file itself.
 
     Raises:
-        InputError: it, or a file it names, cannot be read.
+        InputError: the file, or a file it refers to, cannot be read.
     """
-    path = folder / named
+    path = folder / name
     values = read_object(path)
     for key in ("deepspeed", "fsdp_config"):
-        values[key] = _inlined(values.get(key), path.parent)
+        values[key] = _read_if_file(values.get(key), path.parent)
     section = values.get("deepspeed_config")
     if isinstance(section, dict):
         key = "deepspeed_config_file"
-        values["deepspeed_config"] = {**section, key: _inlined(section.get(key), path.parent)}
+        values["deepspeed_config"] = {**section, key: _read_if_file(section.get(key), path.parent)}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def read_object(path: Path) -> dict[str, JsonValue]:
-    """The JSON or YAML object in a file.
+    """Read the JSON or YAML object in a file.
 
     Raises:
-        InputError: it cannot be read, does not parse (with line and column), or is no object.
+        InputError: the file cannot be read, does not parse (with line and column), or holds no object.
     """
     text = text_of(path, "baseline file", "give the path of a JSON or YAML file")
     try:
-        # YAML's dates and the like become text: no file here means them.
+        # YAML turns `2024-01-01` into a date, which JSON has no type for; no baseline key takes a date, so text is right.
         value = (
             json_of(path, text) if path.suffix == ".json" else json.loads(json.dumps(yaml.safe_load(text), default=str))
         )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        where = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise InputError(f"{path}{where}: {error.problem}; correct the YAML there") from None
+        position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise InputError(f"{path}{position}: {error.problem}; correct the YAML there") from None
+    # RecursionError: a few hundred nested brackets exhaust the parser's stack. TypeError: a YAML key that is a mapping.
     except (yaml.YAMLError, RecursionError, TypeError) as error:
         raise InputError(f"file ({path}) cannot be read as {path.suffix[1:]}: {error}; correct it") from None
     if not isinstance(value, dict):
@@ -55,5 +56,5 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     return value
 
 
-def _inlined(value: JsonValue, folder: Path) -> JsonValue:
+def _read_if_file(value: JsonValue, folder: Path) -> JsonValue:
     return read_object(folder / value) if isinstance(value, str) and value.endswith(SUFFIXES) else value

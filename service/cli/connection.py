@@ -1,4 +1,4 @@
-"""The service that a command talks to, and the study that it is about."""
+"""Connect a command to a service, and find the study that the command names."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ else:
 
 @contextmanager
 def connected(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
-    """The service at a URL, or one over the state directory for the length of the command."""
+    """Connect to the service at a URL, or start one on the state directory until the command ends."""
     if service is not None:
         with running(service, key_file) as client:
             yield client
         return
     if not state_dir.is_dir():
         raise InputError(f"--state-dir ({state_dir}) does not exist; run `shardtune tune` first, or give --service")
-    with _errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:
+    # Locked first: two commands would write the same logs/service.log, and two `tune`s the same worker folder.
+    with _service_errors(), local_stack.state_directory(state_dir) as path, local_stack.local_service(path) as client:
         yield client
 
 
 @contextmanager
 def running(service: str, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
-    """The service at a URL."""
+    """Connect to the service at a URL."""
     remedy = "check that it runs there, or name another with --service"
     if service == DEFAULT_SERVICE:
-        remedy = (
-            "start it with `shardtune serve` (with the --state-dir that `tune` had), or name another with --service"
-        )
-    with _errors(remedy), _client(service, key_file) as client:
+        remedy = "start it with `shardtune serve` (with the --state-dir of `tune`), or name another with --service"
+    with _service_errors(remedy), _open_client(service, key_file) as client:
         yield client
 
 
 @contextmanager
-def _errors(where_silent: str = "see logs/service.log in the state directory") -> Iterator[None]:
-    """What the service rejects is bad input; what it cannot do is the platform's failure. `where_silent`: the remedy there."""
+def _service_errors(remedy: str = "see logs/service.log in the state directory") -> Iterator[None]:
+    """Turn a rejected request into bad input, and an unreachable service into a platform failure with `remedy`."""
     try:
         yield
     except api.ServiceRejected as rejected:
@@ -56,10 +55,10 @@ def _errors(where_silent: str = "see logs/service.log in the state directory") -
             raise InputError(*rejected.lines()) from None
         raise PlatformFailure(*rejected.lines()) from None
     except api.ServiceUnreachable as error:
-        raise PlatformFailure(f"{error}; {where_silent}") from None
+        raise PlatformFailure(f"{error}; {remedy}") from None
 
 
-def _client(url: str, key_file: Path | None) -> api.ServiceClient:
+def _open_client(url: str, key_file: Path | None) -> api.ServiceClient:
     try:
         return api.ServiceClient(url, api_key=KeySource(file=key_file) if key_file else None)
     except ValueError as error:
@@ -67,27 +66,28 @@ def _client(url: str, key_file: Path | None) -> api.ServiceClient:
 
 
 def study_named(client: api.ServiceClient, name: str) -> Study:
-    """The study of that id, or the newest for `last`.
+    """Find a study by its id, or the newest study for `last`.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such study.
     """
     if name != "last":
-        return _named(client, name)
+        return _study_by_id(client, name)
     newest = client.studies(at_most=1)
     if not newest:
-        raise InputError("study ('last'): none is stored here; run `shardtune tune` first")
+        raise InputError("study ('last'): no study is stored here; run `shardtune tune` first")
     return newest[0]
 
 
-def _named(client: api.ServiceClient, name: str) -> Study:
-    """A study by its id, with help for what is likely meant by something else."""
+def _study_by_id(client: api.ServiceClient, name: str) -> Study:
+    """Find a study by its id; the error for an unknown id guesses what the user meant."""
     try:
         return client.study(name)
     except api.ServiceRejected as rejected:
         if rejected.status != 404:
             raise
+    # Six, to show five and know whether there are more.
     ids = [study.study_id for study in client.studies(at_most=6)]
     hint = f"; for trial {name} of the last study: --which {name}" if name.isdecimal() else ""
-    stored = f"it has {', '.join(ids[:5])}" + (", …" if len(ids) > 5 else "") if ids else "it has none"
-    raise InputError(f"study ({name!r}) is not stored here; {stored}; `last` is the newest{hint}")
+    stored = f"the newest are {', '.join(ids[:5])}" + (", …" if len(ids) > 5 else "") if ids else "no study is"
+    raise InputError(f"study ({name!r}) is not stored here; {stored}; `last` names the newest{hint}")

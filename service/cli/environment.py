@@ -1,4 +1,4 @@
-"""The service's settings from the environment. What is said of a wrong one never repeats a secret."""
+"""Read the service's settings from the environment. Errors never repeat a secret."""
 
 from typing import Any
 
@@ -9,21 +9,22 @@ from shardtune.service.cli.errors import InputError
 from shardtune.service.settings import SECRET_FIELDS, Settings
 
 
-def read_settings(**given: Any) -> Settings:
-    """The settings of the environment, but for those given.
+def read_settings(**overrides: Any) -> Settings:
+    """Read the settings from the environment; `overrides` win.
 
     Raises:
         InputError: names each variable that cannot be used.
     """
     try:
-        return Settings(**given)
+        return Settings(**overrides)
     except ValidationError as error:
-        raise InputError(*map(_line, error.errors(include_url=False))) from None
+        raise InputError(*map(_error_line, error.errors(include_url=False))) from None
     except SettingsError as error:
         raise InputError(f"{error}: it takes JSON; correct the environment variable") from None
 
 
-def _line(entry: Any) -> str:
+def _error_line(entry: Any) -> str:
     variable = f"SHARDTUNE_{'.'.join(map(str, entry['loc'])).upper()}"
+    # A URL that does not parse still holds its password: validation errors carry the input as it was.
     shown = "not shown" if entry["loc"][0] in SECRET_FIELDS else repr(entry["input"])
     return f"{variable} ({shown}): {entry['msg'].removeprefix('Value error, ')}; correct the environment variable"

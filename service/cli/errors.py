@@ -1,15 +1,16 @@
-"""How a command ends when it does not succeed, and the exit code of each end (documented in docs/reference/cli.md)."""
+"""Errors of the command line, and their exit codes (documented in docs/reference/cli.md)."""
 
 from collections.abc import Sequence
 
 BAD_INPUT = 2
 NOTHING_FEASIBLE = 3
 PLATFORM_FAILURE = 4
+# 128 + SIGINT, as shells report a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
 class CliError(Exception):
-    """An expected end with a message for a person; `main` prints the lines and exits with `exit_code`."""
+    """An expected failure with a message for a person; `main` prints the lines and exits with `exit_code`."""
 
     exit_code = PLATFORM_FAILURE
 

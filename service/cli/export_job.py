@@ -1,4 +1,4 @@
-"""`shardtune export`: write a configuration for its consumer, have that read it, and measure what it loses."""
+"""Write a configuration for `shardtune export`, check it with its consumer, and measure the speed lost in conversion."""
 
 import json
 import subprocess
@@ -25,14 +25,14 @@ _PAIRS = 3
 
 @dataclass(frozen=True)
 class LossyOptions:
-    """How the lossy form is measured again."""
+    """Options of the runs that measure the lossy form."""
 
     state_dir: Path
     worker_options: Sequence[str] = ()
 
 
 def run(export: Export, out: Path, lossy: LossyOptions | None) -> dict[str, Any]:
-    """Write the files; the answer of `--json`.
+    """Write the files and return the object of `--json`.
 
     Raises:
         PlatformFailure: the runs of the lossy form failed.
@@ -44,14 +44,14 @@ def run(export: Export, out: Path, lossy: LossyOptions | None) -> dict[str, Any]
         "lossy": list(export.lossy),
     }
     if export.format != "standard":
-        answer["check"] = _check(export, out)
+        answer["check"] = _check_with_consumer(export, out)
     if lossy is not None:
-        answer["lossy_measured"] = _measured(export, out, lossy)
+        answer["lossy_measured"] = _measure_lossy(export, out, lossy)
     return answer
 
 
 def as_text(answer: dict[str, Any]) -> str:
-    """The answer for a person."""
+    """Format the answer of `run` for a person."""
     lines = list(answer["exports"])
     if answer["release"] is not None:
         lines.append(f"written for {answer['release']}")
@@ -64,46 +64,49 @@ def as_text(answer: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _check(export: Export, out: Path) -> dict[str, Any]:
-    """Ask the consumer, where it is installed; a worker's package may be missing here altogether."""
+def _check_with_consumer(export: Export, out: Path) -> dict[str, Any]:
+    """Have the consumer's own library read the files, where it is installed."""
+    # A process of its own: the consumers import torch, and the worker's package may not be installed here at all.
     command = [*MODULE, "shardtune.workers.rank.check_export", export.format, str(out)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_S, check=False)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=_CHECK_S, check=False)
     except subprocess.TimeoutExpired:
         return {"checked": False, "says": f"the consumer did not answer within {_CHECK_S:.0f} s"}
     try:
-        found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+        # The last line: DeepSpeed logs to stdout on import.
+        answer: dict[str, Any] = json.loads(process.stdout.strip().splitlines()[-1])
     except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        return {"checked": False, "says": f"the consumer could not be asked here: {last}"}
-    return found
+        last = (process.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        return {"checked": False, "says": f"the consumer could not be run here: {last}"}
+    return answer
 
 
-def _measured(export: Export, out: Path, options: LossyOptions) -> dict[str, Any]:
-    """Pairs of runs of what was measured and of what the consumer does, alternating, on this machine."""
+def _measure_lossy(export: Export, out: Path, options: LossyOptions) -> dict[str, Any]:
+    """Compare the exported configuration with what the consumer makes of it, in alternating pairs of runs here."""
     if export.lossy_config is None:
         return {
             "ratio": None,
-            "says": "what the consumer does differs in no knob, so there is nothing to measure again",
+            "says": "the consumer runs the same knobs, so there is nothing to measure",
         }
     task = TrialTask.model_validate_json((out / "config.json").read_text())
     ratios = []
     for pair in range(_PAIRS):
         order = [task.config, export.lossy_config]
         speeds = {}
+        # The order alternates, so that a machine that slows down during a pair favours neither.
         for config in order if pair % 2 == 0 else order[::-1]:
-            speeds[config] = _run(task, config, options).tokens_per_s_per_gpu
+            speeds[config] = _run_trial(task, config, options).tokens_per_s_per_gpu
             sys.stderr.write(f"{config.describe()}: {speeds[config]:,.0f} tokens/s/GPU\n")
         ratios.append(speeds[export.lossy_config] / speeds[task.config])
     shown = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
     says = (
-        f"the lossy form runs at {median(ratios):.2f} times the measured one's speed on this machine "
+        f"the lossy form runs at {median(ratios):.2f} times the speed of the original on this machine "
         f"(median of {_PAIRS} pairs: {shown}; too few for an interval)"
     )
     return {"ratio": median(ratios), "ratios": ratios, "says": says}
 
 
-def _run(task: TrialTask, config: TrialConfig, options: LossyOptions) -> Measurement:
+def _run_trial(task: TrialTask, config: TrialConfig, options: LossyOptions) -> Measurement:
     command = [
         *MODULE,
         "shardtune.workers",
@@ -114,9 +117,11 @@ def _run(task: TrialTask, config: TrialConfig, options: LossyOptions) -> Measure
         str(options.state_dir / "worker"),
     ]
     text = task.model_copy(update={"config": config}).model_dump_json()
-    done = subprocess.run([*command, *options.worker_options], input=text, capture_output=True, text=True, check=False)
+    process = subprocess.run(
+        [*command, *options.worker_options], input=text, capture_output=True, text=True, check=False
+    )
     try:
-        return Measurement.model_validate_json(done.stdout)
+        return Measurement.model_validate_json(process.stdout)
     except ValidationError:
-        tail = [f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-8:]]
-        raise PlatformFailure(f"{config.describe()} could not be measured again:", *tail) from None
+        tail = [f"  {line}" for line in (process.stdout + process.stderr).strip().splitlines()[-8:]]
+        raise PlatformFailure(f"{config.describe()} could not be measured:", *tail) from None

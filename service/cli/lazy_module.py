@@ -1,7 +1,7 @@
-"""Modules of which a command needs nothing before it runs: imported when something of them is first asked for.
+"""Import a module on the first use of one of its attributes.
 
-The database, the predictor and the HTTP client take seconds to import; who asks for help, or gives an option that is wrong,
-waits for none of them. In the module of a command:
+The database, the predictor and the HTTP client take seconds to import. `--help` and errors in options need none of
+them. In the module of a command:
 
     if TYPE_CHECKING:
         from shardtune.service.cli import local_stack
@@ -17,11 +17,12 @@ from typing import Any
 
 
 def load(name: str) -> ModuleType:
-    """Import a module without looking for garbage meanwhile: there is hardly any, and the looks take a fifth of the time."""
+    """Import a module with garbage collection off."""
     if name in sys.modules:
         return import_module(name)
-    # httpx imports the command line of its own, with rich and pygments, wherever these are installed.
+    # httpx imports its own command line, with rich and pygments, wherever these are installed.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    # An import creates hardly any garbage, but its many allocations trigger collections: a fifth of its time.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -32,7 +33,7 @@ def load(name: str) -> ModuleType:
 
 
 class LazyModule:
-    """Stands for a module."""
+    """Proxy that imports its module on the first attribute access."""
 
     def __init__(self, module: str) -> None:
         self._module = module

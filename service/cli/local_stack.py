@@ -1,4 +1,4 @@
-"""The service and one worker on this machine, for the length of one command."""
+"""Run the service and one worker on this machine until a command ends."""
 
 import os
 import platform
@@ -27,21 +27,21 @@ _MAX_RESTARTS = 3
 
 
 def database_url(state_dir: Path) -> str:
-    """The database of the environment, else SQLite in the state directory."""
+    """Return the database URL of the environment, or of the SQLite file in the state directory."""
     return os.environ.get(DATABASE_VARIABLE) or sqlite_url(state_dir)
 
 
 def sqlite_url(state_dir: Path) -> str:
-    """The database in a state directory."""
+    """Return the URL of the SQLite file in a state directory."""
     return f"sqlite:///{(state_dir / DATABASE_FILE).resolve()}"
 
 
 def prepare(url: str) -> None:
-    """Migrate SQLite; on any other database only look.
+    """Migrate a SQLite database; only check any other.
 
     Raises:
-        InputError: no usable database URL.
-        PlatformFailure: the database cannot be reached, or another than SQLite is not migrated.
+        InputError: the database URL is not usable.
+        PlatformFailure: the database cannot be reached, or is not SQLite and not migrated.
     """
     with database_errors():
         database = Database(url)
@@ -53,7 +53,7 @@ def prepare(url: str) -> None:
 
 @contextmanager
 def database_errors() -> Iterator[None]:
-    """Turn what the database layer raises into messages for a person."""
+    """Turn errors of the database layer into messages for a person."""
     try:
         yield
     except ValueError as error:
@@ -69,13 +69,14 @@ def database_errors() -> Iterator[None]:
 
 @contextmanager
 def state_directory(path: Path) -> Iterator[Path]:
-    """The state directory, held by this command alone.
+    """Create and lock the state directory, so that only this command uses it.
 
     Raises:
-        InputError: it cannot be written, or another command holds it.
+        InputError: the directory cannot be written, or another command uses it.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
+        # The kernel releases the lock of a command that was killed, so that no stale lock keeps the next one out.
         lock = FileLock(path / "tune.lock", timeout=0)
         with lock:
             yield path.resolve()
@@ -91,9 +92,10 @@ def state_directory(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
-    """The service on a free port of 127.0.0.1, ready to answer."""
+    """Start the service on a free port of 127.0.0.1 and wait until it is ready."""
     url = database_url(state_dir)
     prepare(url)
+    # The parent binds the port and passes the socket on: a port chosen and then released could be taken by another process.
     with listening_socket() as listener:
         port = listener.getsockname()[1]
         service = Child(
@@ -112,7 +114,7 @@ def local_service(state_dir: Path) -> Iterator[ServiceClient]:
 
 
 class LocalWorker:
-    """A worker process on this machine; started again when it dies while a study runs."""
+    """A worker process on this machine that is restarted when it dies during a study."""
 
     def __init__(
         self,
@@ -124,13 +126,13 @@ class LocalWorker:
         *,
         may_offload: bool = True,
     ) -> None:
-        """`options`: further ones of `python -m shardtune.workers`.
+        """Prepare the worker's command line; `options` are further options of `python -m shardtune.workers`.
 
-        `may_offload`: some configuration may need DeepSpeed's CPU Adam, which is then built before work is taken.
+        `may_offload`: some configuration may need DeepSpeed's CPU Adam, which the worker then builds before its first trial.
         """
         self._client = client
-        # The name outlives the process, so that a resumed study takes over the leases of the interrupted one at once. Over hosts
-        # it does so wherever the job that is requeued begins: the state directory is one for all of them.
+        # The name outlives the process: a resumed study takes over the leases of the interrupted one at once. Over hosts the
+        # name has no host in it, because a requeued job may start on any of them; they share the state directory.
         self.name = f"{'hosts' if '--launcher' in options else platform.node()}:{state_dir}"[-200:]
         command = [*MODULE, "shardtune.workers", "--service", client.base_url, "--work-dir", str(state_dir / "worker")]
         command += ["--name", self.name]
@@ -139,40 +141,40 @@ class LocalWorker:
         command += ["--memory-gib", str(memory_gib)] if memory_gib else []
         command += options
         self._child = Child("the worker", command, state_dir / "logs" / "worker.log")
-        self._doing = state_dir / "worker" / "doing.txt"
-        self._said = ""
+        self._status_file = state_dir / "worker" / "doing.txt"
+        self._last_news = ""
         self._restarts = 0
 
     def start(self, say: Callable[[str], None]) -> None:
-        """Start it and wait until the service knows it; `say` gets what takes it long.
+        """Start the worker and wait until it has registered; `say` receives the reason for a long start.
 
         Raises:
-            PlatformFailure: it ended or did not register.
+            PlatformFailure: the worker ended or did not register.
         """
-        before = self._lives()
+        earlier = self._registration_times()
         self._child.start()
 
         def registered() -> bool:
             if (news := self.news()) is not None:
                 say(news)
-            return bool(self._lives() - before)
+            return bool(self._registration_times() - earlier)
 
         wait_until(registered, self._child, _WORKER_START_S, "registered")
 
     def news(self) -> str | None:
-        """What keeps the worker from taking work (building operators, an occupied GPU); None if nothing, or nothing new."""
+        """Return a new reason why the worker takes no work (building operators, an occupied GPU); None without one."""
         try:
-            words = self._doing.read_text()
+            words = self._status_file.read_text()
         except OSError:
             words = ""
-        is_new, self._said = words != self._said, words
+        is_new, self._last_news = words != self._last_news, words
         return words if is_new and words else None
 
     def keep_alive(self) -> bool:
-        """Start it again when it has died; True when that was needed.
+        """Restart the worker if it has died; return True if it had.
 
         Raises:
-            PlatformFailure: it died too often.
+            PlatformFailure: the worker died too often.
         """
         code = self._child.exit_code()
         if code is None:
@@ -184,9 +186,9 @@ class LocalWorker:
         return True
 
     def stop(self) -> None:
-        """Stop it and its ranks."""
+        """Stop the worker and its ranks."""
         self._child.stop(patience_s=15)
 
-    def _lives(self) -> set[datetime]:
-        """When workers of this name began their lives; another moment appears when ours has registered."""
+    def _registration_times(self) -> set[datetime]:
+        """Return the registration times of workers with this name; a new one appears when ours has registered."""
         return {worker.registered_at for worker in self._client.workers() if worker.name == self.name}

@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,48 +8,56 @@ import typer
 from shardtune.service.cli.errors import InputError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-StateDir = Annotated[Path, typer.Option(help="Where studies, logs and trial directories are kept.")]
+StateDir = Annotated[Path, typer.Option(help="Directory of studies, logs and trials.")]
 Service = Annotated[
     str | None,
     typer.Option(
-        "--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="A running service; without it, the state directory."
+        "--service",
+        "--url",
+        envvar="SHARDTUNE_SERVICE_URL",
+        help="Address of a running service (default: use the state directory).",
     ),
 ]
 RunningService = Annotated[
     str, typer.Option("--service", "--url", envvar="SHARDTUNE_SERVICE_URL", help="Address of a running service.")
 ]
 DEFAULT_SERVICE = "http://127.0.0.1:8470"
-"""Where `shardtune serve` listens by default."""
+"""Default address of `shardtune serve`."""
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="File with the API key; SHARDTUNE_API_KEY or SHARDTUNE_API_KEY_FILE without it."),
+    typer.Option(help="File with the API key (default: SHARDTUNE_API_KEY or SHARDTUNE_API_KEY_FILE)."),
 ]
-StudyId = Annotated[str, typer.Argument(help="A study's id, or `last` for the newest.")]
+StudyId = Annotated[str, typer.Argument(help="Study id, or `last` for the newest study.")]
 AllowModel = Annotated[
-    list[str] | None, typer.Option("--allow-model", metavar="NAME", help="An installed model that a study may name.")
+    list[str] | None, typer.Option("--allow-model", metavar="NAME", help="Installed model that a study may use.")
 ]
 AllowScript = Annotated[
     list[str] | None,
-    typer.Option("--allow-script", metavar="NAME=COMMAND", help="A training script that a study may name."),
+    typer.Option("--allow-script", metavar="NAME=COMMAND", help="Training script that a study may use."),
 ]
 
 
 LauncherName = Annotated[
     str | None,
-    typer.Option("--launcher", metavar="slurm|ray", help="Run ranks over the hosts of a Slurm job or a Ray cluster."),
+    typer.Option("--launcher", metavar="slurm|ray", help="Run trials over the hosts of a Slurm job or a Ray cluster."),
 ]
-Nodes = Annotated[int | None, typer.Option(min=1, help="Hosts of a trial; all of a Slurm job without it.")]
+Nodes = Annotated[int | None, typer.Option(min=1, help="Number of hosts of a trial (default: all of a Slurm job).")]
 
 
 def launcher_options(launcher: str | None, nodes: int | None) -> tuple[str, ...]:
-    """As the worker's command line has them."""
+    """Check the launcher and return its options for the worker's command line.
+
+    Raises:
+        InputError: the launcher is unknown.
+    """
+    # Checked here: the worker would say the same, but only after the service has started.
     if launcher not in (None, "local", "slurm", "ray"):
         raise InputError(f"--launcher ({launcher}) must be local, slurm or ray")
-    given = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
-    return tuple(given)
+    options = [*(("--launcher", launcher) if launcher else ()), *(("--nodes", str(nodes)) if nodes else ())]
+    return tuple(options)
 
 
 def worker_options(models: list[str] | None, scripts: list[str] | None) -> tuple[str, ...]:
-    """As the worker's command line has them."""
+    """Return the options of allowed models and scripts for the worker's command line."""
     named = [("--allow-model", name) for name in models or ()] + [("--allow-script", text) for text in scripts or ()]
     return tuple(part for pair in named for part in pair)

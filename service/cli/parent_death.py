@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def dies_with_parent(command: Sequence[str]) -> list[str]:
-    """The command, killed by the kernel when this process dies, however that happens."""
+    """Wrap a command so that the kernel kills it when this process dies, for whatever reason."""
     return [sys.executable, "-I", str(Path(__file__).resolve()), str(os.getpid()), *command]
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     # The setting survives exec; a terminal's Ctrl-C does not reach the command, which has a session of its own.
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
-        # The parent died before the kernel was asked.
+        # The parent died before prctl: the kernel signals only deaths after it, so nobody would end this process.
         sys.exit(1)
     os.execvp(sys.argv[2], sys.argv[2:])
 

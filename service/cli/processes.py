@@ -1,4 +1,4 @@
-"""Processes the command line starts on this machine: tied to its life, logged to a file, stopped in order."""
+"""Child processes of the command line: tied to its lifetime, logged to a file, stopped in order."""
 
 import json
 import os
@@ -18,11 +18,11 @@ from shardtune.service.cli.parent_death import dies_with_parent
 
 _LOG_TAIL_LINES = 15
 MODULE = (sys.executable, "-P", "-m")
-"""Runs a module of the installation; -P, since a folder `workers` in the working directory must not be taken for it."""
+"""Command prefix that runs an installed module; -P, so that a folder `workers` in the working directory does not shadow it."""
 
 
 class Child:
-    """A process in a session of its own, whose output goes to a log file."""
+    """A child process in its own session; its output goes to a log file."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, *, environment: dict[str, str] | None = None
@@ -32,7 +32,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, pass_fds: Sequence[int] = ()) -> None:
-        """Start the process; it is killed when this one dies, however that happens."""
+        """Start the process; the kernel kills it when this process dies, for whatever reason."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -41,17 +41,18 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._environment,
+                # A session of its own keeps Ctrl-C of the terminal from the child: the parent stops it in order.
                 start_new_session=True,
                 pass_fds=tuple(pass_fds),
             )
 
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Return the exit code; None while the process runs."""
         assert self._process is not None, "start it first"
         return self._process.poll()
 
     def stop(self, patience_s: float) -> None:
-        """SIGTERM, and SIGKILL to the whole session's group when it has not ended in time."""
+        """Send SIGTERM; after `patience_s` send SIGKILL to the whole process group."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -59,24 +60,25 @@ class Child:
             try:
                 self._process.wait(patience_s)
             except subprocess.TimeoutExpired:
+                # The group, not the process alone: ranks of a worker that hangs would keep their GPUs.
                 os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.wait()
 
     def log_tail(self) -> list[str]:
-        """The end of its output."""
+        """Return the last lines of the process's output."""
         try:
             return self.log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
         except OSError:
             return []
 
-    def failure(self, what: str) -> PlatformFailure:
-        """The error to raise when it is gone, with the end of its log."""
+    def failure(self, event: str) -> PlatformFailure:
+        """Return the error to raise for an unexpected end, with the last lines of the log."""
         tail = [f"  {line}" for line in self.log_tail()]
-        return PlatformFailure(f"{self.name} {what}; its log is {self.log}:", *tail)
+        return PlatformFailure(f"{self.name} {event}; its log is {self.log}:", *tail)
 
 
-def wait_until(done: Callable[[], bool], child: Child, patience_s: float, what: str) -> None:
-    """Poll until `done`.
+def wait_until(done: Callable[[], bool], child: Child, patience_s: float, state: str) -> None:
+    """Poll until `done` returns True; `state` names that condition in errors.
 
     Raises:
         PlatformFailure: the child ended, or the time passed.
@@ -85,14 +87,14 @@ def wait_until(done: Callable[[], bool], child: Child, patience_s: float, what: 
     while not done():
         code = child.exit_code()
         if code is not None:
-            raise child.failure(f"ended with exit code {code} before it was {what}")
+            raise child.failure(f"ended with exit code {code} before it was {state}")
         if time.monotonic() > until:
-            raise child.failure(f"was not {what} after {patience_s:.0f} s")
+            raise child.failure(f"was not {state} after {patience_s:.0f} s")
         time.sleep(0.1)
 
 
 def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
-    """A socket whose free port the operating system chose; passing it on leaves no moment in which another takes it.
+    """Open a listening socket; port 0 lets the operating system choose a free port.
 
     Raises:
         InputError: the address cannot be used.
@@ -106,17 +108,17 @@ def listening_socket(host: str = "127.0.0.1", port: int = 0) -> socket.socket:
 
 
 def detect_inventory(ranks: int | None, options: Sequence[str] = ()) -> Inventory:
-    """What a worker on this machine, or with further options of `python -m shardtune.workers`, would offer.
+    """Return the inventory that a worker here, with these options of `python -m shardtune.workers`, would offer.
 
     Raises:
-        PlatformFailure: the worker cannot tell.
+        PlatformFailure: the worker cannot detect it.
     """
     command = [*MODULE, "shardtune.workers", "detect", "--json", *(["--ranks", str(ranks)] if ranks else []), *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 2:
-        raise InputError(*done.stderr.strip().splitlines())
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode == 2:
+        raise InputError(*process.stderr.strip().splitlines())
     try:
-        return Inventory.model_validate(json.loads(done.stdout))
+        return Inventory.model_validate(json.loads(process.stdout))
     except (ValueError, ValidationError):
-        tail = [f"  {line}" for line in done.stderr.splitlines()[-_LOG_TAIL_LINES:]]
-        raise PlatformFailure(f"`{' '.join(command[1:])}` ended with exit code {done.returncode}:", *tail) from None
+        tail = [f"  {line}" for line in process.stderr.splitlines()[-_LOG_TAIL_LINES:]]
+        raise PlatformFailure(f"`{' '.join(command[1:])}` ended with exit code {process.returncode}:", *tail) from None

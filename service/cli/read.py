@@ -1,4 +1,4 @@
-"""Read a file its user names, with errors that say what to correct."""
+"""Read a file that the user names; errors name the file and the remedy."""
 
 import json
 from pathlib import Path
@@ -9,23 +9,24 @@ from shardtune.service.cli.errors import InputError
 
 
 def text_of(path: Path, name: str, remedy: str) -> str:
-    """The text of a file.
+    """Read the text of a file.
 
     Raises:
-        InputError: `name` (path) cannot be read, why, and the remedy.
+        InputError: the file cannot be read; the message holds `name`, the path, the reason and `remedy`.
     """
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
+        # A UnicodeDecodeError names a byte and an offset, which help nobody who saved a file as UTF-16.
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise InputError(f"{name} ({path}) cannot be read: {reason}; {remedy}") from None
 
 
 def json_of(path: Path, text: str) -> JsonValue:
-    """The JSON value in a file's text.
+    """Parse a file's text as JSON.
 
     Raises:
-        InputError: it does not parse, with line and column.
+        InputError: the text does not parse; the message holds line and column.
     """
     try:
         value: JsonValue = json.loads(text)

@@ -1,4 +1,4 @@
-"""Measure a remedy: a small study of `tune` on this machine, whose baseline is the traced trial and whose space is the remedy."""
+"""Measure a finding's remedy with a small study on this machine: its baseline is the traced trial, its space the remedy."""
 
 import sys
 import tempfile
@@ -18,26 +18,26 @@ from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.tuner.diagnosis.findings import traced_trial
 
 _PAIRS = 2 * FEWEST_PAIRS
-"""Of validation runs at most: what needs more to be shown is hardly worth the change."""
+"""Maximum number of paired runs: a remedy that needs more to be confirmed is hardly worth the change."""
 _OUTCOMES = {Verdict.CONFIRMED: "faster", Verdict.NOT_FASTER: "not_faster", Verdict.UNDECIDED: "undecided"}
-_NOTHING = "no finding has a change of knobs that could be tried"
+_NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
-def tried(recorded: Recorded, found: Diagnosis, state_dir: Path, worker_options: Sequence[str]) -> Diagnosis:
-    """The diagnosis with what came of the first remedy that is a change of knobs; with a note where none is."""
-    for place, finding in enumerate(found.findings):
+def tried(recorded: Recorded, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]) -> Diagnosis:
+    """Measure the first remedy that changes knobs and return the diagnosis with its result, or with a note without one."""
+    for index, finding in enumerate(diagnosis.findings):
         request = request_of(recorded, finding)
         if request is not None:
-            sys.stderr.write(f"trying: {finding.remedy}\n")
-            told = finding.model_copy(update={"tried": _run(request, recorded, state_dir, worker_options)})
-            return found.model_copy(
-                update={"findings": (*found.findings[:place], told, *found.findings[place + 1 :])},
+            sys.stderr.write(f"measuring the remedy: {finding.remedy}\n")
+            measured = finding.model_copy(update={"tried": _run_study(request, recorded, state_dir, worker_options)})
+            return diagnosis.model_copy(
+                update={"findings": (*diagnosis.findings[:index], measured, *diagnosis.findings[index + 1 :])},
             )
-    return found.model_copy(update={"notes": (*found.notes, _NOTHING)})
+    return diagnosis.model_copy(update={"notes": (*diagnosis.notes, _NO_REMEDY)})
 
 
 def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
-    """The study that would measure it; None where no knob changes it, or other values stand in the way."""
+    """Return the study that measures a finding's remedy; None where it changes no knob or the space rules it out."""
     spec, task = recorded.study.spec, recorded.task
     trial = traced_trial.of_study(recorded.study, task.config, recorded.measured)
     limits = trial.only(finding.knobs) if trial is not None and finding.knobs else None
@@ -56,8 +56,8 @@ def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
     )
 
 
-def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_options: Sequence[str]) -> Tried:
-    # Another `tune` on this state directory may have the newest study.
+def _run_study(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_options: Sequence[str]) -> Tried:
+    # An id of our own: another `tune` on this state directory may create the newest study meanwhile.
     study_id = f"study-{uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="shardtune-try-") as name:
         file = Path(name) / "study.json"
@@ -74,7 +74,7 @@ def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_opti
             allowed=tuple(worker_options),
             study_id=study_id,
         )
-        # What `tune` prints is progress here: stdout has one answer.
+        # stdout holds the answer of `explain` alone; the answer of `tune` is progress here.
         with redirect_stdout(sys.stderr):
             try:
                 tune(options)
@@ -86,7 +86,7 @@ def _run(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_opti
 
 
 def outcome(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> Tried:
-    """What the follow-up says of the remedy: its verdict, or why it has none."""
+    """Return the remedy's result in its study: the verdict, or the reason for none."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup
@@ -97,6 +97,7 @@ def outcome(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
             ci95=measured.ci95,
             pairs=measured.pairs,
         )
+    # The baseline ran before (it is the traced trial): only the remedy's own failures explain a missing verdict.
     own = [trial for trial in trials if trial.config != study.spec.baseline]
     reasons = [f"{trial.failure.kind}: {trial.failure.message}" for trial in own if trial.failure is not None]
     reasons += [rejection.reason for rejection in rejections]

@@ -1,4 +1,4 @@
-"""Signals as exceptions, so that a command ends in order."""
+"""Turn signals into exceptions, so that a command cleans up before it ends."""
 
 import signal
 from collections.abc import Iterator
@@ -8,11 +8,12 @@ from types import FrameType
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does: ranks stopped, results kept. Also where a shell ignores Ctrl-C for us."""
+    """Raise KeyboardInterrupt on SIGTERM as on Ctrl-C: ranks are stopped and results kept."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    # SIGINT, too: a shell without job control starts background commands with SIGINT ignored.
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

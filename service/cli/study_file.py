@@ -1,4 +1,4 @@
-"""Read what the user gives `shardtune tune`: a study file, or a bare `config.json` that gets a default workload.
+"""Read the input of `shardtune tune`: a study file, or a bare `config.json` that gets a default workload.
 
 All errors are `InputError`s whose lines name field, value and remedy.
 """
@@ -25,10 +25,10 @@ _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"
 
 
 def read_json_object(path: Path) -> dict[str, JsonValue]:
-    """The JSON object in a file.
+    """Read the JSON object in a file.
 
     Raises:
-        InputError: it cannot be read, is no JSON (with line and column), or is no object.
+        InputError: the file cannot be read, is not JSON (with line and column), or holds no object.
     """
     text = read.text_of(path, "file", "give the path of a study file or a config.json")
     try:
@@ -41,12 +41,12 @@ def read_json_object(path: Path) -> dict[str, JsonValue]:
 
 
 def is_bare_config(values: dict[str, JsonValue]) -> bool:
-    """True for a model's `config.json`, False for a study."""
+    """Whether the values are a model's `config.json` rather than a study."""
     return "model_type" in values and "model" not in values
 
 
 def study_spec(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
-    """The study a file describes; `model` and `baseline` may be paths relative to it.
+    """Validate a study file; `model` and `baseline` may be paths relative to it.
 
     Raises:
         InputError: a field is missing, unknown or wrong.
@@ -57,9 +57,9 @@ def study_spec(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
             "({model_type, …}); add one of these keys"
         )
     values = dict(values)
-    named = values.get("model")
-    if isinstance(named, str) and named.endswith(".json"):
-        values["model"] = read_json_object(folder / named)
+    model = values.get("model")
+    if isinstance(model, str) and model.endswith(".json"):
+        values["model"] = read_json_object(folder / model)
     values["baseline"] = _baseline(values.get("baseline"), folder)
     try:
         return StudyRequest.model_validate(values)
@@ -67,28 +67,27 @@ def study_spec(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
         raise InputError(*error_lines(error)) from None
 
 
-def _baseline(given: JsonValue, folder: Path) -> JsonValue:
-    """The baseline with its file read: a path, or {"file": path, "micro_batch": …} for a file without a batch size."""
-    if isinstance(given, str) and given.endswith(baseline_file.SUFFIXES):
-        return baseline_file.read(given, folder)
-    if isinstance(given, dict) and isinstance(file := given.get("file"), str):
-        beside = {key: value for key, value in given.items() if key != "file"}
+def _baseline(value: JsonValue, folder: Path) -> JsonValue:
+    """Read the baseline's file: a path, or {"file": path, "micro_batch": …} for a file without a batch size."""
+    if isinstance(value, str) and value.endswith(baseline_file.SUFFIXES):
+        return baseline_file.read(value, folder)
+    if isinstance(value, dict) and isinstance(file := value.get("file"), str):
+        beside = {key: item for key, item in value.items() if key != "file"}
         if unknown := sorted(beside.keys() - {"micro_batch", "tool"}):
-            raise InputError(
-                f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool may stand there"
-            )
+            raise InputError(f"baseline.{unknown[0]}: unknown field beside file; only micro_batch and tool are allowed")
         return {**baseline_file.read(file, folder), **beside}
-    return given
+    return value
 
 
 def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:
-    """A study of a bare `config.json` on this machine, and the workload it was given, in words.
+    """Make a study of a bare `config.json` on this machine; also return a line that describes its default workload.
 
     Raises:
         InputError: the configuration is not usable.
     """
     on_cuda = inventory.cluster.device == "cuda"
     declared = [value for key in _LENGTH_KEYS if isinstance(value := config.get(key), int)]
+    # Capped: a model's maximum (131,072 positions for Llama 3.1) is far longer than the sequences of most trainings.
     length = min([*declared[:1], 2048 if on_cuda else 512])
     ranks = inventory.cluster.world_size
     workload: dict[str, JsonValue] = {
@@ -105,10 +104,11 @@ def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple
 def with_options(
     spec: StudyRequest, *, ranks: int | None, max_trials: int | None, memory_gib: float | None
 ) -> tuple[StudyRequest, list[str]]:
-    """The study with command-line options in place of the file's values, and what was replaced, in words."""
+    """Apply command-line options to a study; also return a line for each value that an option replaced."""
     replaced: list[str] = []
     updates: dict[str, Any] = {}
     if max_trials is not None:
+        # An explicit number of trials replaces the budget that follows from the planned training.
         updates["budget"] = spec.budget.model_copy(update={"max_trials": max_trials, "planned_gpu_hours": None})
     if isinstance(spec.cluster, Cluster) and (ranks or memory_gib):
         cluster = spec.cluster
@@ -125,7 +125,7 @@ def with_options(
 
 
 def error_lines(error: ValidationError) -> list[str]:
-    """One line per wrong field: its path, its value, what is wrong and what to do."""
+    """Return one line per wrong field: its path, its value, the error and the remedy."""
     kind = model_named(error.title)
     lines = []
     for entry in of_the_likeliest_branch(error.errors(include_url=False)):
@@ -134,22 +134,21 @@ def error_lines(error: ValidationError) -> list[str]:
             remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
             lines.append(f"{field}: unknown field; {remedy} (see docs/reference/cli.md)")
         elif entry["type"] in NO_OBJECT:
-            lines.append(
-                f"{field} ({_short(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)"
-            )
+            lines.append(f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)")
         else:
-            lines.append(_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
+            lines.append(_error_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
     return lines
 
 
-def _line(field: str, kind: str, message: str, value: object) -> str:
+def _error_line(field: str, kind: str, message: str, value: object) -> str:
     if kind == "missing":
         return f"{field}: missing; add it (see docs/reference/cli.md)"
+    # Long messages of our own validators already name field, value and remedy.
     if kind == "value_error" and len(message) > 40:
         return f"{field}: {message}"
-    return f"{field} ({_short(value)}): {message}; correct it (see docs/reference/cli.md)"
+    return f"{field} ({_shown_value(value)}): {message}; correct it (see docs/reference/cli.md)"
 
 
-def _short(value: object) -> str:
+def _shown_value(value: object) -> str:
     shown = json.dumps(value, default=str)
     return shown if len(shown) <= 60 else f"{shown[:57]}…"

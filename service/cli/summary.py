@@ -1,4 +1,4 @@
-"""The answer of a study: for a person as a few lines, for a program as one JSON object."""
+"""Format a study's answer: a few lines for a person, one JSON object for a program."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from shardtune.service.wording import study_words
 from shardtune.service.wording.trust import Trust, trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
-"""Before each reason: it speaks for the answer, wants a look, or speaks against it."""
+"""Prefix of each reason: for the answer, a warning, against the answer, or neutral."""
 
 
 def as_json(
     study: Study, result: StudyResult, trials: Sequence[Trial] = (), exports: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """The object of `--json`; docs/reference/cli.md describes it."""
+    """Return the object of `--json`; docs/reference/cli.md describes it."""
     reasons = _reasons(study, result, trials)
     answer: dict[str, Any] = {
         "study_id": study.study_id,
@@ -51,16 +51,18 @@ def _contender(contender: Contender) -> dict[str, Any]:
 
 
 def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
-    """Trials by state: complete and infeasible always, others where there are any."""
+    """Count trials by state: complete and infeasible always, other states only where there are any."""
+    # These two always, so that a script can rely on their keys.
     counts = {"complete": trials.get("complete", 0), "infeasible": trials.get("infeasible", 0)}
     return counts | {state: count for state, count in trials.items() if count and state not in counts}
 
 
 def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
-    """Why the answer can be believed, or not: what the study's page says under that title."""
+    """Return the reasons for and against believing the answer, as the study's page shows them."""
     complete = [trial.config for trial in trials if trial.state is TrialState.COMPLETE]
     fresh = study_words.validation_runs(study, trials)
     of_best = [run.measurement for trial, run in fresh if trial.number == result.best.trial_number and run.measurement]
+    # `result` may be newer than the study's own: a running extension keeps the previous answer.
     return trust(study.model_copy(update={"result": result}), complete, of_best)
 
 
@@ -72,23 +74,24 @@ def as_text(
     exports: Sequence[str] = (),
     how: str = "",
 ) -> str:
-    """The same for a person; with what is not feasible, and why the answer can be believed."""
+    """Format the answer for a person, with infeasible trials and the reasons for and against believing it."""
     rows = [("best", _describe(result.best)), ("baseline", _describe(result.baseline))]
     if result.candidate is not None:
         rows.append(("candidate", _describe(result.candidate)))
     rows.append(("speed-up", _speedup(result)))
     if result.final_comparison is not None:
-        rows.append(("final_comparison", _final_comparison(result.final_comparison)))
-    rows.append(("trials", _counts(study)))
+        rows.append(("comparison", _final_comparison(result.final_comparison)))
+    rows.append(("trials", _trial_counts_text(study)))
     rows += study_words.why_not(trials, rejections)
     reasons = _reasons(study, result, trials)
     rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(reasons)]
     if study.state.is_open:
-        rows.append(("note", f"the study is being extended ({study.state.value}); this is its answer so far"))
+        rows.append(("note", f"the study is being extended ({study.state.value}); this is its previous answer"))
     if exports:
         rows.append(("files", ", ".join(exports)))
     if how:
         rows.append(("run it", how))
+    # 12: the longest label, `comparison`, and a gap; a longer label would shift its own row.
     return "\n".join(f"{name:<12}{text}" for name, text in rows)
 
 
@@ -108,8 +111,8 @@ def _describe(contender: Contender) -> str:
 
 def _speedup(result: StudyResult) -> str:
     if result.speedup is None:
-        why = "nothing to compare" if result.final_comparison is None else "too few pairs"
-        return f"{why}: keep the baseline"
+        reason = "nothing to compare" if result.final_comparison is None else "too few pairs"
+        return f"{reason}: keep the baseline"
     low, high = result.speedup.ci95
     ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
     pairs = f"{result.speedup.pairs} paired runs (95 % interval)"
@@ -117,16 +120,18 @@ def _speedup(result: StudyResult) -> str:
         return f"{ratio}, confirmed in {pairs}"
     word = "undecided" if result.verdict is Verdict.UNDECIDED else "not faster"
     if result.candidate is None:
-        return f"{word}: {ratio} in {pairs}; the better of the two is the answer"
+        return f"{word}: {ratio} in {pairs}; the faster of the two is recommended"
     return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:
-    who = "1 candidate" if len(final_comparison.candidates) == 1 else f"{len(final_comparison.candidates)} candidates"
-    return f"{who} and the baseline run again: {final_comparison.runs} runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
+    candidates = (
+        "1 candidate" if len(final_comparison.candidates) == 1 else f"{len(final_comparison.candidates)} candidates"
+    )
+    return f"{candidates} and the baseline were run again: {final_comparison.runs} runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
 
 
-def _counts(study: Study) -> str:
+def _trial_counts_text(study: Study) -> str:
     counts = ", ".join(f"{count} {state}" for state, count in trial_counts(study.trials).items())
     if study.rejected:
         counts += f", and {study.rejected} configurations rejected before they ran"
@@ -135,7 +140,7 @@ def _counts(study: Study) -> str:
 
 
 def study_line(study: Study) -> str:
-    """For a list."""
+    """Format a study as one row of a list."""
     done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
     state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
     state += ", deleted" if study.deleted_at is not None else ""
@@ -143,13 +148,14 @@ def study_line(study: Study) -> str:
 
 
 def study_text(study: Study) -> str:
-    """One study as it stands."""
+    """Format the current state of a study."""
     lines = [study_line(study)]
     best = study.best_so_far
     if study.result is not None:
         lines.append(as_text(study, study.result))
     elif best is not None:
         lines.append(f"best so far: {best.description}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
+    # With a result, its own rows already include the reason why the search ended.
     if study.result is None and study.reason is not None:
         lines.append(study.reason)
     return "\n".join(lines)

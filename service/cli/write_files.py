@@ -1,4 +1,4 @@
-"""Write exported files."""
+"""Write the files of an export."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from pathlib import Path
 from shardtune.service.cli.errors import InputError
 
 EXPORTED = ("config.json", "launch.sh", "launch.sbatch", "accelerate.yaml", "train_snippet.py", "ds_config.json")
-"""Every name an export may have; those of an earlier export that the new one lacks are removed."""
+"""All file names of exports; files of an earlier export that the new one lacks are removed."""
 
 
 def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
@@ -23,8 +23,10 @@ def write_files(folder: Path, contents: Mapping[str, str]) -> list[str]:
             (folder / stale).unlink(missing_ok=True)
         for name, text in contents.items():
             if Path(name).name != name:
-                # The names come from a service, which may be somebody else's.
-                raise InputError(f"the service names a file ({name!r}) outside of {folder}; nothing more was written")
+                # The names come from a service that we may not trust: `../../.bashrc` must not be written.
+                raise InputError(
+                    f"the service returned a file name ({name!r}) outside of {folder}; no further file was written"
+                )
             path = folder / name
             path.write_text(text, encoding="utf-8")
             if name.endswith(".sh"):

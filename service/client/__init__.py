@@ -1,4 +1,4 @@
-"""The HTTP client of our own service, for the command line and for scripts."""
+"""HTTP client of the service, for the command line and for scripts."""
 
 from shardtune.service.client.api import ServiceClient
 from shardtune.service.client.transport import ServiceError, ServiceRejected, ServiceUnreachable

@@ -1,4 +1,4 @@
-"""A synchronous client of the service's REST API, for the command line and for scripts; its requests are service.client.transport."""
+"""Synchronous client of the service's REST API, for the command line and for scripts; service.client.transport sends its requests."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +28,11 @@ _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
 _EVENTS = 1000
-"""Read at once."""
+"""Maximum number of events per request."""
 
 
 class ServiceClient(FleetClient):
-    """Calls of one service. Every method raises `ServiceError`."""
+    """Client of one service. Every method that sends a request raises `ServiceError` on failure."""
 
     def __init__(
         self,
@@ -41,9 +41,11 @@ class ServiceClient(FleetClient):
         api_key: str | KeySource | None = None,
         patience_s: float = 60.0,
     ) -> None:
-        """Without `api_key` the environment's is sent (`SHARDTUNE_API_KEY`, or the file that `SHARDTUNE_API_KEY_FILE` names).
+        """Prepare the client; no request is sent yet.
 
-        `patience_s`: in all, how long a call waits for a service that is busy or restarting (429, 503) before it raises.
+        Without `api_key` the client sends the key of the environment (`SHARDTUNE_API_KEY`, or the content of the file in
+        `SHARDTUNE_API_KEY_FILE`). `patience_s` is the total time in seconds that a call waits for a service that is busy
+        or restarting (429, 503) before it raises.
 
         Raises:
             ValueError: the key's file cannot be read.
@@ -59,11 +61,11 @@ class ServiceClient(FleetClient):
 
     @property
     def base_url(self) -> str:
-        """Where the service is."""
+        """Address of the service, without a final slash."""
         return self._calls.base_url
 
     def ready(self) -> bool:
-        """True when the database is reachable and migrated."""
+        """Whether the service answers and its database is reachable and migrated."""
         return self._calls.ready()
 
     def create_study(self, spec: StudyRequest, study_id: str | None = None) -> Study:
@@ -72,33 +74,33 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
 
     def best_config(self, target_key: str) -> BestConfig:
-        """What is served under a key of an earlier answer."""
+        """Return the current recommendation for a tuning target, by the `target_key` of an earlier answer."""
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
-        """The best configuration for a study's case, or the study that will know it: started now, or running already."""
+        """Return the recommendation for a study's tuning target, or the study (new or already running) that will find it."""
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
     def decide(
         self, target_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
     ) -> Recommendation:
-        """Pin, unpin, approve, reject or roll back what is served under a key."""
+        """Pin, unpin, approve, reject or roll back the recommendation of a tuning target."""
         body = {"note": note, "recommendation_id": recommendation_id}
         answer = self._calls.send("POST", f"/v1/best:{action}", body, {"target_key": target_key})
         return Recommendation.model_validate(answer)
 
     def study(self, study_id: str) -> Study:
-        """One study as it stands."""
+        """Return the current state of a study."""
         return Study.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}"))
 
     def studies(self, states: Sequence[StudyState] = (), at_most: int | None = None) -> list[Study]:
-        """Studies in these states (none: in any), newest first."""
+        """List studies in these states (empty: in any state), newest first."""
         params = {"state": [state.value for state in states]}
         return _STUDIES.validate_python(self._calls.pages("/v1/studies", "studies", params, at_most))
 
     def events(self, study_id: str, after: int = 0) -> EventPage:
-        """What happened to a study after an event."""
+        """Return the events of a study with numbers above `after`."""
         params = {"after": after, "limit": _EVENTS}
         return EventPage.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/events", params=params))
 
@@ -109,17 +111,17 @@ class ServiceClient(FleetClient):
         timeout_s: float | None = None,
         poll_s: float = 2.0,
     ) -> Study:
-        """Follow a study until it ends; `seen` gets it now and whenever something has happened to it.
-
-        A service that does not answer is waited for, for the client's patience.
+        """Follow a study until it ends; `seen` receives the study now and after each of its events.
 
         Raises:
-            TimeoutError: it had not ended after `timeout_s`.
+            TimeoutError: the study had not ended after `timeout_s`.
+            ServiceUnreachable: the service did not answer for longer than the client's patience.
         """
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         after, away_since_s = 0, None
         while True:
             try:
+                # Events are cheaper than the study: one indexed query, and an empty page where nothing happened.
                 page = self.events(study_id, after)
                 if page.events or page.is_last:
                     after, study = page.next_after, self.study(study_id)
@@ -128,6 +130,7 @@ class ServiceClient(FleetClient):
                         return study
                 away_since_s = None
             except ServiceUnreachable:
+                # A restart of the service takes seconds; a study takes hours, and need not be given up for it.
                 away_since_s = away_since_s or time.monotonic()
                 if time.monotonic() - away_since_s > self._calls.patience_s:
                     raise
@@ -137,7 +140,7 @@ class ServiceClient(FleetClient):
 
     @contextmanager
     def owning(self, study_id: str) -> Iterator[None]:
-        """Cancel the study when the block is interrupted (Ctrl-C): nobody waits for it any more."""
+        """Cancel the study if the `with` body is interrupted (Ctrl-C)."""
         try:
             yield
         except KeyboardInterrupt:
@@ -145,71 +148,72 @@ class ServiceClient(FleetClient):
             raise
 
     def pause(self, study_id: str, paused: bool) -> Study:
-        """Pause a study, or go on with it."""
+        """Pause a study, or resume it."""
         action = "pause" if paused else "resume"
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:{action}"))
 
     def cancel(self, study_id: str) -> Study:
-        """End a study; what was measured is kept."""
+        """Cancel a study; its measurements are kept."""
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
 
     def delete(self, study_id: str, withdraw: bool = False) -> Study:
-        """Leave a study out of all lists; `withdraw`: its answer is served no longer."""
+        """Hide a study from all lists; `withdraw`: its recommendation is withdrawn, too."""
         params = {"withdraw": str(withdraw).lower()}
         return Study.model_validate(self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
 
     def undelete(self, study_id: str) -> Study:
-        """Show a deleted study again."""
+        """Restore a deleted study."""
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:undelete"))
 
     def extend(self, study_id: str, more: Extension) -> Study:
-        """Raise a study's budget, also when it has ended."""
+        """Extend a study's budget, even when the study has ended."""
         body = more.model_dump(mode="json", exclude_none=True)
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:extend", body))
 
     def clone(self, study_id: str, changes: CloneRequest = CloneRequest(), new_id: str | None = None) -> Study:
-        """Create a study from another one's spec, with some of its fields replaced."""
+        """Create a study from another study's spec, with some of the fields replaced."""
         params = {"new_id": new_id} if new_id else None
+        # `baseline: null` removes the baseline, while a field that is not set keeps its value.
         body = changes.model_dump(mode="json", exclude_unset=True)
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
 
     def trials(self, study_id: str) -> list[Trial]:
-        """The study's trials by number."""
+        """List the study's trials, by number."""
         return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
-        """Configurations the memory gate rejected, with the reason of each."""
+        """List the configurations that the memory gate rejected, with the reason for each."""
         return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
-        """The answer of a finished study; rejected with 409 before."""
+        """Return the answer of a finished study; the service rejects the request with 409 before it is finished."""
         return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
 
     def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
-        """Have a trial of an ended study run under the profiler; while one waits or runs, it is no second one."""
+        """Request a profiled run of a trial of an ended study; a request in progress is returned, not repeated."""
         return TrialDiagnosis.model_validate(
             self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
         )
 
     def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
-        """The last one of a trial, or what became of its run; rejected with 404 where nobody asked for one."""
+        """Return a trial's latest diagnosis, or the state of its run; rejected with 404 where none was requested."""
         return TrialDiagnosis.model_validate(
             self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
         )
 
     def pareto(self, study_id: str) -> ParetoFront:
-        """The fastest trial for each amount of memory."""
+        """Return the fastest trial for each amount of memory."""
         return ParetoFront.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/pareto"))
 
     def importance(self, study_id: str) -> Importance:
-        """Which knobs mattered for speed."""
+        """Return the importance of each knob for speed."""
         return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
 
     def compare(self, picks: Sequence[str]) -> Comparison:
-        """Configurations side by side: studies, `study:number`, retunes or target keys."""
+        """Compare two to four configurations, named by study id, `study:number`, retune id or target key."""
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
-        """Files of a contender."""
+        """Return the files of a configuration: `best`, `baseline` or a trial's number, in a format."""
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))

@@ -1,4 +1,4 @@
-"""The calls that are about no single study: workers, what is needed of them, fingerprints, costs, schedules, retunes."""
+"""Calls about workers, demand, fingerprints, costs, schedules and retunes, which belong to no single study."""
 
 from urllib.parse import quote
 
@@ -18,78 +18,79 @@ _RETUNES = TypeAdapter(list[Retune])
 
 
 class FleetClient:
-    """What `shardtune.client.ServiceClient` asks about workers, schedules and money."""
+    """The part of `shardtune.client.ServiceClient` for workers, schedules and costs."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 
     def workers(self) -> list[Worker]:
-        """Workers ever registered, by name."""
+        """List all registered workers, by name."""
         return _WORKERS.validate_python(self._calls.pages("/v1/workers", "workers"))
 
     def drain(self, worker_id: str, draining: bool = True) -> Worker:
-        """Give a worker no more work, or give it work again."""
+        """Drain a worker (no new runs), or resume it."""
         action = "drain" if draining else "resume"
         return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
 
     def free_worker(self, worker_id: str) -> Worker:
-        """Let another key of the project register under a worker's name."""
+        """Release a worker's name, so that another key of the project may register under it."""
         return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:free"))
 
     def costs(self, months: int | None = None, project: str | None = None) -> CostReport:
-        """GPU-seconds by project, month and cause."""
-        wanted = {"months": months, "project": project}
-        params = {name: value for name, value in wanted.items() if value is not None}
+        """Return GPU-seconds and their price by project, month and cause."""
+        filters = {"months": months, "project": project}
+        params = {name: value for name, value in filters.items() if value is not None}
         return CostReport.model_validate(self._calls.send("GET", "/v1/costs", params=params))
 
     def demand(self) -> Demand:
-        """What open studies need of workers."""
+        """Return the workers that open studies need."""
         return Demand.model_validate(self._calls.send("GET", "/v1/demand"))
 
     def forget_worker(self, worker_id: str) -> None:
-        """List a worker that is gone nowhere any more."""
+        """Remove a worker that is gone from all lists."""
         self._calls.send("DELETE", f"/v1/workers/{quote(worker_id, safe='')}")
 
     def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
-        """Hardware and software that workers have reported, newest first."""
-        wanted = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
+        """List the hardware and software that workers reported, newest first."""
+        filters = {"current": str(current_only).lower()} | ({"worker": worker} if worker else {})
         return [
             FingerprintRecord.model_validate(row)
-            for row in self._calls.pages("/v1/fingerprints", "fingerprints", wanted)
+            for row in self._calls.pages("/v1/fingerprints", "fingerprints", filters)
         ]
 
     def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
-        """One fingerprint with what depends on it."""
+        """Return a fingerprint and the recommendations measured under it."""
         return FingerprintDetail.model_validate(
             self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
         )
 
     def schedules(self) -> list[Schedule]:
-        """Schedules, newest first."""
+        """List schedules, newest first."""
         return _SCHEDULES.validate_python(self._calls.pages("/v1/schedules", "schedules"))
 
     def schedule(self, schedule_id: str, action: str | None = None) -> Schedule:
-        """One schedule and its last ticks; after `pause`, `resume` or `run`, where given."""
-        return Schedule.model_validate(self._one("schedules", schedule_id, action))
+        """Return a schedule and its last ticks, after an optional action: `pause`, `resume` or `run`."""
+        return Schedule.model_validate(self._read_or_act("schedules", schedule_id, action))
 
     def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
-        """Have recommendations measured again."""
+        """Create a schedule that measures recommendations again."""
         params = {"project": project} if project else None
         return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
 
     def delete_schedule(self, schedule_id: str) -> None:
-        """Forget a schedule."""
+        """Delete a schedule."""
         self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
 
-    def retunes(self, **wanted: str | None) -> list[Retune]:
-        """Retunes, newest first; `target_key`, `schedule_id`, `state` choose."""
-        chosen = {name: value for name, value in wanted.items() if value is not None}
+    def retunes(self, **filters: str | None) -> list[Retune]:
+        """List retunes, newest first, filtered by `target_key`, `schedule_id` and `state`."""
+        chosen = {name: value for name, value in filters.items() if value is not None}
         return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
 
     def retune(self, retune_id: str, action: str | None = None) -> Retune:
-        """One retune; after `cancel`, where given."""
-        return Retune.model_validate(self._one("retunes", retune_id, action))
+        """Return a retune, after an optional action: `cancel`."""
+        return Retune.model_validate(self._read_or_act("retunes", retune_id, action))
 
-    def _one(self, kind: str, name: str, action: str | None) -> object:
+    def _read_or_act(self, kind: str, name: str, action: str | None) -> object:
+        # The id comes from a command line: a `/` or `?` in it must not address another resource.
         path = f"/v1/{kind}/{quote(name, safe='')}"
         return self._calls.send("POST", f"{path}:{action}") if action else self._calls.send("GET", path)

@@ -1,4 +1,4 @@
-"""Requests to a service: its errors, retries within a patience, pages, and a key that may be rotated.
+"""Send requests to a service: errors, retries within a patience, paging, and rotated API keys.
 
 ServiceError
 ├── ServiceUnreachable   no answer
@@ -24,15 +24,15 @@ _TIMEOUT_S = 30.0
 
 
 class ServiceError(Exception):
-    """The service did not do what it was asked for."""
+    """A request failed."""
 
 
 class ServiceUnreachable(ServiceError):
-    """Nothing answers at the address."""
+    """No service answers at the address."""
 
 
 class ServiceRejected(ServiceError):
-    """An RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value and message."""
+    """The service answered with an RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value, message."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
@@ -46,23 +46,23 @@ class ServiceRejected(ServiceError):
 
     @property
     def is_input_error(self) -> bool:
-        """True: the request is at fault, not the service."""
+        """Whether the request is at fault, not the service."""
         return 400 <= self.status < 500
 
     def lines(self) -> list[str]:
-        """The problem for a person: one line per field, or the detail."""
+        """Format the problem for a person: one line per field, or the detail."""
         lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
 
 
 class _Bearer(httpx.Auth):
-    """Sends the key; where it is rejected, sends the one that its file has by now."""
+    """Authentication that sends the key, and after a rejection the key that the file holds by then."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """The request with the key, once more with another one."""
+        """Send the request with the key, and once more if the key's file has changed."""
         if self._keys.key is not None:
             request.headers["authorization"] = f"Bearer {self._keys.key}"
         response = yield request
@@ -72,7 +72,7 @@ class _Bearer(httpx.Auth):
 
 
 class Calls:
-    """Requests to one service, each repeated while it says "later", for `patience_s` in all."""
+    """Sender of requests to one service; a 429 or 503 is retried for `patience_s` in total."""
 
     def __init__(
         self, base_url: str, keys: KeySource, transport: httpx.BaseTransport | None, patience_s: float
@@ -89,30 +89,31 @@ class Calls:
         self._http.close()
 
     def ready(self) -> bool:
-        """True when the database is reachable and migrated."""
+        """Whether the service answers and its database is reachable and migrated."""
         try:
             return self._http.get("/readyz", timeout=5).is_success
         except httpx.TransportError:
             return False
 
     def send(self, method: str, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> Any:
-        """The JSON that is answered.
+        """Send a request and return the JSON of the answer; None for an empty answer.
 
         Raises:
-            ServiceUnreachable, ServiceRejected: after the patience, where waiting could have helped.
+            ServiceUnreachable: the service does not answer.
+            ServiceRejected: the service rejects the request; a 429 or 503 only after the patience.
         """
-        # Named, so that it can be sent again whatever became of it.
+        # The service replays its answer to a repeated key: a POST whose answer was lost can be sent again safely.
         headers = {"Idempotency-Key": str(uuid4())} if method == "POST" else {}
         request = self._http.build_request(method, path, json=body, params=params, headers=headers)
-        left_s = self.patience_s
+        remaining_s = self.patience_s
         for attempt in count():
             response = self._sent(request)
             if response.is_success:
                 return response.json() if response.content else None
             pause_s = _pause_s(response, attempt)
-            if response.status_code not in _LATER or pause_s > left_s:
+            if response.status_code not in _LATER or pause_s > remaining_s:
                 break
-            left_s -= pause_s
+            remaining_s -= pause_s
             time.sleep(pause_s)
         try:
             problem = response.json()
@@ -123,30 +124,31 @@ class Calls:
     def pages(
         self, path: str, name: str, params: Mapping[str, Any] | None = None, at_most: int | None = None
     ) -> list[Any]:
-        """The entries of every page of a list, or the first so many."""
+        """Return the entries of all pages of a list, or the first `at_most`."""
         rows: list[Any] = []
-        asked = dict(params or {}) | {"limit": min(500, at_most or 500)}
+        query = dict(params or {}) | {"limit": min(500, at_most or 500)}
         while True:
-            page = self.send("GET", path, params=asked)
+            page = self.send("GET", path, params=query)
             rows += page[name]
             if page["next_page_token"] is None or (at_most is not None and len(rows) >= at_most):
                 return rows[:at_most]
-            asked["page_token"] = page["next_page_token"]
+            query["page_token"] = page["next_page_token"]
 
     def _sent(self, request: httpx.Request) -> httpx.Response:
         try:
             try:
                 return self._http.send(request)
             except httpx.RemoteProtocolError:
-                # The connection may have been closed as the request was sent.
+                # A kept-alive connection may be closed by the service just as the request is sent.
                 return self._http.send(request)
         except httpx.TransportError as error:
             raise ServiceUnreachable(f"no answer from the service at {self.base_url}: {error}") from error
 
 
 def _pause_s(response: httpx.Response, attempt: int) -> float:
-    """What the service asks for, else more each time; spread, so that clients rejected together do not return together."""
-    asked = response.headers.get("retry-after", "")
-    if asked.isdecimal():
-        return int(asked) * random.uniform(1.0, 1.25)
+    """Return the seconds to wait: the answer's Retry-After, or an exponential pause."""
+    # Jitter: clients that were rejected together must not return together.
+    retry_after = response.headers.get("retry-after", "")
+    if retry_after.isdecimal():
+        return int(retry_after) * random.uniform(1.0, 1.25)
     return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**attempt) * random.uniform(0.5, 1.0)

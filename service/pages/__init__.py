@@ -1,6 +1,6 @@
-"""The dashboard: server-rendered pages over the service's own rules and queries, with small scripts on top.
+"""Dashboard: pages that the server renders with the service's own rules and queries, and a few small scripts.
 
-Every table and form works without a script; `install` and `ENTRIES` are all the application needs to know.
+Every table and form works without a script. The application needs only `install` and `ENTRIES`.
 """
 
 from shardtune.service.pages.app import ENTRIES, install

@@ -1,4 +1,4 @@
-"""Puts the pages into the application: routes, static files, and errors as pages where a browser asked."""
+"""Install the pages in the application: routes, static files, and error pages for browsers."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -38,7 +38,7 @@ ENTRIES = (
     *(Entry(prefix, None) for prefix in (*_API, "/static/", "/login", "/logout")),
     Entry("/", page_access.enter),
 )
-"""Who may send a body: to the pages whoever has logged in, to log in anybody; the rest reads none."""
+"""Checks before a request's body is read: pages need a login, the login page does not, other routes check themselves."""
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 
 
@@ -54,44 +54,44 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(LoginNeeded, _log_in)
 
 
-def _as_page(otherwise: Any) -> Handler:
-    """The error as a page for browsers; the API keeps its own form."""
+def _as_page(api_handler: Any) -> Handler:
+    """Wrap an error handler, so that browsers get a page and the API keeps its own format."""
 
     async def handle(request: Request, error: Exception) -> Response:
         if request.url.path.startswith(_API) or "text/html" not in request.headers.get("accept", ""):
-            answer: Response = otherwise(request, error)
+            answer: Response = api_handler(request, error)
             return answer
-        return _page(request, error)
+        return _error_page(request, error)
 
     return handle
 
 
-def _page(request: Request, error: Exception) -> Response:
+def _error_page(request: Request, error: Exception) -> Response:
     mistakes: list[FieldError] = []
     status, message = 500, "The service failed on this request; its log has the reason."
     if isinstance(error, ApiError):
-        # Where else to look is told to callers of the API.
+        # The remedy after "; GET /v1/" is meant for callers of the API.
         status, message, mistakes = error.status, error.detail.partition("; GET /v1/")[0], error.errors
     elif isinstance(error, RequestValidationError):
-        status, message = 422, "Some values were not understood."
+        status, message = 422, "Some values are not valid."
         mistakes = [field_error(item) for item in error.errors()]
     elif isinstance(error, HTTPException):
         status = error.status_code
         message = "There is no page at this address." if status == 404 else str(error.detail)
-    title = "Not found" if status == 404 else "That did not work"
-    return render(request, "error.html", status=status, title=title, message=_sentence(message), mistakes=mistakes)
+    title = "Not found" if status == 404 else "Request failed"
+    return render(request, "error.html", status=status, title=title, message=_as_sentence(message), mistakes=mistakes)
 
 
-def _sentence(message: str) -> str:
+def _as_sentence(message: str) -> str:
     return message[:1].upper() + message[1:] + ("" if message.endswith((".", "!", "?")) else ".")
 
 
 async def _log_in(request: Request, _error: Exception) -> Response:
     if request.method != "GET":
         return render(request, "login.html", status=401, to="/", message="You were logged out; log in and try again.")
-    wanted = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return see_other("/login?" + urlencode({"to": wanted}))
+    address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return see_other("/login?" + urlencode({"to": address}))
 
 
 async def _rejected(request: Request, error: Exception) -> Response:
-    return render(request, "error.html", status=403, title="That did not work", message=str(error), mistakes=[])
+    return render(request, "error.html", status=403, title="Request failed", message=str(error), mistakes=[])

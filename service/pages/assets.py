@@ -1,4 +1,4 @@
-"""Static files under names that change with their content, so that browsers keep them for good."""
+"""Serve static files under addresses that change with their content, so that browsers may cache them for good."""
 
 import hashlib
 from functools import cache
@@ -12,22 +12,22 @@ _FOLDER = Path(__file__).parent / "static"
 
 
 def folder() -> Path:
-    """Where the files are."""
+    """Return the folder of the static files."""
     return _FOLDER
 
 
 @cache
 def url(name: str) -> str:
-    """Address of a file, with a digest of its content."""
+    """Return the address of a file, with a digest of its content."""
     digest = hashlib.sha256((_FOLDER / name).read_bytes()).hexdigest()[:12]
     return f"/static/{name}?v={digest}"
 
 
 class Static(StaticFiles):
-    """Files that may be kept: their address names their content."""
+    """Static files with cache headers."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """The file, with leave to keep it where the address has a digest."""
+        """Return the file; an address with a digest is cached for a year."""
         response = await super().get_response(path, scope)
         lasting = b"v=" in scope.get("query_string", b"")
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if lasting else "no-cache"

@@ -1,8 +1,8 @@
-"""Cookies of the pages: the session, and for a browser without one a name that its forms are bound to.
+"""Cookies of the pages: the session, and for browsers without a session a visitor id that their forms are bound to.
 
-Over TLS their names begin with `__Host-`: browsers then take such a cookie from this very host only, over TLS, for all of
-its addresses, so that no other site of the same domain can set one. Over plain HTTP, which is for the service's own
-machine, browsers would reject that prefix, and the names are without it.
+Over TLS the names begin with `__Host-`: browsers accept such a cookie only from this host, over TLS and for all paths, so
+that no other site of the same domain can set it. Over plain HTTP, meant for the service's own machine, browsers reject
+the prefix, and the names are without it.
 """
 
 import hashlib
@@ -15,36 +15,39 @@ SESSION, VISITOR = "shardtune_session", "shardtune_visitor"
 
 
 def read(request: Request, name: str) -> str:
-    """Its value; empty where there is none."""
-    return request.cookies.get(_full(request, name), "")
+    """Return a cookie's value; empty without the cookie."""
+    return request.cookies.get(_full_name(request, name), "")
 
 
 def write(request: Request, response: Response, name: str, value: str) -> None:
-    """Have the browser keep it, out of reach of scripts and of other sites' requests."""
+    """Set a cookie that scripts cannot read and other sites' requests do not carry."""
     response.set_cookie(
-        _full(request, name), value, httponly=True, samesite="strict", secure=_is_secure(request), path="/"
+        _full_name(request, name), value, httponly=True, samesite="strict", secure=_is_secure(request), path="/"
     )
 
 
 def drop(request: Request, response: Response, name: str) -> None:
-    """Have the browser forget it."""
-    response.delete_cookie(_full(request, name), httponly=True, samesite="strict", secure=_is_secure(request), path="/")
+    """Delete a cookie."""
+    response.delete_cookie(
+        _full_name(request, name), httponly=True, samesite="strict", secure=_is_secure(request), path="/"
+    )
 
 
 def form_token(owner: str) -> str:
-    """What the forms of a session (or visitor) carry: of no use with another one's cookie, and says nothing about it."""
+    """Return the CSRF token for the forms of a session or visitor; it does not reveal the cookie's value."""
     return hmac.new(owner.encode(), b"form of the pages", hashlib.sha256).hexdigest()
 
 
 def owner_of(request: Request) -> str:
-    """The session, else the visitor, whose forms these are; empty for a browser that has been shown no page."""
+    """Return the session, or the visitor id, that the browser's forms are bound to; empty before its first page."""
     return read(request, SESSION) or read(request, VISITOR)
 
 
-def _full(request: Request, name: str) -> str:
+def _full_name(request: Request, name: str) -> str:
     return f"__Host-{name}" if _is_secure(request) else name
 
 
 def _is_secure(request: Request) -> bool:
-    """Behind a proxy that ends TLS: as its X-Forwarded-Proto says."""
+    """Whether the browser's connection uses TLS."""
+    # Behind a proxy that terminates TLS, the server takes the scheme from X-Forwarded-Proto.
     return request.url.scheme == "https"

@@ -1,4 +1,4 @@
-"""Numbers and knobs as a person reads them: units, sensible digits, no surplus."""
+"""Format numbers and knobs for a person, with units and only significant digits."""
 
 from datetime import datetime
 
@@ -11,14 +11,14 @@ _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
 def rate(value: float | None) -> str:
-    """Tokens per second and GPU."""
+    """Format tokens per second per GPU."""
     if value is None:
         return "–"
     return f"{value:,.1f}" if 0 < value < 100 else f"{value:,.0f}"
 
 
 def memory(value: float | None) -> str:
-    """GiB with its unit, in MiB where that reads better."""
+    """Format GiB with its unit, small sizes in MiB."""
     return "–" if value is None else formatting.memory(value)
 
 
@@ -36,17 +36,17 @@ _MEMORY_KINDS = {
 
 
 def memory_kind(name: str) -> str:
-    """A term of the memory prediction in words."""
+    """Return the display name of a term of the memory prediction."""
     return _MEMORY_KINDS.get(name, name)
 
 
 def percent(value: float | None, digits: int = 0) -> str:
-    """A share as per cent."""
+    """Format a fraction as per cent."""
     return "–" if value is None else f"{value * 100:.{digits}f} %"
 
 
 def gpu_hours(seconds_of_gpu: float) -> str:
-    """GPU-seconds in hours, as runs are declared."""
+    """Format GPU-seconds as GPU-hours, the unit of declared training runs."""
     return (
         f"{seconds_of_gpu / _HOUR:,.3g} GPU-h"
         if seconds_of_gpu < 1000 * _HOUR
@@ -55,12 +55,12 @@ def gpu_hours(seconds_of_gpu: float) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A speed-up: `1.96×`."""
+    """Format a speed-up: `1.96×`."""
     return "–" if value is None else f"{value:.2f}×"
 
 
 def seconds(value: float | None) -> str:
-    """A short time: `12.4 ms`, `1.23 s`; from 90 s on as the command line says it."""
+    """Format a short time: `12.4 ms`, `1.23 s`; from 10 s on as the command line does."""
     if value is None:
         return "–"
     if value < 1:
@@ -69,7 +69,7 @@ def seconds(value: float | None) -> str:
 
 
 def count(value: float) -> str:
-    """A large count in words: `8.03 billion`."""
+    """Format a large count: `8.03 billion`."""
     for size, name in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million")):
         if value >= size:
             return f"{value / size:.3g} {name}"
@@ -77,7 +77,8 @@ def count(value: float) -> str:
 
 
 def relative(moment: datetime, now: datetime) -> str:
-    """`just now`, `5 min ago`, `3 h ago`, `12 days ago`, `in 5 min`; the page's script says the same."""
+    """Format a time relative to now: `just now`, `5 min ago`, `12 days ago`, `in 5 min`."""
+    # static/enhance.js formats the same way: it updates the text while the page is open.
     age = (now - moment).total_seconds()
     if abs(age) < 10:
         return "just now"
@@ -93,18 +94,18 @@ def _span(length_s: float) -> str:
 
 
 def exact(moment: datetime) -> str:
-    """The moment in UTC, to the second."""
+    """Format a time in UTC, to the second."""
     return moment.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def tests(stored: str) -> str:
-    """What a trial tests, as a sentence's beginning: `FSDP2 instead of ZeRO`."""
-    said = study_words.tests(stored)
-    return said[:1].upper() + said[1:]
+    """Describe the change that a trial tests, capitalised: `FSDP2 instead of ZeRO`."""
+    change = study_words.tests(stored)
+    return change[:1].upper() + change[1:]
 
 
 def sentence(text: str) -> str:
-    """Beginning with a capital; the rest stays, names and units."""
+    """Capitalise the first letter only; names and units keep their case."""
     return text[:1].upper() + text[1:]
 
 

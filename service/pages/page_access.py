@@ -1,4 +1,4 @@
-"""Who reads the pages: the holder of a key who has logged in, or anybody on this machine while there are no keys."""
+"""Access to the pages: a session of a logged-in API key, or any request from this machine while there are no keys."""
 
 import secrets
 from datetime import timedelta
@@ -21,21 +21,22 @@ LIFETIME = timedelta(hours=12)
 
 
 class LoginNeeded(Exception):
-    """There are keys, and this browser has not logged in with one."""
+    """An API key is required, and this browser has not logged in with one."""
 
 
 def log_in(context: Context, secret: str) -> str:
-    """A session's token for a key that may read studies.
+    """Start a session with an API key that may read studies, and return the session's token.
 
     Raises:
-        Unauthorized: no such key.
-        Forbidden: a key for something else, such as a worker's.
+        Unauthorized: there is no such key.
+        Forbidden: the key has other scopes, such as a worker's.
     """
     principal = auth.authenticate(context, secret.strip())
     if principal is None or principal.key_id is None:
         raise Unauthorized("key_invalid", "this service has no keys, and needs no login from its own machine")
     actions.check(principal, Action.READ_STUDIES)
     auth.count(context, principal)
+    # Only the token's hash is stored: a copy of the database opens no session.
     token = secrets.token_urlsafe(32)
     with context.db.write() as session:
         now = context.now()
@@ -44,49 +45,50 @@ def log_in(context: Context, secret: str) -> str:
 
 
 def log_out(context: Context, token: str) -> None:
-    """End a session; unknown ones are none."""
+    """End a session; an unknown token has no effect."""
     with context.db.write() as session:
         page_sessions.end(session, auth.hash_of(token))
 
 
 async def enter(request: Request) -> None:
-    """Know who sends a form before anything of it is read.
+    """Identify the sender of a form before its body is read.
 
     Raises:
-        LoginNeeded: nobody, and there are keys.
-        Forbidden: there are no keys, and it does not come from this machine.
+        LoginNeeded: the browser is not logged in, and there are keys.
+        Forbidden: there are no keys, and the request does not come from this machine.
     """
-    await run_in_threadpool(_sender, request, context_of(request))
+    await run_in_threadpool(_identify_once, request, context_of(request))
 
 
 def is_still_in(context: Context, token: str) -> bool:
-    """Whether who was let in with this cookie would be let in again: for what stays open, such as a stream."""
+    """Whether a session is still valid; checked again during long responses such as streams."""
     if context.principal.key_id is None:
         return auth.is_still_good(context)
     with context.db.read() as session:
-        return _of_session(context, session, token) is not None
+        return _principal_of_session(context, session, token) is not None
 
 
-def _enter(request: Request) -> None:
+def _require_login(request: Request) -> None:
     context = context_of(request)
-    principal = _sender(request, context)
+    principal = _identify_once(request, context)
     actions.check(principal, Action.READ_STUDIES)
     auth.count(context, principal)
     request.state.principal = principal
 
 
-def _sender(request: Request, context: Context) -> Principal:
-    """Looked up once for a request."""
-    known = getattr(request.state, "sender", None)
-    if isinstance(known, Principal):
-        return known
-    request.state.sender = principal = _look_up(request, context)
+def _identify_once(request: Request, context: Context) -> Principal:
+    """Identify the sender of a request; the result is kept for the request."""
+    sender = getattr(request.state, "sender", None)
+    if isinstance(sender, Principal):
+        return sender
+    # The body's check and the route's both need it: one query instead of two.
+    request.state.sender = principal = _identify(request, context)
     return principal
 
 
-def _look_up(request: Request, context: Context) -> Principal:
+def _identify(request: Request, context: Context) -> Principal:
     with context.db.read() as session:
-        principal = _of_session(context, session, cookies.read(request, cookies.SESSION))
+        principal = _principal_of_session(context, session, cookies.read(request, cookies.SESSION))
         if principal is not None:
             return principal
         if context.settings.require_keys or context.has_keys(lambda: keys.any_key(session.connection())):
@@ -95,20 +97,20 @@ def _look_up(request: Request, context: Context) -> Principal:
     return LOCAL
 
 
-def _of_session(context: Context, session: Session, token: str) -> Principal | None:
-    found = page_sessions.find(session, auth.hash_of(token), context.now()) if token else None
-    return auth.principal_of(found.key) if found is not None and auth.is_valid(found.key, context.now()) else None
+def _principal_of_session(context: Context, session: Session, token: str) -> Principal | None:
+    row = page_sessions.find(session, auth.hash_of(token), context.now()) if token else None
+    return auth.principal_of(row.key) if row is not None and auth.is_valid(row.key, context.now()) else None
 
 
-ENTERS = Depends(_enter)
-"""For every page but the login."""
+ENTERS = Depends(_require_login)
+"""Dependency of every page except the login."""
 
 
 def may(action: Action) -> Any:
-    """The dependency of a form or page, for those who may do what it does."""
-    return Security(_permit, scopes=[action.value])
+    """Return the dependency of a form or page that requires the permission for an action."""
+    return Security(_check_scopes, scopes=[action.value])
 
 
-def _permit(request: Request, wanted: SecurityScopes) -> None:
-    for action in wanted.scopes:
+def _check_scopes(request: Request, scopes: SecurityScopes) -> None:
+    for action in scopes.scopes:
         actions.check(request.state.principal, Action(action))

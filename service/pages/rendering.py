@@ -1,4 +1,4 @@
-"""Templates, security headers, theme and the token that forms carry."""
+"""Render templates with security headers, the theme and the CSRF token of forms."""
 
 import hmac
 import secrets
@@ -29,17 +29,17 @@ _HEADERS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
-    # What is shown changes with every run.
+    # Pages change with every run, and may show a secret once.
     "Cache-Control": "no-store",
 }
 
 
 class PageRejected(Exception):
-    """A form came without the token of the session it was made for."""
+    """A form's CSRF token does not belong to the browser's session."""
 
 
 def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page, with everything each page needs."""
+    """Render a template with the values that every page needs."""
     owner = cookies.owner_of(request)
     visitor = "" if owner else secrets.token_urlsafe(24)
     theme = request.cookies.get(THEME_COOKIE)
@@ -48,7 +48,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         "query": request.query_params,
         "csrf": cookies.form_token(owner or visitor),
         "theme": theme if theme in ("light", "dark") else "",
-        "who": _who(request),
+        "key_name": _key_name(request),
         "now": _now(request),
         "origin": str(request.base_url).rstrip("/"),
         **values,
@@ -59,32 +59,33 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     return response
 
 
-def _checked(request: Request, csrf: Annotated[str, Form()] = "") -> None:
+def _check_csrf_token(request: Request, csrf: Annotated[str, Form()] = "") -> None:
     owner = cookies.owner_of(request)
+    # Constant time: `==` would reveal how many leading characters of a guess are right.
     if not owner or not hmac.compare_digest(cookies.form_token(owner).encode(), csrf.encode()):
         raise PageRejected(
-            "This form is out of date, or was sent from elsewhere. Go back, reload the page, and send it again."
+            "This form is out of date, or was sent from another site. Go back, reload the page, and send it again."
         )
 
 
-Checked = Depends(_checked)
-"""For every route that changes something: the form carries the token of this browser's session."""
+Checked = Depends(_check_csrf_token)
+"""Dependency of every route that changes data: it requires the CSRF token of this browser's session."""
 
 
 def see_other(address: str) -> Response:
-    """Where a form leads, so that reloading does not send it again."""
+    """Redirect after a form, so that a reload does not send the form again."""
     return Response(status_code=303, headers={"Location": quote(address, safe=":/%#?=@[]!$&'()*+,;~")})
 
 
 def query(now: Any, **changes: Any) -> str:
-    """The present query string with some values changed; None or empty drops one."""
+    """Return the current query string with some values changed; None or empty removes a value."""
     pairs = [(key, value) for key, value in now.multi_items() if key not in changes]
     pairs += [(key, str(value)) for key, value in changes.items() if value not in (None, "")]
     return "?" + urlencode(pairs)
 
 
-def _who(request: Request) -> str:
-    """Name of the key that logged in; empty where none did."""
+def _key_name(request: Request) -> str:
+    """Return the name of the key that logged in; empty without a login."""
     principal = getattr(request.state, "principal", LOCAL)
     return principal.name if principal.key_id else ""
 
@@ -95,8 +96,8 @@ def _now(request: Request) -> datetime:
     return moment
 
 
-def _time(moment: datetime | None, now: datetime) -> Markup:
-    """A relative time, exact under the pointer and for scripts."""
+def _time_element(moment: datetime | None, now: datetime) -> Markup:
+    """Format a relative time, with the exact time as tooltip and for scripts."""
     if moment is None:
         return Markup("–")
     pattern = Markup('<time datetime="{}" title="{}">{}</time>')
@@ -118,7 +119,7 @@ def _environment() -> Environment:
     environment.filters |= figures.FILTERS | {
         "knob_help": knob_help,
         "expected": diagnosis_words.expected,
-        "ago": _time,
+        "ago": _time_element,
         "knob_value": _knob_value,
     }
     environment.globals |= {"static": assets.url, "with_query": query, "backends": BACKENDS}

@@ -1,10 +1,10 @@
-"""Backends as their users call them, and as charts draw them; colours are `static/app.css`'s, by kind."""
+"""Display names and chart symbols of the backends; `static/app.css` defines their colours by kind."""
 
 from typing import Literal, NamedTuple
 
 
 class BackendWords(NamedTuple):
-    """How a page shows one backend."""
+    """Display name and chart symbol of one backend."""
 
     name: str
     mark: Literal["circle", "square", "diamond", "triangle"]
@@ -19,15 +19,16 @@ BACKENDS: dict[str, BackendWords] = {
 
 
 def backend_name(kind: str) -> str:
-    """A backend in words; a kind that is not there any more as it was stored."""
+    """Return a backend's display name, or the stored kind where the backend no longer exists."""
+    # Stored studies outlive the code: a removed backend must still be shown.
     return BACKENDS[kind].name if kind in BACKENDS else kind
 
 
 def short_name(kind: str) -> str:
-    """The same without who makes it: `ZeRO`."""
+    """Return a backend's display name without its vendor: `ZeRO`."""
     return backend_name(kind).removeprefix("DeepSpeed ")
 
 
 def backend_mark(kind: str) -> str:
-    """Its shape in a chart."""
+    """Return the symbol that marks a backend's trials in charts; a circle for a backend that no longer exists."""
     return BACKENDS[kind].mark if kind in BACKENDS else "circle"

@@ -1,11 +1,11 @@
-"""A cluster in words."""
+"""Descriptions of a cluster."""
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
 
 
 def cluster(value: Cluster) -> str:
-    """`4 × 8 NVIDIA H100 80GB HBM3`, `2 CPU ranks`."""
+    """Describe a cluster: `4 × 8 NVIDIA H100 80GB HBM3`, `2 CPU ranks`."""
     nodes = f"{value.nodes} × " if value.nodes > 1 else ""
     return (
         f"{nodes}{value.gpus_per_node} CPU ranks"
@@ -15,5 +15,6 @@ def cluster(value: Cluster) -> str:
 
 
 def told_apart(value: Cluster) -> str:
-    """The cluster where many are listed: a CPU rank has what its worker was given, `2 CPU ranks of 2.00 GiB`."""
+    """Describe a cluster in a list of several, CPU ranks with their memory limit: `2 CPU ranks of 2.00 GiB`."""
+    # A GPU's name implies its memory; a CPU rank's limit is whatever the worker was started with.
     return cluster(value) + (f" of {memory(value.memory_gib)}" if value.device == "cpu" else "")

@@ -1,4 +1,4 @@
-"""Configurations side by side as lines of a table: the page's and the command line's."""
+"""Rows of the table that compares configurations, for the page and the command line."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _NONE = "–"
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One property of all of them."""
+    """One property of every compared configuration."""
 
     name: str
     values: tuple[str, ...]
@@ -23,38 +23,42 @@ class ComparedLine:
 
 
 def figures(compared: Comparison) -> tuple[ComparedLine, ...]:
-    """What was measured, with how far it may be off, and what that cost."""
+    """Return the rows of measured figures with their intervals, and of costs."""
     sides, currency = compared.configs, compared.currency
     return tuple(
-        _line(name, values)
+        _row(name, values)
         for name, values in (
-            ("tokens/s/GPU, search run (95 % interval)", [_speed(side.search) for side in sides]),
-            *((("against the first (search runs)", _relative(sides)),) if compared.is_one_subject else ()),
-            ("tokens/s/GPU, validation runs (slowest to fastest)", [_speed(side.fresh) for side in sides]),
-            ("speed-up over its study's baseline, in pairs", [_speedup(side) for side in sides]),
+            # An interval of steps within one run says less than the range over validation runs: both rows stay apart.
+            ("tokens/s/GPU, search run (95 % interval)", [_speed_with_range(side.search) for side in sides]),
+            *((("against the first (search runs)", _relative_speeds(sides)),) if compared.is_one_subject else ()),
+            ("tokens/s/GPU, validation runs (slowest to fastest)", [_speed_with_range(side.fresh) for side in sides]),
+            ("speed-up over its study's baseline (paired runs)", [_speedup(side) for side in sides]),
             ("peak memory", [study_words.memory(side.peak_gib) or _NONE for side in sides]),
             ("step time (search run)", [_NONE if s.step_time_s is None else _seconds(s.step_time_s) for s in sides]),
             ("MFU", [_NONE if side.mfu is None else f"{side.mfu:.1%}" for side in sides]),
-            ("cost of its runs", [_cost(side.gpu_seconds, side.price, currency) for side in sides]),
-            ("cost of its study", [_cost(side.study_gpu_seconds, side.study_price, currency) for side in sides]),
+            ("cost of its runs", [_cost_in_words(side.gpu_seconds, side.price, currency) for side in sides]),
+            (
+                "cost of its study",
+                [_cost_in_words(side.study_gpu_seconds, side.study_price, currency) for side in sides],
+            ),
         )
     )
 
 
 def subjects(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
-    """What was trained, and on what."""
+    """Return the rows of what was trained (model, batch, precision) and on which cluster."""
     return (
-        _line("model", [side.model for side in sides]),
-        _line("cluster", [told_apart(side.cluster) for side in sides]),
-        _line("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
-        _line("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
-        _line("precision", [side.workload.precision.name for side in sides]),
-        _line("study", [side.study_id for side in sides]),
+        _row("model", [side.model for side in sides]),
+        _row("cluster", [told_apart(side.cluster) for side in sides]),
+        _row("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
+        _row("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
+        _row("precision", [side.workload.precision.name for side in sides]),
+        _row("study", [side.study_id for side in sides]),
     )
 
 
 def knobs(compared: Comparison) -> tuple[ComparedLine, ...]:
-    """All knobs, those that differ first."""
+    """Return one row per knob; knobs that differ come first."""
     tables = [flatten(side.config) for side in compared.configs]
     differing = {difference.knob for difference in compared.differences}
     names = dict.fromkeys(name for table in tables for name in table)
@@ -69,17 +73,19 @@ def knobs(compared: Comparison) -> tuple[ComparedLine, ...]:
     return tuple(sorted(lines, key=lambda line: not line.differs))
 
 
-def _speed(measured: MeasuredSpeed | None) -> str:
+def _speed_with_range(measured: MeasuredSpeed | None) -> str:
     if measured is None:
         return _NONE
     shown = study_words.rate(measured.tokens_per_s_per_gpu)
+    # One run without an interval would read as a range of width 0, that is as certainty.
     if measured.runs == 1 and measured.low == measured.high:
         return f"{shown} (one run)"
     between = f"{study_words.rate(measured.low)} to {study_words.rate(measured.high)}"
     return f"{shown} ({between}{f', {measured.runs} runs' if measured.runs > 1 else ''})"
 
 
-def _relative(sides: Sequence[ComparedConfig]) -> list[str]:
+def _relative_speeds(sides: Sequence[ComparedConfig]) -> list[str]:
+    # Only search runs are shared by all trials; validation runs of different studies may be weeks apart.
     first = sides[0].search if sides else None
     return [
         f"{side.search.tokens_per_s_per_gpu / first.tokens_per_s_per_gpu:.2f}×" if side.search and first else _NONE
@@ -98,10 +104,10 @@ def _seconds(value: float) -> str:
     return f"{value * 1000:.3g} ms" if value < 1 else f"{value:.2f} s"
 
 
-def _cost(gpu_seconds: float, price: float | None, currency: str) -> str:
+def _cost_in_words(gpu_seconds: float, price: float | None, currency: str) -> str:
     return f"{gpu_seconds:,.0f} GPU-seconds" + (f", {price:,.2f} {currency}" if price is not None else "")
 
 
-def _line(name: str, values: Iterable[str]) -> ComparedLine:
+def _row(name: str, values: Iterable[str]) -> ComparedLine:
     shown = tuple(values)
     return ComparedLine(name, shown, len(set(shown)) > 1)

@@ -1,4 +1,4 @@
-"""Configurations told apart: the knobs in which they differ, where their words do not show it."""
+"""Descriptions that tell configurations apart: they name the differing knobs where the short description is the same."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from shardtune.service.wording.backend_words import backend_name
 from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.search.space.flat import flatten
 
-_MOST = 3
+_MOST_KNOBS = 3
 _MOST_CHANGES = 6
 
 
 def knob_value(name: str, value: Any) -> str:
-    """A knob's value in words."""
+    """Format a knob's value for a person."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "backend":
@@ -29,36 +29,38 @@ def knob_value(name: str, value: Any) -> str:
 
 
 def distinct(configs: Sequence[TrialConfig]) -> list[str]:
-    """Each in words; those that would read alike with the knobs they differ in: `DDP, micro batch 2 (static graph yes)`."""
+    """Describe each configuration; equal descriptions get the differing knobs: `DDP, micro batch 2 (static graph yes)`."""
     alike = defaultdict(list)
     for index, config in enumerate(configs):
         alike[config.describe()].append(index)
-    found = [config.describe() for config in configs]
+    descriptions = [config.describe() for config in configs]
     for group in (group for group in alike.values() if len(group) > 1):
         tables = [flatten(configs[index]) for index in group]
+        # repr: `False` and `0`, or `1` and `1.0`, are equal in a set but not the same setting.
         knobs = [knob for knob in tables[0] if len({repr(table.get(knob)) for table in tables}) > 1]
         for index, table in zip(group, tables, strict=True):
             if knobs:
-                found[index] += f" ({_told(table, knobs)})"
-    return found
+                descriptions[index] += f" ({_knob_list(table, knobs)})"
+    return descriptions
 
 
 def of_trials(trials: Sequence[Trial]) -> dict[int, str]:
-    """The trials of a study by number, each in words that no other has where they differ in a knob."""
-    found = distinct([trial.config for trial in trials])
-    return {trial.number: text for trial, text in zip(trials, found, strict=True)}
+    """Describe the trials of a study, by number; trials that differ in a knob get different descriptions."""
+    descriptions = distinct([trial.config for trial in trials])
+    return {trial.number: text for trial, text in zip(trials, descriptions, strict=True)}
 
 
 def changes(result: StudyResult) -> str:
-    """What the best does otherwise than the baseline: `micro batch 1 → 4, static graph no → yes`; empty for the same."""
-    was, now = flatten(result.baseline.config), flatten(result.best.config)
-    knobs = [knob for knob in now if knob in was and was[knob] != now[knob]]
+    """List the knobs that the best changes: `micro batch 1 → 4, static graph no → yes`; empty where it is the baseline."""
+    baseline, best = flatten(result.baseline.config), flatten(result.best.config)
+    # Knobs that only one of the backends has are left out: the description already names the backends.
+    knobs = [knob for knob in best if knob in baseline and baseline[knob] != best[knob]]
     if not knobs or result.baseline.trial_number == result.best.trial_number:
         return ""
-    told = [f"{knob_name(k)} {knob_value(k, was[k])} → {knob_value(k, now[k])}" for k in knobs[:_MOST_CHANGES]]
-    return ", ".join(told) + (f" and {len(knobs) - _MOST_CHANGES} more" if len(knobs) > _MOST_CHANGES else "")
+    shown = [f"{knob_name(k)} {knob_value(k, baseline[k])} → {knob_value(k, best[k])}" for k in knobs[:_MOST_CHANGES]]
+    return ", ".join(shown) + (f" and {len(knobs) - _MOST_CHANGES} more" if len(knobs) > _MOST_CHANGES else "")
 
 
-def _told(table: Mapping[str, Any], knobs: Sequence[str]) -> str:
-    told = [f"{knob_name(knob)} {knob_value(knob, table[knob])}" for knob in knobs[:_MOST] if knob in table]
-    return ", ".join(told) + (" …" if len(knobs) > _MOST else "")
+def _knob_list(table: Mapping[str, Any], knobs: Sequence[str]) -> str:
+    shown = [f"{knob_name(knob)} {knob_value(knob, table[knob])}" for knob in knobs[:_MOST_KNOBS] if knob in table]
+    return ", ".join(shown) + (" …" if len(knobs) > _MOST_KNOBS else "")

@@ -1,33 +1,34 @@
-"""The hosts of a worker over several, or its part of one, for a line."""
+"""Text for the hosts of a multi-host worker, or for its partition of one host."""
 
 from collections.abc import Sequence
 
 from shardtune.api_schemas.machines.hardware import Inventory
 
-_MOST = 16
-_SHORT = 12
-"""Of a GPU's UUID, as everywhere."""
+_MOST_NAMES = 16
+_UUID_CHARACTERS = 12
+"""Characters shown of a GPU's UUID; the same on every page and command."""
 
 
 def hosts(inventory: Inventory) -> str:
-    """`n0 (eth0), n1 (eth0)`, or `cpu0, cpu1 of n0`; empty for a worker that has one host alone, and where nobody said."""
+    """List hosts as `n0 (eth0), n1 (eth0)`, or a partition as `cpu0, cpu1 of n0`; empty for one whole host or unknown ones."""
     if inventory.share is not None:
-        devices = [device[:_SHORT] for device in inventory.share.devices]
+        devices = [device[:_UUID_CHARACTERS] for device in inventory.share.devices]
         return f"{listing(devices)} of {inventory.details.get('host') or inventory.share.host}"
+    # `details` is free-form JSON that workers of other versions also send: trust no type.
     listed = inventory.details.get("hosts")
     if inventory.cluster.nodes == 1 or not isinstance(listed, list):
         return ""
-    return listing([_host(one) for one in listed])
+    return listing([_host_text(host) for host in listed])
 
 
-def _host(one: object) -> str:
-    if not isinstance(one, dict):
-        return str(one)
-    interface = one.get("interface")
-    return f"{one.get('host')} ({interface})" if interface else str(one.get("host"))
+def _host_text(host: object) -> str:
+    if not isinstance(host, dict):
+        return str(host)
+    interface = host.get("interface")
+    return f"{host.get('host')} ({interface})" if interface else str(host.get("host"))
 
 
 def listing(names: Sequence[str]) -> str:
-    """The first of them, and how many more there are."""
-    more = len(names) - _MOST
-    return ", ".join(names[:_MOST]) + (f" and {more} more" if more > 0 else "")
+    """List the first names and count the others: `n0, n1 and 3 more`."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""What each knob is called and means, with the name it has in PyTorch and DeepSpeed."""
+"""Display name and explanation of each knob, with its name in PyTorch or DeepSpeed."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,38 +8,39 @@ class KnobWords(NamedTuple):
     """Words for one knob."""
 
     help: str
-    """In a sentence."""
+    """Explanation in one sentence."""
     name: str = ""
-    """Empty: its own name, spelt out."""
+    """Display name; empty: derived from the knob's own name."""
     values: Mapping[str, str] = {}
-    """Values that say nothing by themselves, in words that follow the name."""
+    """Display text of values that are not self-explanatory, to follow the name."""
 
 
+# Each text ends up in a `title` attribute on a page, so that it is plain text without markup but for backquotes.
 _PINNED = "Offloaded state lies in page-locked host memory, which is copied faster"
 KNOBS: dict[str, KnobWords] = {
     "backend": KnobWords("The library that distributes the training."),
     "micro_batch": KnobWords("Samples one rank takes at once; gradients are accumulated up to the global batch."),
     "context_parallel": KnobWords(
-        "Neighbouring ranks that share samples: each trains a part of every sequence, and attention exchanges positions for "
+        "Adjacent ranks that share samples: each processes a part of every sequence, and attention exchanges positions for "
         "heads (Ulysses).",
         "context parallel",
     ),
     "tensor_parallel": KnobWords(
-        "Neighbouring ranks that split the model: each computes a part of the heads and widths of every block, and between "
-        "blocks a part of every sequence.",
+        "Adjacent ranks that split every block: each computes a part of its heads and hidden units, and between blocks a "
+        "part of every sequence.",
         "tensor parallel",
     ),
     "pipeline_parallel": KnobWords(
-        "Stages, each with blocks of its own on ranks of its own, through which the micro batches of a step go one after the other.",
+        "Number of stages; each holds consecutive blocks on its own ranks, and the micro batches of a step pass through them.",
         "pipeline parallel",
     ),
     "expert_parallel": KnobWords(
-        "Neighbouring ranks that divide each layer's experts: tokens travel to the ranks of the experts that they chose, and back.",
+        "Adjacent ranks that divide the experts of each layer: tokens are sent to the ranks of their experts and back.",
         "expert parallel",
     ),
     "pipeline_schedule": KnobWords(
-        "What a stage does next: a micro batch's backward as soon as it can, which holds few of them, with one stage on each rank or "
-        "several (interleaved, or in a V), with gradients of weights later (zero bubble), or all forward before all backward.",
+        "Order of a stage's work. 1F1B runs each backward as soon as possible, which keeps few micro batches in memory; GPipe "
+        "runs all forwards first. Interleaved and V schedules have several stages per rank; zero bubble delays weight gradients.",
         "pipeline schedule",
         {
             "1f1b": "1F1B",
@@ -51,37 +52,37 @@ KNOBS: dict[str, KnobWords] = {
         },
     ),
     "pipeline_virtual_stages": KnobWords(
-        "Stages on each rank of a pipeline: several wait less for the first and last micro batches, and send more often.",
-        "stages on a rank",
+        "Stages on each rank of a pipeline: more of them shorten the bubble and send more often.",
+        "stages per rank",
     ),
     "activation_checkpointing": KnobWords(
         "Which activations are recomputed in backward instead of kept: none, some (selective) or all (full).",
         "checkpointing",
     ),
     "checkpoint_every": KnobWords(
-        "Every so many-th of the repeated blocks is checkpointed; 1: all of them.", "checkpointing, every"
+        "Checkpoint every n-th of the repeated blocks; 1: all of them.", "checkpointing, every"
     ),
     "compile": KnobWords("Each repeated block is compiled (`torch.compile`)."),
     "malloc": KnobWords(
-        "Host memory that was freed: glibc's own rules, or kept by the process.",
+        "Whether freed host memory stays with the process, or goes back by glibc's rules.",
         "freed host memory",
         {"keep": "kept", "default": "left to glibc"},
     ),
     "threads": KnobWords(
-        "Threads of a rank (`OMP_NUM_THREADS`); 0: its share of the node's cores.",
+        "Threads of a rank (`OMP_NUM_THREADS`); 0: the node's cores divided by its ranks.",
         "threads",
-        {"0": "its share of cores"},
+        {"0": "cores divided by ranks"},
     ),
     "expandable_segments": KnobWords(
         "The CUDA allocator grows its segments (`PYTORCH_ALLOC_CONF=expandable_segments:True`)."
     ),
     "max_connections": KnobWords(
-        "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's own number.",
+        "Hardware queues of a GPU (`CUDA_DEVICE_MAX_CONNECTIONS`); 0: the driver's default.",
         "device connections",
-        {"0": "the driver's number"},
+        {"0": "the driver's default"},
     ),
     "numa_binding": KnobWords(
-        "Cores of a rank: any, those near its GPU (node), or a share of these of its own (`torchrun --numa-binding`).",
+        "Cores of a rank: any, those near its GPU (node), or an exclusive part of these (`torchrun --numa-binding`).",
         "NUMA binding",
     ),
     "deepcompile": KnobWords(
@@ -106,11 +107,13 @@ KNOBS: dict[str, KnobWords] = {
     "stage3_prefetch_bucket_size": KnobWords("ZeRO-3: elements of parameters gathered ahead of their use."),
     "stage3_param_persistence_threshold": KnobWords("ZeRO-3: parameters with fewer elements are never sharded."),
     "stage3_max_live_parameters": KnobWords("ZeRO-3: elements that may be gathered at once."),
-    "stage3_max_reuse_distance": KnobWords("ZeRO-3: what is used again within so many elements stays gathered."),
+    "stage3_max_reuse_distance": KnobWords(
+        "ZeRO-3: parameters that are used again within this number of elements stay gathered."
+    ),
     "sub_group_size": KnobWords("ZeRO-3: elements the optimizer updates at a time."),
     "zero_hpz_partition_size": KnobWords("ZeRO++: ranks of the group that backward gathers from; 1 turns it off."),
     "offload_optimizer": KnobWords("DeepSpeed: where optimizer state lives instead of the GPU."),
-    "offload_optimizer_ratio": KnobWords("ZeRO-3: share of the optimizer state that is offloaded."),
+    "offload_optimizer_ratio": KnobWords("ZeRO-3: fraction of the optimizer state that is offloaded."),
     "offload_optimizer_pin_memory": KnobWords(f"DeepSpeed: {_PINNED}."),
     "offload_param": KnobWords("ZeRO-3: where parameters live instead of the GPU."),
     "offload_param_pin_memory": KnobWords(f"ZeRO-3: {_PINNED}."),
@@ -143,7 +146,8 @@ KNOBS: dict[str, KnobWords] = {
     "use_orig_params": KnobWords("FSDP1: the optimizer sees the model's own parameters, not flat ones."),
 }
 
-_SPELT = {
+# Words whose spelling in a knob's name is not how a person writes them; all others are used as they are.
+_WORD_SPELLINGS = {
     "dp": "DP",
     "ddp": "DDP",
     "mb": "MiB",
@@ -156,11 +160,12 @@ _SPELT = {
 
 
 def knob_name(name: str) -> str:
-    """A knob in words; its own name stands in the configuration."""
-    told = KNOBS[name].name if name in KNOBS else ""
-    return told or " ".join(_SPELT.get(word, word) for word in name.split("_"))
+    """Return a knob's display name; configurations keep the knob's own name."""
+    display_name = KNOBS[name].name if name in KNOBS else ""
+    return display_name or " ".join(_WORD_SPELLINGS.get(word, word) for word in name.split("_"))
 
 
 def knob_help(name: str) -> str:
-    """A knob in a sentence; empty for one that is not there any more."""
+    """Explain a knob in a sentence; empty for a knob that no longer exists."""
+    # Stored configurations may hold knobs that this version has dropped.
     return KNOBS[name].help if name in KNOBS else ""

@@ -1,4 +1,4 @@
-"""Schedules and retunes in words, shared by the command line and the pages."""
+"""Descriptions of schedules and retunes, shared by the command line and the pages."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -9,74 +9,76 @@ from shardtune.api_schemas.retuning.schedules import Schedule, ScheduleSpec, Tic
 from shardtune.service.schedules import cron
 from shardtune.service.wording import study_words
 
-_WHEN = {
+_TRIGGER_TEXTS = {
     Trigger.FINGERPRINT: "when hardware or software changes",
-    Trigger.DRIFT: "when a canary finds it slower",
+    Trigger.DRIFT: "when a canary measures a slowdown",
     Trigger.MANUAL: "by hand only",
 }
-_STANDS = {
+_STATE_TEXTS = {
     RetuneState.QUEUED: "to be measured again",
     RetuneState.RUNNING: "being measured again",
     RetuneState.ENDED: "measured again",
 }
-_CAME_OF = {
+_OUTCOME_TEXTS = {
     RetuneOutcome.KEPT: "measured again and kept",
-    RetuneOutcome.REPLACED: "measured again, and a faster one was found",
+    RetuneOutcome.REPLACED: "measured again and replaced by a faster one",
     RetuneOutcome.INCONCLUSIVE: "measured again without a clear answer",
     RetuneOutcome.FAILED: "could not be measured again",
     RetuneOutcome.SKIPPED: "not measured again",
 }
-_CAUSES = {
+_CAUSE_TEXTS = {
     "fingerprint": "hardware or software changed",
     "schedule": "scheduled",
-    "drift": "slower than it was",
-    "manual": "asked for by hand",
+    "drift": "slower than before",
+    "manual": "requested by hand",
 }
 
 
 def when(spec: ScheduleSpec) -> str:
-    """What makes a schedule run: `At 03:00 on Sunday (Europe/Berlin)`."""
+    """Describe the trigger of a schedule: `At 03:00 on Sunday (Europe/Berlin)`."""
     if spec.cron is None:
-        return _WHEN[spec.trigger]
+        return _TRIGGER_TEXTS[spec.trigger]
     times = f"{cron.explain(spec.cron)} ({spec.timezone})"
-    return times if spec.trigger is Trigger.CRON else f"{_WHEN[spec.trigger]}; canaries: {times}"
+    return times if spec.trigger is Trigger.CRON else f"{_TRIGGER_TEXTS[spec.trigger]}; canaries: {times}"
 
 
 def next_run(schedule: Schedule, now: datetime) -> str:
-    """`Sunday 22 November 2026, 03:00 CET, in 17 h 2 min`; or why there is none."""
+    """Describe a schedule's next run: `Sunday 22 November 2026, 03:00 CET, in 17 h 2 min`; or the reason for none."""
     if schedule.is_paused:
         return "paused"
     if schedule.next_tick_at is None:
-        return _WHEN.get(schedule.trigger, "never again")
+        return _TRIGGER_TEXTS.get(schedule.trigger, "never again")
+    # UTC stands beside the local time: logs and cluster maintenance plans are mostly in UTC.
     local = schedule.next_tick_at.astimezone(ZoneInfo(schedule.timezone))
     in_utc = "" if local.utcoffset() == timedelta() else f" ({schedule.next_tick_at.astimezone(UTC):%H:%M} UTC)"
-    return f"{local:%A} {local.day} {local:%B %Y, %H:%M %Z}{in_utc}, {_until(schedule.next_tick_at, now)}"
+    return f"{local:%A} {local.day} {local:%B %Y, %H:%M %Z}{in_utc}, {_time_until(schedule.next_tick_at, now)}"
 
 
-def tick(found: Tick, zone: str) -> str:
-    """`22 November 03:00 CET: asked for 3 recommendations`."""
-    local = found.at.astimezone(ZoneInfo(zone))
-    return f"{local.day} {local:%B %H:%M %Z}{tick_words(found)}"
+def tick(ended: Tick, zone: str) -> str:
+    """Describe a tick in a time zone: `22 November 03:00 CET: requested 3 retunes`."""
+    local = ended.at.astimezone(ZoneInfo(zone))
+    return f"{local.day} {local:%B %H:%M %Z}{tick_words(ended)}"
 
 
-def tick_words(found: Tick) -> str:
-    """What came of a tick, to follow its time: ` by hand: asked for 3 recommendations`."""
-    by = " by hand" if found.kind == "manual" else ""
-    did: str = found.state
-    if found.state == "started":
-        did = f"asked for {found.cases} recommendation{'s' if found.cases != 1 else ''} to be measured again"
-    more = f", for {found.stands_for} ticks" if found.stands_for > 1 else ""
-    why = f" ({found.reason})" if found.reason else ""
-    return f"{by}: {did}{more}{why}"
+def tick_words(ended: Tick) -> str:
+    """Describe the result of a tick, to follow its time: ` by hand: requested 3 retunes`."""
+    by = " by hand" if ended.kind == "manual" else ""
+    action: str = ended.state
+    if ended.state == "started":
+        action = f"requested {ended.cases} retune{'s' if ended.cases != 1 else ''}"
+    # Missed ticks are merged into one; without their number the history would show gaps.
+    more = f", for {ended.stands_for} ticks" if ended.stands_for > 1 else ""
+    why = f" ({ended.reason})" if ended.reason else ""
+    return f"{by}: {action}{more}{why}"
 
 
 def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:
-    """Why a retune was asked for: `hardware or software changed: driver, nccl`."""
-    return _CAUSES[kind] + (f": {', '.join(changed_fields)}" if changed_fields else "")
+    """Describe the cause of a retune: `hardware or software changed: driver, nccl`."""
+    return _CAUSE_TEXTS[kind] + (f": {', '.join(changed_fields)}" if changed_fields else "")
 
 
 def outcome(retune: Retune) -> str:
-    """`replaced (+12.3 % [10.1, 14.6])`, `kept`, `running`."""
+    """Describe a retune's outcome or state: `replaced (+12.3 % [10.1, 14.6])`, `kept`, `running`."""
     if retune.state is not RetuneState.ENDED or retune.outcome is None:
         return retune.state.value
     if retune.outcome is RetuneOutcome.REPLACED and retune.gain is not None:
@@ -86,29 +88,29 @@ def outcome(retune: Retune) -> str:
 
 
 def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
-    """Why it ended so, without the outcome that stands beside it."""
+    """Shorten a retune's reason for a table that shows its outcome in the next column."""
     if outcome is RetuneOutcome.REPLACED:
-        # The gain stands beside it, too.
+        # A replacement's reason begins with the gain up to "]"; the outcome's column shows the gain, too.
         return (reason or "").partition("]")[2].lstrip(":; ") or reason or ""
     return (reason or "").removeprefix(f"{outcome.value}: " if outcome else "")
 
 
 def came_of(state: RetuneState, outcome: RetuneOutcome | None) -> str:
-    """What a case's newest retune means for it: `measured again and kept`, `being measured again`."""
-    return _CAME_OF[outcome] if state is RetuneState.ENDED and outcome is not None else _STANDS[state]
+    """Describe what the newest retune means for its tuning target: `measured again and kept`, `being measured again`."""
+    return _OUTCOME_TEXTS[outcome] if state is RetuneState.ENDED and outcome is not None else _STATE_TEXTS[state]
 
 
 def ledger(retune: Retune) -> str:
-    """What it cost against what it saves: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
+    """Compare a retune's cost with its saving: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
     spent = f"{retune.gpu_seconds:,.0f} GPU-s"
     if retune.planned_gpu_seconds is None:
-        return f"{spent}; no saving claimed: no run is declared"
+        return f"{spent}; saving unknown: no training run is declared"
     planned = f"the declared {retune.planned_gpu_seconds:,.0f}"
     if retune.expected_saving_gpu_seconds is None:
-        return f"{spent}; saving not known, of {planned}"
+        return f"{spent}; saving unknown, of {planned}"
     return f"{spent}; saves {retune.expected_saving_gpu_seconds:,.0f} GPU-s of {planned}"
 
 
-def _until(moment: datetime, now: datetime) -> str:
-    left_s = (moment.astimezone(UTC) - now).total_seconds()
-    return f"in {study_words.duration(left_s)}" if left_s > 0 else "due now"
+def _time_until(moment: datetime, now: datetime) -> str:
+    remaining_s = (moment.astimezone(UTC) - now).total_seconds()
+    return f"in {study_words.duration(remaining_s)}" if remaining_s > 0 else "due now"

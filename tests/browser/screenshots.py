@@ -135,7 +135,7 @@ def make_key(page: Page) -> None:
     """A key for reading; its secret is shown."""
     page.get_by_label("Name").fill("grafana")
     page.get_by_label("studies:read").check()
-    page.get_by_role("button", name="Make key").click()
+    page.get_by_role("button", name="Create key").click()
     page.get_by_role("status").wait_for()
 
 

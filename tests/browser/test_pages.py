@@ -187,7 +187,7 @@ def test_trials_are_sorted_and_compared_by_keyboard(page, finished):
     for box in page.locator("table.trials input[type=checkbox]").all()[:2]:
         box.focus()
         page.keyboard.press("Space")
-    press(page, "button", "Compare the ticked")
+    press(page, "button", "Compare selected")
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 
 
@@ -195,7 +195,7 @@ def test_trials_are_compared_by_mouse(page, finished):
     page.goto(finished)
     page.get_by_label("Compare trial 0").check()
     page.get_by_label("Compare trial 1").check()
-    page.get_by_role("button", name="Compare the ticked").click()
+    page.get_by_role("button", name="Compare selected").click()
     expect(page.locator("table.compare thead a")).to_have_count(2)
     expect(page.locator("table.compare tr.differs")).not_to_have_count(0)
 
@@ -237,7 +237,7 @@ def test_a_schedule_is_made_run_paused_and_deleted_by_keyboard(site, finished):
     press(page, "button", "Create schedule")
     expect(page.locator("#schedules")).to_contain_text("At 02:30 every day (Europe/Berlin)")
     press(page, "button", "Run in its window")
-    expect(page.locator("#schedules")).to_contain_text("by hand: asked for 1 recommendation to be measured again")
+    expect(page.locator("#schedules")).to_contain_text("by hand: requested 1 retune")
     expect(page.locator("#retunes .badge")).to_have_text("queued")
     expect(page.locator("#retunes")).to_contain_text("waits for a window of its schedule")
     watched.assert_accessible()

@@ -1,1 +1,1 @@
-"""One command of `shardtune` each. What they share stands in `service.cli`."""
+"""Commands of `shardtune`, one module each; `service.cli` holds the code that they share."""

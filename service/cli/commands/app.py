@@ -1,7 +1,7 @@
-"""The commands of `shardtune`: where each is, and what it is for. Results go to stdout, everything else to stderr.
+"""Table of the commands of `shardtune`. Results go to stdout, everything else to stderr.
 
-A command's module is imported when the command is called: most need the database or the predictor, and who asks for help
-or for the version should not wait for them.
+A command's module is imported when the command is called: most modules need the database or the predictor, and `--help`
+and `--version` should not wait for them.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -15,94 +15,99 @@ from shardtune.service.cli.lazy_module import load
 
 
 class CommandPlace(NamedTuple):
-    """Of a command."""
+    """Location and help of a command."""
 
     module: str
-    """In this folder."""
+    """Name of the command's module in this folder."""
     help: str
-    """The command's own, which a test compares."""
+    """First line of the command's help; a test compares it with the command's own."""
     name: str = "app"
-    """Of the Typer application there."""
+    """Name of the Typer application in the module."""
 
 
+# The help stands here and in the command: the overview must not import every command's module to print its table.
 PLACES = {
     "tune": CommandPlace(
         "tune",
         "Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files.",
     ),
     "serve": CommandPlace(
-        "serve", "Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."
+        "serve", "Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."
     ),
     "worker": CommandPlace(
         "local",
-        "Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`).",
+        "Run a worker with the options of `python -m shardtune.workers` (see `shardtune worker --help`).",
     ),
-    "best": CommandPlace("answers", "Print the answer of a finished study."),
+    "best": CommandPlace("best", "Print the recommended configuration of a finished study."),
     "compare": CommandPlace(
-        "compare", "Print configurations side by side: what differs, and the speed, memory and cost that were measured."
+        "compare", "Compare configurations side by side: differing knobs, measured speed, memory and cost."
     ),
-    "export": CommandPlace("answers", "Write the files of a configuration."),
+    "export": CommandPlace("export", "Write the files of a configuration."),
     "run-trial": CommandPlace(
         "local", "Run one trial on this machine, or over hosts, without a service, and print its measurement."
     ),
     "measure-hardware": CommandPlace(
         "local",
-        "Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it.",
+        "Measure the rates of this machine, or of hosts, for predictions (about a minute); `predict --cluster local` and workers use them.",
     ),
     "predict": CommandPlace(
         "predict",
-        "Predict the fastest configurations that fit, and memory and speed of each strategy, without running anything.",
+        "Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial.",
     ),
     "explain": CommandPlace(
         "explain",
-        "Say where the steps of a training job went: computing, communication, waiting for other ranks, the host.",
+        "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",
     ),
-    "db": CommandPlace("database", "The database."),
-    "keys": CommandPlace("keys", "API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
-    "projects": CommandPlace("keys", "Projects and their quotas, in the same database.", "projects_app"),
-    "fingerprints": CommandPlace("fingerprints", "Hardware and software of the workers, and what changed."),
-    "studies": CommandPlace("studies", "Studies of a running service: list, create, follow and change them."),
-    "workers": CommandPlace("workers", "Workers of a running service. `shardtune worker` runs one."),
-    "schedules": CommandPlace("schedules", "When recommendations are measured again, and what that may cost."),
-    "costs": CommandPlace("costs", "Print GPU-seconds by project, month and cause, and what they cost."),
-    "retunes": CommandPlace("schedules", "What was, is and will be measured again.", "retunes_app"),
+    "db": CommandPlace("database", "Migrate or back up the database."),
+    "keys": CommandPlace("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
+    "projects": CommandPlace("keys", "Manage projects and their quotas in the same database.", "projects_app"),
+    "fingerprints": CommandPlace("fingerprints", "Show the hardware and software of the workers, and their changes."),
+    "studies": CommandPlace("studies", "List, create, follow and change studies of a running service."),
+    "workers": CommandPlace("workers", "List and manage workers of a running service (`shardtune worker` runs one)."),
+    "schedules": CommandPlace("schedules", "Manage schedules, which measure recommendations again within a budget."),
+    "costs": CommandPlace("costs", "Print GPU-seconds and their price by project, month and cause."),
+    "retunes": CommandPlace(
+        "schedules", "List and cancel retunes (repeated measurements of recommendations).", "retunes_app"
+    ),
 }
 
 
 def command(name: str) -> TyperCommand | TyperGroup:
-    """A command with its options, by its name on the command line."""
+    """Import a command, with its options, by its name on the command line."""
     place = PLACES[name]
     module = load(f"shardtune.service.cli.commands.{place.module}")
-    made = get_command(getattr(module, place.name))
-    found = made.commands.get(name, made) if isinstance(made, TyperGroup) else made
-    assert isinstance(found, TyperCommand | TyperGroup)
-    found.name = name
-    return found
+    loaded = get_command(getattr(module, place.name))
+    # Typer makes no group of an application with one command, so that `best` has none to look in.
+    chosen = loaded.commands.get(name, loaded) if isinstance(loaded, TyperGroup) else loaded
+    assert isinstance(chosen, TyperCommand | TyperGroup)
+    chosen.name = name
+    return chosen
 
 
-class _Named(TyperCommand):
-    """A command of which only the name and the purpose are known yet."""
+class _LazyCommand(TyperCommand):
+    """A command that imports its module only when it is called."""
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The command's own."""
+        """Import the command and return its context."""
         assert self.name is not None
         return command(self.name).make_context(info_name, args, parent=parent, **extra)
 
 
-class _Commands(TyperGroup):
-    """In the order of the table."""
+class _CommandTable(TyperGroup):
+    """Commands in the order of `PLACES`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names."""
+        """Return the names of the commands."""
         return list(PLACES)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
-        """By its name; None where there is none."""
-        return _Named(cmd_name, help=PLACES[cmd_name].help) if cmd_name in PLACES else None
+        """Return a command by its name; None for an unknown name."""
+        return _LazyCommand(cmd_name, help=PLACES[cmd_name].help) if cmd_name in PLACES else None
 
 
+# Typer's own tracebacks are off: they print local variables, which may hold an API key or a database's password.
 app = typer.Typer(
-    name="shardtune", cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    name="shardtune", cls=_CommandTable, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 
 
@@ -112,12 +117,10 @@ def _print_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(
-    help="Give it a model and a cluster; it gives back the fastest training configuration that fits, measured."
-)
+@app.callback(help="Find the fastest training configuration of a model on a cluster, by measuring short real trials.")
 def shardtune(
     is_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """What all commands share."""
+    """Declare the options of `shardtune` itself."""

@@ -1,4 +1,4 @@
-"""`shardtune compare`: configurations of one study or of several, side by side."""
+"""`shardtune compare`: compare configurations of one or several studies."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def compare(
         list[str],
         typer.Argument(
             metavar="STUDY…",
-            help="Two to four: a study or `last` (its answer), STUDY:NUMBER (a trial), a retune, or a target key (what is "
-            "served).",
+            help="Two to four of: study id or `last` (its recommendation), STUDY:NUMBER (a trial), retune id, target key "
+            "(the current recommendation).",
         ),
     ],
     service: Service = None,
@@ -37,38 +37,40 @@ def compare(
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Print configurations side by side: what differs, and the speed, memory and cost that were measured."""
+    """Compare configurations side by side: differing knobs, measured speed, memory and cost."""
+    # A set: the same configuration twice leaves nothing to compare.
     if not 2 <= len(set(picks)) <= MOST_COMPARED:
         raise InputError(
-            f"STUDY ({', '.join(picks)}): give two to {MOST_COMPARED} different ones, such as A B or A:0 A:3"
+            f"STUDY ({', '.join(picks)}): give two to {MOST_COMPARED} different configurations, such as A B or A:0 A:3"
         )
     with connected(service, state_dir, key_file) as client:
-        found = client.compare([_pick(client, pick) for pick in picks])
-    if found.not_found:
+        comparison = client.compare([_resolve_last(client, pick) for pick in picks])
+    if comparison.not_found:
         raise InputError(
-            f"STUDY ({', '.join(found.not_found)}) is unknown here, or nothing was measured of it yet; name a study by its "
-            "id or `last`, a trial by a number behind it (last:3)"
+            f"STUDY ({', '.join(comparison.not_found)}) is unknown here, or has no measurement yet; name a study by its "
+            "id or `last`, and a trial by its number after the study (last:3)"
         )
-    print(found.model_dump_json() if as_json else "\n".join(_lines(found)))
+    print(comparison.model_dump_json() if as_json else "\n".join(_table_lines(comparison)))
 
 
-def _pick(client: api.ServiceClient, pick: str) -> str:
-    """With the newest study's id for `last`."""
+def _resolve_last(client: api.ServiceClient, pick: str) -> str:
+    """Replace `last` by the newest study's id."""
     name, colon, number = pick.partition(":")
     return f"{study_named(client, name).study_id}{colon}{number}" if name == "last" else pick
 
 
-def _lines(found: Comparison) -> list[str]:
-    rows = [("", tuple(f"{side.study_id}:{side.trial_number}" for side in found.configs))]
-    rows += [("configuration", tuple(side.description for side in found.configs))]
-    told = (
-        *comparison_words.figures(found),
-        *(line for line in comparison_words.knobs(found) if line.differs),
-        *(line for line in comparison_words.subjects(found.configs) if line.differs),
+def _table_lines(comparison: Comparison) -> list[str]:
+    rows = [("", tuple(f"{side.study_id}:{side.trial_number}" for side in comparison.configs))]
+    rows += [("configuration", tuple(side.description for side in comparison.configs))]
+    shown = (
+        *comparison_words.figures(comparison),
+        *(line for line in comparison_words.knobs(comparison) if line.differs),
+        *(line for line in comparison_words.subjects(comparison.configs) if line.differs),
     )
-    rows += [(line.name, line.values) for line in told]
+    rows += [(line.name, line.values) for line in shown]
+    # Plain columns, not a Rich table: four configurations are wider than 80 columns, which Rich would fold.
     names = max(len(name) for name, _ in rows)
-    widths = [max(len(values[at]) for _, values in rows) for at in range(len(found.configs))]
+    widths = [max(len(values[at]) for _, values in rows) for at in range(len(comparison.configs))]
     lines = [
         name.ljust(names + 2) + "  ".join(value.ljust(width) for value, width in zip(values, widths, strict=True))
         for name, values in rows

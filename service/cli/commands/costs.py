@@ -1,4 +1,4 @@
-"""`shardtune costs`: what GPUs were used for."""
+"""`shardtune costs`: print the GPU-seconds used and their price."""
 
 from typing import Annotated
 
@@ -13,21 +13,22 @@ app = typer.Typer()
 
 @app.command("costs")
 def costs(
-    months: Annotated[int, typer.Option(min=1, help="The present one and those before it.")] = 12,
-    project: Annotated[str | None, typer.Option(help="Of this one alone; else of all that the key sees.")] = None,
+    months: Annotated[int, typer.Option(min=1, help="Number of months, the current one included.")] = 12,
+    project: Annotated[str | None, typer.Option(help="Project (default: all visible).")] = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print GPU-seconds by project, month and cause, and what they cost."""
+    """Print GPU-seconds and their price by project, month and cause."""
     with running(service, key_file) as client:
-        found = client.costs(months, project)
-    print(found.model_dump_json() if as_json else "\n".join(_lines(found)) or "nothing was spent")
+        report = client.costs(months, project)
+    print(report.model_dump_json() if as_json else "\n".join(_cost_lines(report)) or "no GPU-seconds were used")
 
 
-def _lines(found: CostReport) -> list[str]:
+def _cost_lines(report: CostReport) -> list[str]:
     return [
         f"{cost.month}  {cost.project_id:20}  {cost.cause:10}  {cost.gpu_seconds:14,.0f} GPU-seconds"
-        + (f"  {cost.price:12,.2f} {found.currency}" if cost.price is not None else "")
-        for cost in found.costs
+        # The price is None where the operator has set no price per GPU-hour.
+        + (f"  {cost.price:12,.2f} {report.currency}" if cost.price is not None else "")
+        for cost in report.costs
     ]

@@ -1,4 +1,4 @@
-"""`shardtune db`: the database that a service uses."""
+"""`shardtune db`: migrate and back up the database of a service."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ else:
     backup, session = LazyModule("shardtune.db.backup"), LazyModule("shardtune.db.session")
     local_stack = LazyModule("shardtune.service.cli.local_stack")
 
-app = typer.Typer(help="The database.", no_args_is_help=True)
+app = typer.Typer(help="Migrate or back up the database.", no_args_is_help=True)
 
 
 @app.command("upgrade")
 def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
-    """Bring the database (SHARDTUNE_DATABASE_URL, else the state directory's) to this version."""
+    """Migrate the database (SHARDTUNE_DATABASE_URL, or the state directory's) to this version."""
     url = local_stack.database_url(state_dir)
     with local_stack.database_errors():
+        # The URL may hold a password, and the output may end up in a CI log.
         shown = session.without_secrets(session.parse_url(url))
         session.upgrade(url)
     print(json.dumps({"database_url": shown, "migrated": True}) if as_json else f"{shown} is at this version")
@@ -33,11 +34,11 @@ def db_upgrade(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False
 
 @app.command("backup")
 def db_backup(
-    out: Annotated[Path, typer.Argument(help="File to write; must not exist.")],
+    out: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Copy the database while it is in use (SQLite: online backup; Postgres: pg_dump in its custom format)."""
+    """Copy the database while it is in use (SQLite: online backup; PostgreSQL: pg_dump in its custom format)."""
     url = local_stack.database_url(state_dir)
     with local_stack.database_errors():
         size = backup.backup(url, out)

@@ -1,4 +1,4 @@
-"""`shardtune explain`: where the steps of a training job went, from the traces of its ranks or of a trial run again."""
+"""`shardtune explain`: explain step time from the traces of a training job, or of a trial that is run again."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,114 +37,120 @@ else:
 app = typer.Typer()
 
 _WIDTH = 150
-"""Of a table that is not on a terminal."""
+"""Characters per line where stdout is not a terminal."""
 _MOST_ROWS = 12
 
 
 @app.command()
 def explain(
-    study: Annotated[
-        str | None, typer.Argument(help="A study of `tune`: its id, or `last` (default) for the newest.")
+    study: Annotated[str | None, typer.Argument(help="Study id, or `last` (default) for the newest study.")] = None,
+    trial: Annotated[
+        int | None, typer.Option(min=0, help="Number of the trial (default: the recommended one).")
     ] = None,
-    trial: Annotated[int | None, typer.Option(min=0, help="The number of a trial; the answer without it.")] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
-            help="Instead: a folder with one Kineto trace of each rank (.json, .json.gz), of any training job."
+            help="Folder with one Kineto trace per rank (.json, .json.gz) of any training job, in place of a study."
         ),
     ] = None,
     try_remedy: Annotated[
         bool,
-        typer.Option("--try", help="Measure the first remedy in a study of its own: paired runs with and without it."),
+        typer.Option("--try", help="Measure the first remedy in a new study: paired runs with and without it."),
     ] = False,
     state_dir: StateDir = Path(".shardtune"),
     service: Service = None,
     key_file: KeyFile = None,
     timeout_s: Annotated[
         float | None,
-        typer.Option(min=0, help="Seconds to wait for a worker of --service; without it, until it is told."),
+        typer.Option(min=0, help="Maximum seconds to wait for a worker of --service (default: no limit)."),
     ] = None,
     as_json: AsJson = False,
     allow_model: AllowModel = None,
 ) -> None:
-    """Say where the steps of a training job went: computing, communication, waiting for other ranks, the host."""
+    """Explain the step time of a training job: computing, communication, waiting for other ranks, the host."""
     if trace is not None and (study is not None or trial is not None):
-        raise InputError(f"--trace ({trace}) says what to explain; leave out the study and --trial")
+        raise InputError(f"--trace ({trace}) replaces the study; leave out the study and --trial")
     if trace is not None and try_remedy:
-        raise InputError(f"--try measures a trial of a study, and --trace ({trace}) is none; leave out one of them")
+        raise InputError(
+            f"--try measures a trial of a study, and --trace ({trace}) has no study; leave out one of them"
+        )
+    # Without --service the trial runs here: its study may be of a state directory whose `tune` has ended.
     if trace is None and service is not None:
         if try_remedy:
             raise InputError(
-                f"--try measures on this machine; leave out --service ({service}), and unset SHARDTUNE_SERVICE_URL if it says so"
+                f"--try measures on this machine; leave out --service ({service}), and unset SHARDTUNE_SERVICE_URL if it is set"
             )
-        found = explain_request.asked(study or "last", trial, service, key_file, timeout_s)
+        diagnosis = explain_request.asked(study or "last", trial, service, key_file, timeout_s)
     elif trace is None:
         recorded = trace_run.record(study or "last", trial, state_dir, worker_options(allow_model, None))
-        found = trace_files.explained_trial(recorded)
+        diagnosis = trace_files.explained_trial(recorded)
         if try_remedy:
-            found = remedy_job.tried(recorded, found, state_dir, worker_options(allow_model, None))
+            diagnosis = remedy_job.tried(recorded, diagnosis, state_dir, worker_options(allow_model, None))
     else:
-        found = trace_files.explained(trace)
+        diagnosis = trace_files.explained(trace)
     if as_json:
-        print(found.model_dump_json())
+        print(diagnosis.model_dump_json())
     else:
-        show(found)
+        show(diagnosis)
 
 
-def show(found: Diagnosis) -> None:
-    """Print the parts of each rank, the collectives, three sentences, the findings, and what could not be told."""
+def show(diagnosis: Diagnosis) -> None:
+    """Print the parts of each rank, the collectives, three sentences, the findings and the notes."""
+    # Rich assumes 80 columns for a pipe, and would break each row over several lines.
     console = Console(width=None if Console().is_terminal else _WIDTH, highlight=False)
-    console.print(_parts(found))
-    console.print(columns_in_words(found), style="dim")
-    if found.collectives:
-        console.print(_collectives(found))
+    console.print(_parts_table(diagnosis))
+    console.print(columns_in_words(diagnosis), style="dim")
+    if diagnosis.collectives:
+        console.print(_collectives_table(diagnosis))
     console.print()
-    for sentence in sentences(found):
+    for sentence in sentences(diagnosis):
         console.print(sentence)
-    if found.expected:
-        console.print(expected_in_words(found))
-    if found.recorded is not None and found.recorded.memory is not None:
-        console.print(memory_in_words(found.recorded.memory))
+    if diagnosis.expected:
+        console.print(expected_in_words(diagnosis))
+    if diagnosis.recorded is not None and diagnosis.recorded.memory is not None:
+        console.print(memory_in_words(diagnosis.recorded.memory))
     console.print()
-    for line in findings_in_words(found):
+    for line in findings_in_words(diagnosis):
         console.print(line)
-    if found.recorded is not None:
-        console.print(cost(found.recorded))
-    for note in found.notes:
+    if diagnosis.recorded is not None:
+        console.print(cost(diagnosis.recorded))
+    for note in diagnosis.notes:
         console.print(f"note: {note}", style="dim")
 
 
-def _parts(found: Diagnosis) -> Table:
-    """Means over the steps: of the first ranks, and of all."""
+def _parts_table(diagnosis: Diagnosis) -> Table:
+    """Return the table of mean parts over the steps, for the first ranks and for all."""
     shown = Table(box=None, pad_edge=False)
     for heading in ("rank", "step ms", *PART_NAMES, "hidden comm"):
         shown.add_column(heading, justify="right")
-    by_rank = {rank: [one for one in found.steps if one.rank == rank] for rank in found.ranks}
-    for rank, own in list(by_rank.items())[:_MOST_ROWS]:
-        mean = _mean_of([one.parts for one in own])
-        hidden_s = sum(one.hidden_s for one in own) / len(own) if own else 0.0
-        shown.add_row(str(rank), *_row(mean, hidden_s))
+    by_rank = {rank: [step for step in diagnosis.steps if step.rank == rank] for rank in diagnosis.ranks}
+    # A row per rank of a large job would scroll the findings off the screen; the last row covers all of them.
+    for rank, steps in list(by_rank.items())[:_MOST_ROWS]:
+        mean = _mean_of([step.parts for step in steps])
+        hidden_s = sum(step.hidden_s for step in steps) / len(steps) if steps else 0.0
+        shown.add_row(str(rank), *_fractions_row(mean, hidden_s))
     if len(by_rank) > 1:
-        hidden_s = sum(one.hidden_s for one in found.steps) / len(found.steps)
-        shown.add_row("all", *_row(found.parts, hidden_s))
+        hidden_s = sum(step.hidden_s for step in diagnosis.steps) / len(diagnosis.steps)
+        shown.add_row("all", *_fractions_row(diagnosis.parts, hidden_s))
     return shown
 
 
-def _mean_of(some: Sequence[StepParts]) -> StepParts:
-    count = max(1, len(some))
-    return StepParts(**{f"{name}_s": sum(getattr(one, f"{name}_s") for one in some) / count for name in PART_NAMES})
+def _mean_of(parts: Sequence[StepParts]) -> StepParts:
+    count = max(1, len(parts))
+    return StepParts(**{f"{name}_s": sum(getattr(part, f"{name}_s") for part in parts) / count for name in PART_NAMES})
 
 
-def _row(parts: StepParts, hidden_s: float) -> list[str]:
+def _fractions_row(parts: StepParts, hidden_s: float) -> list[str]:
+    # A rank without a complete step has only zeros.
     step_s = parts.step_s or 1.0
-    shares = [getattr(parts, f"{name}_s") / step_s for name in PART_NAMES]
-    return [f"{1e3 * parts.step_s:,.1f}", *(f"{one:.1%}" for one in shares), f"{hidden_s / step_s:.1%}"]
+    fractions = [getattr(parts, f"{name}_s") / step_s for name in PART_NAMES]
+    return [f"{1e3 * parts.step_s:,.1f}", *(f"{fraction:.1%}" for fraction in fractions), f"{hidden_s / step_s:.1%}"]
 
 
-def _collectives(found: Diagnosis) -> Table:
+def _collectives_table(diagnosis: Diagnosis) -> Table:
     shown = Table(box=None, pad_edge=False)
     for heading in (
-        "collectives, a step and rank",
+        "collectives per step and rank",
         "ranks",
         "calls",
         "message",
@@ -154,19 +160,19 @@ def _collectives(found: Diagnosis) -> Table:
         "exposed",
     ):
         shown.add_column(heading, justify="left" if heading.startswith("coll") else "right")
-    for one in found.collectives[:_MOST_ROWS]:
-        shown.add_row(*_use_row(one, found))
+    for collective in diagnosis.collectives[:_MOST_ROWS]:
+        shown.add_row(*_collective_row(collective, diagnosis))
     return shown
 
 
-def _use_row(one: CollectiveFigures, found: Diagnosis) -> list[str]:
+def _collective_row(collective: CollectiveFigures, diagnosis: Diagnosis) -> list[str]:
     return [
-        use_in_words(one),
-        "" if one.group_size is None else str(one.group_size),
-        f"{one.calls:,.1f}",
-        "" if one.message_bytes is None else bytes_in_words(one.message_bytes),
-        "" if one.bytes_per_s is None else speed_in_words(one.bytes_per_s),
-        f"{1e3 * one.transferring_s:,.2f}",
-        f"{1e3 * one.waiting_s:,.2f}",
-        f"{share(one.exposed_s, found):.1%}",
+        use_in_words(collective),
+        "" if collective.group_size is None else str(collective.group_size),
+        f"{collective.calls:,.1f}",
+        "" if collective.message_bytes is None else bytes_in_words(collective.message_bytes),
+        "" if collective.bytes_per_s is None else speed_in_words(collective.bytes_per_s),
+        f"{1e3 * collective.transferring_s:,.2f}",
+        f"{1e3 * collective.waiting_s:,.2f}",
+        f"{share(collective.exposed_s, diagnosis):.1%}",
     ]

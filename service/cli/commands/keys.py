@@ -1,4 +1,4 @@
-"""`shardtune keys` and `shardtune projects`: on the database itself, since the first key cannot ask for itself over HTTP."""
+"""`shardtune keys` and `shardtune projects`: manage both in the database itself; over HTTP the first key would need a key."""
 
 from __future__ import annotations
 
@@ -50,44 +50,52 @@ else:
     service_errors = LazyModule("shardtune.service.http.errors")
     contexts = LazyModule("shardtune.service.process.context")
 
-app = typer.Typer(help="API keys, in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True)
-projects_app = typer.Typer(help="Projects and their quotas, in the same database.", no_args_is_help=True)
+app = typer.Typer(
+    help="Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir.", no_args_is_help=True
+)
+projects_app = typer.Typer(help="Manage projects and their quotas in the same database.", no_args_is_help=True)
 
+# The largest page of the API: the commands print one page.
 _MOST_ROWS = 500
 
-KeyId = Annotated[str, typer.Argument(help="A key's id, as `keys list` shows it.")]
-ExpiresInDays = Annotated[float | None, typer.Option(help="Days until it ends; without it, never.")]
+KeyId = Annotated[str, typer.Argument(help="Key id, as `keys list` shows it.")]
+ExpiresInDays = Annotated[float | None, typer.Option(help="Days until the key expires (default: never).")]
 
 
 def check_reach(url: str, address: str) -> None:
-    """Reject to listen to other machines before there is a key, unless everything is rejected until there is one.
+    """Refuse to listen to other machines while there is no API key, unless the service requires keys.
 
     Raises:
-        InputError: says how to make one.
+        InputError: the message holds the command that creates a key.
     """
+    # The bound address, not the option: a host name may resolve to any interface.
     if local_only.is_loopback(address):
         return
-    with _context(url) as context, context.db.read() as session:
+    with _context_of(url) as context, context.db.read() as session:
         if context.settings.require_keys or rows.any_key(session.connection()):
             return
     raise InputError(
-        f"--host ({address}) is reachable from other machines, and without any API key whoever reaches it could run "
-        "studies: make one first with `shardtune keys create --name admin --scope admin --all-projects`, "
+        f"--host ({address}) is reachable from other machines, and without an API key anybody there could run "
+        "studies; create one first with `shardtune keys create --name admin --scope admin --all-projects`, "
         "or listen on 127.0.0.1"
     )
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="What it is for; appears in the history of decisions.")],
-    scope: Annotated[list[Scope], typer.Option(help="What it may do; give the option once per scope.")],
-    project: Annotated[str, typer.Option(help="The only project it sees; made if there is none.")] = DEFAULT_PROJECT,
-    all_projects: Annotated[bool, typer.Option("--all-projects", help="It sees every project instead.")] = False,
+    name: Annotated[str, typer.Option(help="Name; the history of decisions shows it.")],
+    scope: Annotated[list[Scope], typer.Option(help="Scope of the key; repeat the option for several.")],
+    project: Annotated[
+        str, typer.Option(help="Project of the key; it is created if it does not exist.")
+    ] = DEFAULT_PROJECT,
+    all_projects: Annotated[
+        bool, typer.Option("--all-projects", help="Give the key access to every project, in place of --project.")
+    ] = False,
     expires_in_days: ExpiresInDays = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and print its secret, which is not stored and cannot be shown again."""
+    """Create a key and print its secret, which is not stored and cannot be shown again."""
     try:
         spec = KeySpec(
             name=name,
@@ -97,19 +105,22 @@ def create(
         )
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    with _opened(state_dir) as context:
+    with _open_context(state_dir) as context:
         _print_secret(manage_keys.create(context, spec), as_json)
 
 
 @app.command("list")
 def list_keys(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
-    """Print the keys, without their secrets, newest first."""
-    with _opened(state_dir) as context:
+    """Print keys without their secrets, newest first."""
+    with _open_context(state_dir) as context:
         page = manage_keys.page(context, None, _MOST_ROWS)
     if as_json:
         print(page.model_dump_json())
     else:
-        print("\n".join(map(_line, page.keys)) or "no keys: the service serves this machine only, and asks for none")
+        print(
+            "\n".join(map(_key_line, page.keys))
+            or "no keys: the service accepts requests from this machine only, without a key"
+        )
 
 
 @app.command("rotate")
@@ -120,27 +131,27 @@ def rotate(
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Replace a key by a new one of the same name, project and scopes."""
+    """Replace a key by a new one with the same name, project and scopes."""
     try:
         request = RotateRequest(grace_s=grace_s, expires_in_days=expires_in_days)
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    with _opened(state_dir) as context:
+    with _open_context(state_dir) as context:
         _print_secret(manage_keys.rotate(context, key_id, request), as_json)
 
 
 @app.command("revoke")
 def revoke(key_id: KeyId, state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
-    """End a key at once."""
-    with _opened(state_dir) as context:
+    """Revoke a key at once."""
+    with _open_context(state_dir) as context:
         key = manage_keys.revoke(context, key_id)
-    _print(key, as_json, _line(key))
+    _print(key, as_json, _key_line(key))
 
 
 @projects_app.command("list")
 def list_projects(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
-    """Print the projects with their quotas."""
-    with _opened(state_dir) as context:
+    """Print projects with their quotas."""
+    with _open_context(state_dir) as context:
         page = projects.page(context, None, _MOST_ROWS)
     lines = [f"{p.project_id}  {json.dumps(p.quotas.model_dump())}" for p in page.projects]
     _print(page, as_json, "\n".join(lines))
@@ -148,22 +159,34 @@ def list_projects(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = Fa
 
 @projects_app.command("set")
 def set_project(
-    project: Annotated[str, typer.Argument(help="Its id; made if there is none.")],
-    running_studies: Annotated[int | None, typer.Option(help="Studies at once; without it, any number.")] = None,
-    gpu_seconds_per_day: Annotated[float | None, typer.Option(help="GPU-seconds from midnight UTC.")] = None,
-    requests_per_minute: Annotated[int | None, typer.Option(help="Of all its keys, per service process.")] = None,
-    requires_approval: Annotated[bool, typer.Option(help="Serve a new best only after approval.")] = False,
-    retune_gpu_seconds_per_day: Annotated[float | None, typer.Option(help="What retunes may use a day.")] = None,
-    retune_timezone: Annotated[str, typer.Option(help="IANA name; of that day and of the windows.")] = "UTC",
-    retune_window: Annotated[list[str] | None, typer.Option(help="When retunes may start: 22:00-06:00.")] = None,
+    project: Annotated[str, typer.Argument(help="Project id; the project is created if it does not exist.")],
+    running_studies: Annotated[
+        int | None, typer.Option(help="Maximum number of running studies (default: no limit).")
+    ] = None,
+    gpu_seconds_per_day: Annotated[
+        float | None, typer.Option(help="Maximum GPU-seconds per day, from midnight UTC (default: no limit).")
+    ] = None,
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(help="Maximum requests per minute of all its keys, per service process (default: no limit)."),
+    ] = None,
+    requires_approval: Annotated[bool, typer.Option(help="Recommend a new configuration only after approval.")] = False,
+    retune_gpu_seconds_per_day: Annotated[
+        float | None, typer.Option(help="Maximum GPU-seconds of retunes per day (default: no limit).")
+    ] = None,
+    retune_timezone: Annotated[str, typer.Option(help="IANA time zone of that day and of the windows.")] = "UTC",
+    retune_window: Annotated[
+        list[str] | None, typer.Option(help="Time window in which retunes may start, such as 22:00-06:00.")
+    ] = None,
     retune_on_fingerprint: Annotated[
-        bool, typer.Option(help="Measure again what a change of hardware or software made stale.")
+        bool, typer.Option(help="Retune recommendations that a change of hardware or software made stale.")
     ] = True,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Set a project's quotas, all of them: what is not given is unlimited."""
+    """Set all quotas of a project; a quota without its option is unlimited."""
     try:
+        # Validates the project's id alone: `ProjectSpec` has none, since over HTTP the id is in the path.
         KeySpec(name="x", scopes=(Scope.ADMIN,), project_id=project)
         quotas = Quotas(
             running_studies=running_studies,
@@ -178,26 +201,27 @@ def set_project(
         )
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    with _opened(state_dir) as context:
+    with _open_context(state_dir) as context:
         spec = ProjectSpec(quotas=quotas, requires_approval=requires_approval, retuning=retuning)
         stored = projects.put(context, project, spec)
     _print(stored, as_json, f"{stored.project_id}  {json.dumps(stored.quotas.model_dump())}")
 
 
 @contextmanager
-def _opened(state_dir: Path) -> Iterator[contexts.Context]:
-    """The service's rules on the database, without the service."""
+def _open_context(state_dir: Path) -> Iterator[contexts.Context]:
+    """Open the database with the rules of the service, without running one."""
     url = local_stack.database_url(state_dir)
+    # The first key is often created before the service has ever run: the database may not exist yet.
     local_stack.prepare(url)
     try:
-        with local_stack.database_errors(), _context(url) as context:
+        with local_stack.database_errors(), _context_of(url) as context:
             yield context
     except service_errors.ApiError as error:
         raise InputError(error.detail) from None
 
 
 @contextmanager
-def _context(url: str) -> Iterator[contexts.Context]:
+def _context_of(url: str) -> Iterator[contexts.Context]:
     database = databases.Database(url)
     try:
         yield contexts.Context(database, environment.read_settings(database_url=url))
@@ -207,16 +231,17 @@ def _context(url: str) -> Iterator[contexts.Context]:
 
 def _print_secret(created: KeyCreated, as_json: bool) -> None:
     assert created.secret is not None
+    # The secret alone goes to stdout: `KEY=$(shardtune keys create …)` must get nothing else.
     _print(created, as_json, created.secret.get_secret_value())
     if not as_json:
-        sys.stderr.write(f"{_line(created.key)}\nkeep the secret now: only its hash is stored\n")
+        sys.stderr.write(f"{_key_line(created.key)}\nkeep the secret now: only its hash is stored\n")
 
 
 def _print(value: BaseModel, as_json: bool, text: str) -> None:
     print(value.model_dump_json() if as_json else text)
 
 
-def _line(key: ApiKey) -> str:
+def _key_line(key: ApiKey) -> str:
     state = "valid" if key.is_valid else "revoked" if key.revoked_at else "expired"
     used = f"last used {key.last_used_at:%Y-%m-%d %H:%M}" if key.last_used_at else "never used"
     return (

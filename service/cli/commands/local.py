@@ -1,4 +1,4 @@
-"""What `shardtune` does on this machine: a worker, one trial, the machine's rates."""
+"""`shardtune worker`, `run-trial` and `measure-hardware`: run the worker's programs on this machine."""
 
 import os
 import subprocess
@@ -31,13 +31,14 @@ app = typer.Typer()
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def worker(context: typer.Context) -> None:
-    """Run a worker; the options are those of `python -m shardtune.workers` (see `shardtune worker --help`)."""
+    """Run a worker with the options of `python -m shardtune.workers` (see `shardtune worker --help`)."""
+    # Replaces this process: signals of a supervisor (systemd, Kubernetes) must reach the worker itself.
     os.execv(MODULE[0], [*MODULE, "shardtune.workers", *context.args])
 
 
 @app.command("run-trial")
 def run_trial(
-    file: Annotated[Path, typer.Argument(help="A trial as JSON, such as best/config.json.")],
+    file: Annotated[Path, typer.Argument(help="JSON file of a trial, such as best/config.json.")],
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     allow_model: AllowModel = None,
@@ -45,24 +46,27 @@ def run_trial(
     launcher: LauncherName = None,
 ) -> None:
     """Run one trial on this machine, or over hosts, without a service, and print its measurement."""
+    # Read for its errors alone: the worker would need seconds of imports before the same message.
     study_file.read_json_object(file)
     command = [*MODULE, "shardtune.workers", "run-trial", str(file), "--work-dir", str(state_dir / "worker")]
     command += [*worker_options(allow_model, allow_script), *launcher_options(launcher, None)]
     command += ["--json"] if as_json else []
     code = subprocess.run(command, check=False).returncode
-    # The worker's 1 means that it could not work at all.
+    # The worker exits with 1 where it could not run at all; the command line has 4 for that.
     raise typer.Exit(PLATFORM_FAILURE if code == 1 else code)
 
 
 @app.command("measure-hardware")
 def measure_hardware(
-    ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; all GPUs, or 2 CPU ranks without it.")] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Number of ranks (default: all GPUs, or 2 CPU ranks).")
+    ] = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
     launcher: LauncherName = None,
     nodes: Nodes = None,
 ) -> None:
-    """Measure what predictions for this machine, or for hosts, need (a minute); `predict --cluster local` and workers use it."""
+    """Measure the rates of this machine, or of hosts, for predictions (about a minute); `predict --cluster local` and workers use them."""
     command = [*MODULE, "shardtune.workers", "measure-hardware", "--work-dir", str(state_dir / "worker")]
     command += [*(["--ranks", str(ranks)] if ranks else []), *launcher_options(launcher, nodes)]
     command += ["--json"] if as_json else []

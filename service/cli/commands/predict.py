@@ -1,4 +1,4 @@
-"""`shardtune predict`: what fits, how fast it should be and why, before a GPU-second is spent."""
+"""`shardtune predict`: predict memory and speed of configurations without a trial."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class AskedModel:
-    """What the argument of the command names."""
+    """Content of the command's argument: a preset, a config.json or a study file."""
 
     values: dict[str, Any]
-    """Fields of a `PredictionRequest`: the model, and of a study file its workload."""
+    """Fields of a `PredictionRequest`: the model, and the workload of a study file."""
     cluster: Cluster | str = "local"
 
 
 @dataclass(frozen=True)
 class PredictOptions:
-    """The command line of `predict`."""
+    """Command-line options of `predict`."""
 
     model: AskedModel
     cluster: Cluster | str
@@ -50,33 +50,34 @@ class PredictOptions:
     micro_batch: int
     gradient_accumulation: int
     precision: str | None
-    """None: the study's, or by the device; likewise the sequence length and the global batch."""
+    """Name of the dtypes; None: the study's, or chosen by the device (so, too, sequence length and global batch)."""
     hardware: HardwareReport | None = None
-    """In place of `cluster`."""
+    """Measured rates of a cluster, which replace `cluster`."""
     global_batch: int | None = None
     top: int = 10
     trace: bool = False
-    """Count the model on the built one even where its architecture has a closed form."""
+    """Whether to count the built model even where its architecture has a closed form."""
 
 
 def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) -> HardwareReport | None:
-    """What was measured: of a file, or for `local` the newest of the state directory; None for a named cluster.
+    """Read the measured rates from a file, or for `local` the newest of the state directory; None for a named cluster.
 
     Raises:
-        InputError: nothing was measured here, the file is no report, or both a cluster and a file are given.
+        InputError: this machine was not measured, the file is no report, or both a cluster and a file are given.
     """
     if cluster != "local":
         if file is not None:
-            raise InputError(f"--hardware ({file}) says which cluster it is; leave out --cluster ({cluster})")
+            raise InputError(f"--hardware ({file}) already holds the cluster; leave out --cluster ({cluster})")
         return None
     if file is None:
-        found = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
-        if not found:
+        files = sorted((state_dir / "worker").glob("hardware-*.json"), key=lambda path: path.stat().st_mtime)
+        if not files:
             raise InputError(
                 "--cluster ('local'): this machine has not been measured; run `shardtune measure-hardware` (a minute), "
                 "or name a cluster such as 8xh100"
             )
-        file = found[-1]
+        # The newest: there is one report per fingerprint and number of ranks.
+        file = files[-1]
     try:
         return HardwareReport.model_validate(study_file.read_json_object(file))
     except ValidationError as error:
@@ -85,11 +86,11 @@ def hardware_report(cluster: Cluster | str, file: Path | None, state_dir: Path) 
 
 
 def predict(options: PredictOptions) -> PredictionTable:
-    """The fastest of the search space that should fit, and one of each strategy.
+    """Predict the fastest configurations of the search space, and one configuration of each strategy.
 
     Raises:
-        InputError: an unknown model, GPU or precision, or values that contradict each other.
-        PlatformFailure: a model that has to be built could not be counted.
+        InputError: the model, GPU or precision is unknown, or values contradict each other.
+        PlatformFailure: a model that must be built could not be counted.
     """
     values: dict[str, Any] = {
         **options.model.values,
@@ -104,21 +105,23 @@ def predict(options: PredictOptions) -> PredictionTable:
         ("precision", options.precision),
         ("global_batch", options.global_batch),
     )
+    # Only options that were given: a null would replace the workload of a study file.
     values |= {name: value for name, value in of_workload if value is not None}
     try:
-        return _table(PredictionRequest.model_validate(values), options)
+        return _predict_table(PredictionRequest.model_validate(values), options)
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
-def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
-    """In closed form where there is one, else of the model as it was built here."""
+def _predict_table(request: PredictionRequest, options: PredictOptions) -> PredictionTable:
+    """Predict from the closed form of the architecture, or without one from the model as built here."""
     if not options.trace:
         try:
             return fastest.table(request)
         except model_shape.NoClosedForm:
+            # The user's own code is counted by a worker that allows it, never by the command line.
             if request.model.is_own:
                 raise
     model_summary = model_trace.profile_of(request.model, request.sequence_length)
@@ -126,14 +129,15 @@ def _table(request: PredictionRequest, options: PredictOptions) -> PredictionTab
 
 
 def asked_model(name: str) -> AskedModel:
-    """A preset by name, else the content of a config.json, or of a study file as `tune` takes it.
+    """Read the argument: a preset's name, or the path of a config.json or study file.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the argument is none of these.
     """
     if name in preset_names():
         return AskedModel({"model": name})
     path = Path(name)
+    # A mistyped preset is more likely than a file without a suffix.
     if path.suffix != ".json" and not path.exists():
         presets = ", ".join(preset_names())
         raise InputError(f"model ({name!r}) is not a preset; use one of {presets}, or a config.json, or a study file")
@@ -151,43 +155,46 @@ def asked_model(name: str) -> AskedModel:
 
 @app.command("predict")
 def command(
-    model: Annotated[
-        str, typer.Argument(help="A preset such as llama-2-70b, or the path of a config.json or of a study file.")
-    ],
+    model: Annotated[str, typer.Argument(help="Preset such as llama-2-70b, or path of a config.json or study file.")],
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local`: measured here. The study's, or local."
+            help="Nodes × GPUs per node × model, such as 8xh100 or 4x8xa100-80gb; `local` for this machine (default: the study's, or local)."
         ),
     ] = None,
     seq_len: Annotated[
-        int | None, typer.Option(min=8, help="Tokens per sample; the study's, or the model's own up to 4096.")
+        int | None,
+        typer.Option(min=8, help="Tokens per sample (default: the study's, or the model's maximum up to 4096)."),
     ] = None,
     micro_batch: Annotated[int, typer.Option(min=1, help="Samples per forward pass and GPU.")] = 1,
     gradient_accumulation: Annotated[int, typer.Option(min=1, help="Micro batches per step.")] = 1,
     precision: Annotated[
         str | None,
-        typer.Option(help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto: by the device. The study's, or auto."),
+        typer.Option(
+            help="Dtypes: bf16-mixed, bf16-autocast, fp32, or auto, by the device (default: the study's, or auto)."
+        ),
     ] = None,
     global_batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples of a step in the ranking; the study's, or 8 per rank.")
+        int | None, typer.Option(min=1, help="Samples per step for the ranking (default: the study's, or 8 per rank).")
     ] = None,
-    top: Annotated[int, typer.Option(min=0, max=100, help="How many of the fastest that should fit.")] = 10,
+    top: Annotated[
+        int, typer.Option(min=0, max=100, help="Maximum number of the fastest configurations to print.")
+    ] = 10,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Count the model as it is built; other architectures always are.")
+        bool, typer.Option("--trace", help="Count the built model even where its architecture has a closed form.")
     ] = False,
     hardware: Annotated[
-        Path | None, typer.Option(help="What `measure-hardware --json` printed, here or elsewhere; for `local`.")
+        Path | None, typer.Option(help="Output file of `measure-hardware --json`, of this machine or another.")
     ] = None,
     state_dir: StateDir = Path(".shardtune"),
     as_json: AsJson = False,
 ) -> None:
-    """Predict the fastest configurations that fit, and memory and speed of each strategy, without running anything."""
-    asked = asked_model(model)
-    where: Cluster | str = asked.cluster if cluster is None and hardware is None else cluster or "local"
-    report = hardware_report(where, hardware, state_dir)
+    """Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial."""
+    subject = asked_model(model)
+    cluster_name: Cluster | str = subject.cluster if cluster is None and hardware is None else cluster or "local"
+    report = hardware_report(cluster_name, hardware, state_dir)
     options = PredictOptions(
-        asked, where, seq_len, micro_batch, gradient_accumulation, precision, report, global_batch, top, trace
+        subject, cluster_name, seq_len, micro_batch, gradient_accumulation, precision, report, global_batch, top, trace
     )
     table = predict(options)
     if as_json:

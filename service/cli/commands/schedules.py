@@ -1,4 +1,4 @@
-"""`shardtune schedules` and `shardtune retunes`: of a running service."""
+"""`shardtune schedules` and `shardtune retunes`: manage those of a running service."""
 
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,45 +21,56 @@ else:
     study_file = LazyModule("shardtune.service.cli.study_file")
     retune_words = LazyModule("shardtune.service.wording.retune_words")
 
-app = typer.Typer(help="When recommendations are measured again, and what that may cost.", no_args_is_help=True)
-retunes_app = typer.Typer(help="What was, is and will be measured again.", no_args_is_help=True)
+app = typer.Typer(help="Manage schedules, which measure recommendations again within a budget.", no_args_is_help=True)
+retunes_app = typer.Typer(
+    help="List and cancel retunes (repeated measurements of recommendations).", no_args_is_help=True
+)
 
-RetuneId = Annotated[str, typer.Argument(help="A retune's id, as `retunes list` shows it.")]
-ScheduleId = Annotated[str, typer.Argument(help="A schedule's id, as `schedules list` shows it.")]
-Project = Annotated[str | None, typer.Option(help=f"For keys that see every project ({PROJECT_PATTERN}).")]
+RetuneId = Annotated[str, typer.Argument(help="Retune id, as `retunes list` shows it.")]
+ScheduleId = Annotated[str, typer.Argument(help="Schedule id, as `schedules list` shows it.")]
+Project = Annotated[
+    str | None, typer.Option(help=f"Project, for keys with access to every project ({PROJECT_PATTERN}).")
+]
 
 
 @app.command("create")
 def create(
-    name: Annotated[str, typer.Option(help="What it is for.")],
-    trigger: Annotated[Trigger, typer.Option(help="What makes it run; a person always can.")] = Trigger.CRON,
+    name: Annotated[str, typer.Option(help="Name.")],
+    trigger: Annotated[Trigger, typer.Option(help="Trigger; every schedule can also be run by hand.")] = Trigger.CRON,
     cron: Annotated[
         str | None,
         typer.Option(
-            help="minute hour day-of-month month day-of-week, such as '0 3 * * 0'; of drift: when canaries are sent."
+            help="Cron expression (minute hour day-of-month month day-of-week), such as '0 3 * * 0'; for drift: when canaries are sent."
         ),
     ] = None,
-    timezone: Annotated[str, typer.Option(help="IANA name; of --cron and --window.")] = "UTC",
-    target_key: Annotated[list[str] | None, typer.Option(help="Only this case; once per case. Without: all.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only cases of this model.")] = None,
-    overlap: Annotated[str, typer.Option(help="While retunes of the tick before run: skip or queue.")] = "skip",
-    misfire_grace_s: Annotated[float, typer.Option(help="A tick noticed later than this is a missed one.")] = 300,
-    catch_up: Annotated[
-        str, typer.Option(help="Missed ticks that are made up for: none, one (for all), or all.")
-    ] = "one",
-    catch_up_limit: Annotated[int, typer.Option(help="With --catch-up all: at most so many, the newest.")] = 3,
-    window: Annotated[list[str] | None, typer.Option(help="When its retunes may start, such as 22:00-06:00.")] = None,
-    planned_gpu_hours: Annotated[
-        float | None, typer.Option(help="Length of the training run each case is for.")
+    timezone: Annotated[str, typer.Option(help="IANA time zone of --cron and --window.")] = "UTC",
+    target_key: Annotated[
+        list[str] | None, typer.Option(help="Key of a tuning target; repeat the option for several (default: all).")
     ] = None,
-    likely_gain: Annotated[float | None, typer.Option(help="Gain to reckon with, such as 0.05.")] = None,
-    max_gpu_seconds: Annotated[float | None, typer.Option(help="What one retune may use.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only tuning targets with this model.")] = None,
+    overlap: Annotated[
+        str, typer.Option(help="Action on a tick while retunes of the previous tick run: skip or queue.")
+    ] = "skip",
+    misfire_grace_s: Annotated[float, typer.Option(help="Seconds after which a late tick counts as missed.")] = 300,
+    catch_up: Annotated[str, typer.Option(help="Missed ticks to run later: none, one (merged), or all.")] = "one",
+    catch_up_limit: Annotated[
+        int, typer.Option(help="Maximum number of missed ticks to run with --catch-up all, newest first.")
+    ] = 3,
+    window: Annotated[
+        list[str] | None, typer.Option(help="Time window in which its retunes may start, such as 22:00-06:00.")
+    ] = None,
+    planned_gpu_hours: Annotated[
+        float | None, typer.Option(help="GPU-hours of the training run that each tuning target is for.")
+    ] = None,
+    likely_gain: Annotated[float | None, typer.Option(help="Expected speed-up, such as 0.05.")] = None,
+    max_gpu_seconds: Annotated[float | None, typer.Option(help="Maximum GPU-seconds of one retune.")] = None,
     project: Project = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a schedule."""
+    """Create a schedule."""
+    # Validated as a whole: each wrong option becomes a line, where keyword arguments would stop at their types.
     values: dict[str, Any] = {
         "name": name,
         "trigger": trigger,
@@ -76,21 +87,23 @@ def create(
         "max_gpu_seconds": max_gpu_seconds,
     }
     try:
+        # Validated here, too: the messages name fields of a file, and need no service.
         spec = ScheduleSpec.model_validate(values)
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
     with running(service, key_file) as client:
-        _print(client.create_schedule(spec, project), as_json)
+        _print_schedule(client.create_schedule(spec, project), as_json)
 
 
 @app.command("list")
 def list_schedules(
     service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Print the schedules, newest first."""
+    """Print schedules, newest first."""
     with running(service, key_file) as client:
-        found = SchedulePage(schedules=tuple(client.schedules()))
-    _show(found, "\n".join(map(_line, found.schedules)) or "no schedules", as_json)
+        # The API's own page, so that --json prints the object that the API answers.
+        page = SchedulePage(schedules=tuple(client.schedules()))
+    _print_value(page, "\n".join(map(_schedule_line, page.schedules)) or "no schedules", as_json)
 
 
 @app.command("show")
@@ -100,11 +113,11 @@ def show(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print one schedule and what became of its last ticks."""
+    """Print a schedule and the results of its last ticks."""
     with running(service, key_file) as client:
-        found = client.schedule(schedule_id)
-    ticks = [f"  {retune_words.tick(tick, found.timezone)}" for tick in found.last_ticks] or ["  no tick yet"]
-    _show(found, "\n".join([_line(found), *ticks]), as_json)
+        schedule = client.schedule(schedule_id)
+    ticks = [f"  {retune_words.tick(tick, schedule.timezone)}" for tick in schedule.last_ticks] or ["  no tick yet"]
+    _print_value(schedule, "\n".join([_schedule_line(schedule), *ticks]), as_json)
 
 
 @app.command("pause")
@@ -114,8 +127,8 @@ def pause(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """No ticks until it is resumed; they are not made up for."""
-    _act(schedule_id, "pause", service, key_file, as_json)
+    """Pause a schedule; ticks in the meantime are skipped, not run later."""
+    _change_schedule(schedule_id, "pause", service, key_file, as_json)
 
 
 @app.command("resume")
@@ -125,8 +138,8 @@ def resume(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with the next tick after now."""
-    _act(schedule_id, "resume", service, key_file, as_json)
+    """Resume a schedule with its next tick."""
+    _change_schedule(schedule_id, "resume", service, key_file, as_json)
 
 
 @app.command("run")
@@ -136,8 +149,8 @@ def run(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have its cases measured now."""
-    _act(schedule_id, "run", service, key_file, as_json)
+    """Run a schedule now: measure its tuning targets again."""
+    _change_schedule(schedule_id, "run", service, key_file, as_json)
 
 
 @app.command("delete")
@@ -147,26 +160,27 @@ def delete(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Forget a schedule and its ticks."""
+    """Delete a schedule and its ticks."""
     with running(service, key_file) as client:
-        found = client.schedule(schedule_id)
+        # Fetched before: a service answers a deletion with an empty body, and --json prints the deleted schedule.
+        schedule = client.schedule(schedule_id)
         client.delete_schedule(schedule_id)
-    _show(found, f"{schedule_id} is deleted", as_json)
+    _print_value(schedule, f"{schedule_id} is deleted", as_json)
 
 
 @retunes_app.command("list")
 def list_retunes(
-    target_key: Annotated[str | None, typer.Option(help="Only of this case.")] = None,
-    schedule: Annotated[str | None, typer.Option(help="Only those this schedule asked for.")] = None,
-    state: Annotated[RetuneState | None, typer.Option(help="Only this state.")] = None,
+    target_key: Annotated[str | None, typer.Option(help="Only retunes of this tuning target.")] = None,
+    schedule: Annotated[str | None, typer.Option(help="Only retunes of this schedule.")] = None,
+    state: Annotated[RetuneState | None, typer.Option(help="Only retunes in this state.")] = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print retunes, newest first."""
     with running(service, key_file) as client:
-        found = RetunePage(retunes=tuple(client.retunes(target_key=target_key, schedule_id=schedule, state=state)))
-    _show(found, "\n".join(map(_retune_line, found.retunes)) or "no retunes", as_json)
+        page = RetunePage(retunes=tuple(client.retunes(target_key=target_key, schedule_id=schedule, state=state)))
+    _print_value(page, "\n".join(map(_retune_line, page.retunes)) or "no retunes", as_json)
 
 
 @retunes_app.command("show")
@@ -176,10 +190,10 @@ def show_retune(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print one retune: why, its cost, and what came of it."""
+    """Print a retune with its cause, cost and outcome."""
     with running(service, key_file) as client:
-        found = client.retune(retune_id)
-    _show(found, _retune_text(found), as_json)
+        retune = client.retune(retune_id)
+    _print_value(retune, _retune_text(retune), as_json)
 
 
 @retunes_app.command("cancel")
@@ -189,26 +203,26 @@ def cancel_retune(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a queued or running retune; what is served stays as it is, stale where it was."""
+    """Cancel a queued or running retune; its recommendation does not change."""
     with running(service, key_file) as client:
-        found = client.retune(retune_id, "cancel")
-    _show(found, _retune_text(found), as_json)
+        retune = client.retune(retune_id, "cancel")
+    _print_value(retune, _retune_text(retune), as_json)
 
 
-def _act(schedule_id: str, action: str, service: str, key_file: KeyFile, as_json: bool) -> None:
+def _change_schedule(schedule_id: str, action: str, service: str, key_file: KeyFile, as_json: bool) -> None:
     with running(service, key_file) as client:
-        _print(client.schedule(schedule_id, action), as_json)
+        _print_schedule(client.schedule(schedule_id, action), as_json)
 
 
-def _print(schedule: Schedule, as_json: bool) -> None:
-    _show(schedule, _line(schedule), as_json)
+def _print_schedule(schedule: Schedule, as_json: bool) -> None:
+    _print_value(schedule, _schedule_line(schedule), as_json)
 
 
-def _show(value: BaseModel, text: str, as_json: bool) -> None:
+def _print_value(value: BaseModel, text: str, as_json: bool) -> None:
     print(value.model_dump_json() if as_json else text)
 
 
-def _line(schedule: Schedule) -> str:
+def _schedule_line(schedule: Schedule) -> str:
     last = f"; last {retune_words.tick(schedule.last_ticks[0], schedule.timezone)}" if schedule.last_ticks else ""
     upcoming = retune_words.next_run(schedule, datetime.now(UTC))
     return f"{schedule.schedule_id}  {schedule.name}  {retune_words.when(schedule)}; next: {upcoming}{last}"

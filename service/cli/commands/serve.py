@@ -1,4 +1,4 @@
-"""`shardtune serve`: the service itself."""
+"""`shardtune serve`: run the service."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ else:
 app = typer.Typer()
 
 
-def _stored_in(state_dir: Path | None) -> dict[str, str]:
-    """The setting that names the database of a state directory."""
+def _database_setting(state_dir: Path | None) -> dict[str, str]:
+    """Return the database setting of a state directory; empty without a directory."""
     if state_dir is None:
         return {}
     if not (state_dir / local_stack.DATABASE_FILE).exists():
         default = defaults.DEFAULT_DATABASE_URL.removeprefix("sqlite:///")
         raise InputError(
-            f"--state-dir ({state_dir}) holds no {local_stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
-            f"without it the service has {local_stack.DATABASE_VARIABLE}, else {default} in this folder, and starts empty where there is none"
+            f"--state-dir ({state_dir}) has no {local_stack.DATABASE_FILE}; give the directory that `tune` used, or leave it out: "
+            f"without it the service uses {local_stack.DATABASE_VARIABLE}, or {default} in this folder, which it creates"
         )
     return {"database_url": local_stack.sqlite_url(state_dir)}
 
@@ -52,18 +52,23 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 8470,
     state_dir: Annotated[
-        Path | None, typer.Option(help="Serve what `shardtune tune` keeps there, instead of SHARDTUNE_DATABASE_URL.")
+        Path | None,
+        typer.Option(help="State directory of `shardtune tune`, whose database replaces SHARDTUNE_DATABASE_URL."),
     ] = None,
-    fd: Annotated[int | None, typer.Option(hidden=True, help="A listening socket to take over instead.")] = None,
+    fd: Annotated[
+        int | None,
+        typer.Option(hidden=True, help="File descriptor of a listening socket, in place of --host and --port."),
+    ] = None,
 ) -> None:
-    """Run the service; SQLite is migrated first, another database must be (`shardtune db upgrade`)."""
-    settings = environment.read_settings(**_stored_in(state_dir))
+    """Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."""
+    settings = environment.read_settings(**_database_setting(state_dir))
     logs.configure(settings.log_level)
     local_stack.prepare(settings.database_url)
     server.allow_files(settings.max_connections)
     context = contexts.Context.opened(settings)
     config = server.ServerConfig(application.create_app(settings, context), settings, host=host, port=port)
     with socket.socket(fileno=fd) if fd is not None else listening_socket(host, port) as listener:
+        # After binding: only the socket knows which address a host name became.
         keys.check_reach(settings.database_url, listener.getsockname()[0])
         address = "http://{}:{}".format(*listener.getsockname()[:2])
         typer.echo(f"listening on {address}; the API is described at {address}/openapi.json", err=True)

@@ -1,4 +1,4 @@
-"""`shardtune studies`: what a running service has, and what its user does about it."""
+"""`shardtune studies`: list, create, follow and change the studies of a running service."""
 
 from __future__ import annotations
 
@@ -34,27 +34,29 @@ else:
     study_words = LazyModule("shardtune.service.wording.study_words")
     job = LazyModule("shardtune.service.cli.tune.job")
 
-app = typer.Typer(help="Studies of a running service: list, create, follow and change them.", no_args_is_help=True)
+app = typer.Typer(help="List, create, follow and change studies of a running service.", no_args_is_help=True)
 
-Timeout = Annotated[float | None, typer.Option(min=0, help="Seconds to wait at most; without it, until it ends.")]
-NewId = Annotated[str | None, typer.Option("--id", help="An id of your choice for the new study.")]
+Timeout = Annotated[float | None, typer.Option(min=0, help="Maximum seconds to wait (default: no limit).")]
+NewId = Annotated[str | None, typer.Option("--id", help="Id of the new study (default: chosen by the service).")]
 
 
 @app.command("list")
 def list_studies(
-    state: Annotated[list[StudyState] | None, typer.Option(help="Only these; give the option once per state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The newest so many.")] = 50,
+    state: Annotated[
+        list[StudyState] | None, typer.Option(help="Only studies in this state; repeat the option for several.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 50,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print studies, newest first."""
     with running(service, key_file) as client:
-        found = client.studies(state or (), limit)
+        studies = client.studies(state or (), limit)
     if as_json:
-        print(json.dumps({"studies": [study.model_dump(mode="json") for study in found]}))
+        print(json.dumps({"studies": [study.model_dump(mode="json") for study in studies]}))
     else:
-        print("\n".join(map(summary.study_line, found)) or "no studies")
+        print("\n".join(map(summary.study_line, studies)) or "no studies")
 
 
 @app.command()
@@ -64,15 +66,15 @@ def show(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print one study as it stands."""
-    _change(study, service, key_file, as_json, lambda _, found: found)
+    """Print the current state of a study."""
+    _change_study(study, service, key_file, as_json, lambda _, chosen: chosen)
 
 
 @app.command()
 def create(
-    file: Annotated[Path, typer.Argument(help="A study file; its cluster is one that a worker of the service has.")],
+    file: Annotated[Path, typer.Argument(help="Study file, whose cluster is one of the service's workers.")],
     study_id: NewId = None,
-    wait: Annotated[bool, typer.Option("--wait", help="Follow it until it ends; Ctrl-C cancels it.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the study until it ends; Ctrl-C cancels it.")] = False,
     timeout_s: Timeout = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
@@ -80,16 +82,20 @@ def create(
 ) -> None:
     """Create a study from a file."""
     spec = study_file.study_spec(study_file.read_json_object(file), file.parent)
-    with running(service, key_file) as client, _interruptible("interrupted; the study was cancelled, results are kept"):
+    with (
+        running(service, key_file) as client,
+        _interruptible_with("interrupted; the study was cancelled, results are kept"),
+    ):
         created = client.create_study(spec, study_id)
         for line in created.warnings:
             job.say(f"note: {line}")
         if not wait:
-            _print(created, as_json)
+            _print_study(created, as_json)
             return
         job.say(f"study {created.study_id}")
+        # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
         with client.owning(created.study_id):
-            _follow(client, created.study_id, timeout_s, as_json)
+            _follow_study(client, created.study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -100,53 +106,62 @@ def wait(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a study until it ends, and print its answer. Ctrl-C ends the waiting; the study goes on."""
-    with running(service, key_file) as client, _interruptible("no longer waiting; the study goes on"):
-        _follow(client, study_named(client, study).study_id, timeout_s, as_json)
+    """Follow a study until it ends, and print its answer. Ctrl-C stops only the waiting; the study continues."""
+    with running(service, key_file) as client, _interruptible_with("no longer waiting; the study continues"):
+        _follow_study(client, study_named(client, study).study_id, timeout_s, as_json)
 
 
 @app.command()
 def pause(
     study: StudyId, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Give out no more runs of a study; those that run may finish."""
-    _change(study, service, key_file, as_json, lambda client, found: client.pause(found.study_id, paused=True))
+    """Pause a study: no new run starts, and running ones finish."""
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.pause(chosen.study_id, paused=True))
 
 
 @app.command()
 def resume(
     study: StudyId, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Go on with a paused study."""
-    _change(study, service, key_file, as_json, lambda client, found: client.pause(found.study_id, paused=False))
+    """Resume a paused study."""
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.pause(chosen.study_id, paused=False))
 
 
 @app.command()
 def cancel(
     study: StudyId, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """End a study for good; what was measured is kept."""
-    _change(study, service, key_file, as_json, lambda client, found: client.cancel(found.study_id))
+    """Cancel a study for good; its measurements are kept."""
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.cancel(chosen.study_id))
 
 
 @app.command()
 def extend(
     study: StudyId,
-    add_trials: Annotated[int | None, typer.Option(help="More trials of the search.")] = None,
-    add_gpu_seconds: Annotated[float | None, typer.Option(help="More seconds × ranks.")] = None,
-    add_wall_seconds: Annotated[float | None, typer.Option(help="More seconds, from now if all are used.")] = None,
-    add_pairs: Annotated[int | None, typer.Option(help="More pairs for the verdict.")] = None,
+    add_trials: Annotated[int | None, typer.Option(help="Number of trials to add to the search.")] = None,
+    add_gpu_seconds: Annotated[float | None, typer.Option(help="GPU-seconds (seconds × ranks) to add.")] = None,
+    add_wall_seconds: Annotated[
+        float | None, typer.Option(help="Seconds to add; they count from now if the budget is used up.")
+    ] = None,
+    add_pairs: Annotated[int | None, typer.Option(help="Number of paired runs to add for the verdict.")] = None,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Raise a study's budget, also when it has ended: it goes on from its trials, and its verdict is renewed."""
-    given = {"trials": add_trials, "gpu_seconds": add_gpu_seconds, "wall_seconds": add_wall_seconds, "pairs": add_pairs}
+    """Extend the budget of a study, even an ended one: it continues from its trials and renews its verdict."""
+    additions = {
+        "trials": add_trials,
+        "gpu_seconds": add_gpu_seconds,
+        "wall_seconds": add_wall_seconds,
+        "pairs": add_pairs,
+    }
     try:
-        more = Extension.model_validate({f"add_{name}": value for name, value in given.items() if value is not None})
+        extension = Extension.model_validate(
+            {f"add_{name}": value for name, value in additions.items() if value is not None}
+        )
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    _change(study, service, key_file, as_json, lambda client, found: client.extend(found.study_id, more))
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.extend(chosen.study_id, extension))
 
 
 @app.command()
@@ -158,37 +173,40 @@ def clone(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create a study from another one's spec; nothing else is taken over."""
+    """Create a study from another study's spec, and from nothing else of it."""
     try:
         request = CloneRequest.model_validate(study_file.read_json_object(changes) if changes else {})
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    _change(study, service, key_file, as_json, lambda client, found: client.clone(found.study_id, request, new_id))
+    _change_study(
+        study, service, key_file, as_json, lambda client, chosen: client.clone(chosen.study_id, request, new_id)
+    )
 
 
 @app.command()
 def delete(
-    study: Annotated[str, typer.Argument(help="Its id.")],
+    # No default: `last` would delete the newest study by accident.
+    study: Annotated[str, typer.Argument(help="Study id.")],
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Its answer is served no longer, but what was served before.")
+        bool, typer.Option("--withdraw", help="Withdraw its recommendation; the previous one is recommended again.")
     ] = False,
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Leave a study out of all lists; what runs of it is cancelled. `undelete` takes it back."""
-    _change(study, service, key_file, as_json, lambda client, found: client.delete(found.study_id, withdraw))
+    """Hide a study from all lists and cancel its runs; `undelete` restores it."""
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.delete(chosen.study_id, withdraw))
 
 
 @app.command()
 def undelete(
-    study: Annotated[str, typer.Argument(help="Its id.")],
+    study: Annotated[str, typer.Argument(help="Study id.")],
     service: RunningService = DEFAULT_SERVICE,
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a deleted study again."""
-    _change(study, service, key_file, as_json, lambda client, found: client.undelete(found.study_id))
+    """Restore a deleted study."""
+    _change_study(study, service, key_file, as_json, lambda client, chosen: client.undelete(chosen.study_id))
 
 
 @app.command()
@@ -216,26 +234,30 @@ def importance(
     key_file: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print which knobs mattered for speed."""
+    """Print the importance of each knob for speed."""
     with running(service, key_file) as client:
-        found = client.importance(study_named(client, study).study_id)
+        importances = client.importance(study_named(client, study).study_id)
     if as_json:
-        print(found.model_dump_json())
+        print(importances.model_dump_json())
         return
-    for knob in found.knobs:
+    for knob in importances.knobs:
         print(f"{knob.importance:>6.1%}  {knob.knob}{'' if knob.is_above_chance else '  (could be chance)'}")
-    print(found.reason or f"of {found.trials} feasible trials, {found.fastest} of them the fastest")
+    print(
+        importances.reason
+        or f"from {importances.trials} feasible trials, {importances.fastest} of them counted as fast"
+    )
 
 
-def _change(
+def _change_study(
     name: str, service: str, key_file: Path | None, as_json: bool, act: Callable[[ServiceClient, Study], Study]
 ) -> None:
     with running(service, key_file) as client:
-        _print(act(client, study_named(client, name)), as_json)
+        _print_study(act(client, study_named(client, name)), as_json)
 
 
 @contextmanager
-def _interruptible(words: str) -> Iterator[None]:
+def _interruptible_with(words: str) -> Iterator[None]:
+    # SIGTERM, too: a cancelled CI job must leave no study that nobody waits for.
     with signals_interrupt():
         try:
             yield
@@ -243,20 +265,22 @@ def _interruptible(words: str) -> Iterator[None]:
             raise Interrupted(words) from None
 
 
-def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
-    """Tell what happens on stderr, then the answer."""
+def _follow_study(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
+    """Print progress on stderr until the study ends, then its answer."""
+    # Lines, not the live table: `studies wait` mostly runs in scripts and CI.
     with progress_lines.LineView(job.say) as view:
 
-        def seen(study: Study) -> None:
+        def show_progress(study: Study) -> None:
+            # The clock of an ended study stands still: it may be followed hours later.
             elapsed_s = (
                 (study.finished_at or datetime.now(UTC)) - (study.started_at or study.created_at)
             ).total_seconds()
             view.show(study, client.trials(study_id), client.rejections(study_id), elapsed_s)
 
         try:
-            study = client.wait(study_id, seen, timeout_s)
+            study = client.wait(study_id, show_progress, timeout_s)
         except TimeoutError as error:
-            raise PlatformFailure(f"{error}; it goes on") from None
+            raise PlatformFailure(f"{error}; the study continues") from None
     if study.result is None:
         raise job.without_result(study, client.trials(study_id))
     if as_json:
@@ -265,5 +289,5 @@ def _follow(client: ServiceClient, study_id: str, timeout_s: float | None, as_js
         print(summary.as_text(study, study.result, client.trials(study_id), client.rejections(study_id)))
 
 
-def _print(study: Study, as_json: bool) -> None:
+def _print_study(study: Study, as_json: bool) -> None:
     print(study.model_dump_json() if as_json else summary.study_text(study))

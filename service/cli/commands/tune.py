@@ -1,4 +1,4 @@
-"""`shardtune tune`, with its options."""
+"""`shardtune tune`: options of the command; `service.cli.tune` runs it."""
 
 from __future__ import annotations
 
@@ -32,30 +32,35 @@ app = typer.Typer()
 
 @app.command()
 def tune(
-    study: Annotated[Path | None, typer.Argument(help="A study file, or a model's config.json.")] = None,
+    study: Annotated[Path | None, typer.Argument(help="Study file, or a model's config.json.")] = None,
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Ranks of a trial; all GPUs, or 2 CPU ranks without it.")
+        int | None, typer.Option(min=1, help="Number of ranks of a trial (default: all GPUs, or 2 CPU ranks).")
     ] = None,
-    max_trials: Annotated[int | None, typer.Option(min=1, help="Run exactly this many trials.")] = None,
-    memory_gib: Annotated[float | None, typer.Option(help="Memory of one CPU rank.")] = None,
+    max_trials: Annotated[int | None, typer.Option(min=1, help="Number of trials to run.")] = None,
+    memory_gib: Annotated[float | None, typer.Option(help="Memory limit of a CPU rank in GiB.")] = None,
     as_json: AsJson = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the last unfinished study.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the last unfinished study.")] = False,
     add_pairs: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_PAIRS, help="Go on with an undecided verdict: more pairs for the last study."),
+        typer.Option(
+            min=1,
+            max=MOST_PAIRS,
+            help="Number of paired runs to add to the last study, to decide an undecided verdict.",
+        ),
     ] = None,
     state_dir: StateDir = DEFAULT_STATE_DIR,
-    out: Annotated[Path, typer.Option(help="Where the files of the winner are written.")] = DEFAULT_OUT,
+    out: Annotated[Path, typer.Option(help="Folder for the files of the recommended configuration.")] = DEFAULT_OUT,
     allow_model: AllowModel = None,
     allow_script: AllowScript = None,
     launcher: LauncherName = None,
     nodes: Nodes = None,
 ) -> None:
     """Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files."""
+    # Checked here: Typer's `min` cannot exclude 0 itself.
     if memory_gib is not None and memory_gib <= 0:
-        raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may take")
+        raise InputError(f"--memory-gib ({memory_gib}) must be above 0; give the GiB that one rank may use")
     if resume and add_pairs:
-        raise InputError("--resume and --add-pairs: give one; --add-pairs is for a study that has ended")
+        raise InputError("--resume and --add-pairs exclude each other; give --add-pairs for a study that has ended")
     allowed = worker_options(allow_model, allow_script)
     hosts = launcher_options(launcher, nodes)
     job.tune(

@@ -1,4 +1,4 @@
-"""`shardtune workers`: who works for a running service."""
+"""`shardtune workers`: list and manage the workers of a running service."""
 
 from __future__ import annotations
 
@@ -18,99 +18,102 @@ from shardtune.service.wording import host_words
 if TYPE_CHECKING:
     from shardtune.service.client import ServiceClient
 
-app = typer.Typer(help="Workers of a running service. `shardtune worker` runs one.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and manage workers of a running service (`shardtune worker` runs one).", no_args_is_help=True
+)
 
-Name = Annotated[str, typer.Argument(help="A worker's name or id.")]
+Name = Annotated[str, typer.Argument(help="Worker name or id.")]
 
 
 @app.command("list")
 def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Print the workers ever registered, by name."""
+    """Print all registered workers, by name."""
     with running(service, key_file) as client:
-        found = client.workers()
+        workers = client.workers()
     if as_json:
-        print(json.dumps({"workers": [worker.model_dump(mode="json") for worker in found]}))
+        print(json.dumps({"workers": [worker.model_dump(mode="json") for worker in workers]}))
     else:
-        print("\n".join(map(_line, found)) or "no workers; start one with `shardtune worker`")
+        print("\n".join(map(_worker_line, workers)) or "no workers; start one with `shardtune worker`")
 
 
 @app.command("demand")
 def show_demand(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
-    """Print what open studies need of workers: what an autoscaler should start, and may stop."""
+    """Print the workers that open studies need, for an autoscaler to start or stop."""
     with running(service, key_file) as client:
-        found = client.demand()
+        demand = client.demand()
     if as_json:
-        print(found.model_dump_json())
+        print(demand.model_dump_json())
     else:
-        print("\n".join(map(_need, found.needs)) or "no study needs a worker")
+        print("\n".join(map(_need_line, demand.needs)) or "no study needs a worker")
 
 
 @app.command()
 def drain(
     name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Give a worker no more work, also after a restart; what it runs may finish."""
-    _set(name, service, key_file, as_json, draining=True)
+    """Drain a worker: it finishes its run and gets no new one, even after a restart."""
+    _set_draining(name, service, key_file, as_json, draining=True)
 
 
 @app.command()
 def resume(
     name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Give a drained worker work again."""
-    _set(name, service, key_file, as_json, draining=False)
+    """Resume a drained worker."""
+    _set_draining(name, service, key_file, as_json, draining=False)
 
 
 @app.command()
 def free(
     name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
-    """Let another key of the project register under a worker's name, which belongs to the key that has done so."""
+    """Release a worker's name from the key that registered it, so that another key of the project may use it."""
     with running(service, key_file) as client:
-        worker = client.free_worker(_named(client, name).worker_id)
-    print(worker.model_dump_json() if as_json else _line(worker))
+        worker = client.free_worker(_find_worker(client, name).worker_id)
+    print(worker.model_dump_json() if as_json else _worker_line(worker))
 
 
 @app.command()
 def forget(name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None) -> None:
-    """Forget a worker that is gone; it is known again when it registers."""
+    """Remove a worker that is gone; it appears again when it registers."""
     with running(service, key_file) as client:
-        client.forget_worker(_named(client, name).worker_id)
-    print(f"{name} is forgotten")
+        client.forget_worker(_find_worker(client, name).worker_id)
+    print(f"{name} is removed")
 
 
-def _set(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
+def _set_draining(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
     with running(service, key_file) as client:
-        worker = client.drain(_named(client, name).worker_id, draining)
-    print(worker.model_dump_json() if as_json else _line(worker))
+        worker = client.drain(_find_worker(client, name).worker_id, draining)
+    print(worker.model_dump_json() if as_json else _worker_line(worker))
 
 
-def _named(client: ServiceClient, name: str) -> Worker:
-    known = client.workers()
-    found = next((worker for worker in known if name in (worker.name, worker.worker_id)), None)
-    if found is None:
-        listed = ", ".join(worker.name for worker in known) or "none"
-        raise InputError(f"worker ({name!r}) is not known here; registered: {listed}")
-    return found
+def _find_worker(client: ServiceClient, name: str) -> Worker:
+    # By name, too: ids are random, and the name is what people give a worker.
+    workers = client.workers()
+    match = next((worker for worker in workers if name in (worker.name, worker.worker_id)), None)
+    if match is None:
+        listed = ", ".join(worker.name for worker in workers) or "none"
+        raise InputError(f"worker ({name!r}) is not registered here; registered are: {listed}")
+    return match
 
 
-def _shape(cluster: Cluster) -> str:
+def _cluster_text(cluster: Cluster) -> str:
     unit = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
     return f"{cluster.nodes} × {cluster.gpus_per_node} {unit}"
 
 
-def _need(need: Need) -> str:
+def _need_line(need: Need) -> str:
     code = need.entry_point or need.script
     until = f" until {need.until:%Y-%m-%d %H:%M}" if need.until else ""
     return (
-        f"{_shape(need.cluster)}{f' allowing {code}' if code else ''}: {len(need.waiting)} waiting{until}, "
+        f"{_cluster_text(need.cluster)}{f' allowing {code}' if code else ''}: {len(need.waiting)} waiting{until}, "
         f"{need.running} running, {need.live_workers} workers live"
     )
 
 
-def _line(worker: Worker) -> str:
+def _worker_line(worker: Worker) -> str:
     state = "live" if worker.is_live else f"last seen {worker.seen_at:%Y-%m-%d %H:%M}"
     doing = f", runs {worker.run_id}" if worker.run_id else ", draining" if worker.is_draining else ""
     named = host_words.hosts(worker.inventory)
     where = f" on {named}" if named else ""
-    return f"{worker.worker_id}  {worker.name}  {_shape(worker.inventory.cluster)}{where}  {state}{doing}"
+    return f"{worker.worker_id}  {worker.name}  {_cluster_text(worker.inventory.cluster)}{where}  {state}{doing}"

@@ -1,1 +1,1 @@
-"""What `shardtune explain` does beside showing: the trial is run again under the profiler, the traces are read."""
+"""Record the traces that `shardtune explain` shows, and read them."""

@@ -1,4 +1,4 @@
-"""From traces in a folder to findings, with whatever else is known of the job that left them."""
+"""Make a diagnosis with findings from the traces in a folder, using what is known of the traced job."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 
 def explained(folder: Path) -> Diagnosis:
-    """Of a job of which nothing else is known.
+    """Diagnose a job from its traces alone.
 
     Raises:
         InputError: see `diagnosis_of`.
@@ -21,21 +21,21 @@ def explained(folder: Path) -> Diagnosis:
 
 
 def explained_trial(recorded: Recorded) -> Diagnosis:
-    """Of a trial of a study, with remedies that its space and the memory gate admit.
+    """Diagnose a recorded trial; its remedies stay within the study's space and pass the memory gate.
 
     Raises:
         InputError: see `diagnosis_of`.
     """
-    found = diagnosis_of(Path(recorded.traced.folder)).model_copy(update={"recorded": recorded.traced})
+    diagnosis = diagnosis_of(Path(recorded.traced.folder)).model_copy(update={"recorded": recorded.traced})
     trial = traced_trial.of_study(recorded.study, recorded.task.config, recorded.measured)
-    return explain.explained(found, trial, recorded.measured)
+    return explain.explained(diagnosis, trial, recorded.measured)
 
 
 def diagnosis_of(folder: Path) -> Diagnosis:
-    """Of the traces in a folder, one a rank.
+    """Read the traces in a folder, one per rank, into a diagnosis without findings.
 
     Raises:
-        InputError: there are none, or one cannot be read to its end.
+        InputError: the folder has no traces, or one cannot be read to its end.
     """
     try:
         return traces.diagnosis_of(folder)

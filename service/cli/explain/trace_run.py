@@ -1,4 +1,4 @@
-"""Run a trial of a study of `tune` again under torch's profiler, on this machine, with the worker's own launcher."""
+"""Run a trial of `tune` again under torch's profiler, on this machine, with the worker's own launcher."""
 
 import re
 import subprocess
@@ -24,43 +24,47 @@ _SHOWN_LINES = 8
 
 
 class Recorded(NamedTuple):
-    """The traces, and what is known of the trial that left them."""
+    """Traces of a trial, with its study, its task and the machine's measured rates."""
 
     traced: Traced
     study: Study
     task: TrialTask
     measured: MeasuredHardware | None
-    """What a worker of the study's cluster found its machine to reach; None where none did."""
+    """Rates that a worker of the study's cluster measured; None where no worker did."""
 
 
 def record(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
-    """Record some steps of a trial by its number, None: of the answer; the study stays as it is.
+    """Record some steps of a trial (None: of the recommended one); the study does not change.
 
     Raises:
         InputError: there is no such study or trial, or its ranks are not all on this machine.
-        PlatformFailure: the run did not come to its end; the message has its last words.
+        PlatformFailure: the run failed; the message holds the last lines of its output.
     """
     with connected(None, state_dir) as client:
         stored = study_named(client, study)
-        task = _task(client, stored, number)
-        measured = _measured(client, stored)
+        task = _task_of_trial(client, stored, number)
+        measured = _measured_hardware(client, stored)
     if task.cluster.nodes > 1:
         raise InputError(
-            f"study ({stored.study_id}) trains over {task.cluster.nodes} hosts, whose traces lie apart; record them in your "
-            "job and give --trace the folder with all of them"
+            f"study ({stored.study_id}) trains over {task.cluster.nodes} hosts, each with its own traces; record them in your "
+            "job, copy them into one folder and give it to --trace"
         )
     sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
+    # A study's id may be the user's choice: it becomes the name of a folder.
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{'best' if number is None else number}")
-    return Recorded(_run(task, name, state_dir, worker_options), stored, task, measured)
+    return Recorded(_run_profiled(task, name, state_dir, worker_options), stored, task, measured)
 
 
-def _task(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
-    """Also of a trial that took more memory than it may: on CPU ranks it runs, and what it took is told."""
+def _task_of_trial(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
+    """Return the task that runs a trial again, infeasible or not."""
     chosen = client.best(study.study_id).best.trial_number if number is None else number
     trials = client.trials(study.study_id)
-    config = next((one.config for one in trials if one.number == chosen), None)
+    config = next((trial.config for trial in trials if trial.number == chosen), None)
     if config is None:
-        raise InputError(f"--trial ({chosen}) is none of study {study.study_id}, which has {len(trials)}, from 0 on")
+        raise InputError(
+            f"--trial ({chosen}) is not a trial of study {study.study_id}, which has {len(trials)}, numbered from 0"
+        )
+    # CPU ranks enforce no limit: a trial over it runs to its end, and the diagnosis shows what it took.
     on_cpu = study.cluster.device == "cpu"
     return TrialTask(
         model=study.spec.model,
@@ -71,18 +75,18 @@ def _task(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
     )
 
 
-def _measured(client: ServiceClient, study: Study) -> MeasuredHardware | None:
-    alike = [one.inventory.measured for one in client.workers() if one.inventory.cluster == study.cluster]
-    return next((one for one in alike if one is not None), None)
+def _measured_hardware(client: ServiceClient, study: Study) -> MeasuredHardware | None:
+    alike = [report.inventory.measured for report in client.workers() if report.inventory.cluster == study.cluster]
+    return next((report for report in alike if report is not None), None)
 
 
-def _run(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
+def _run_profiled(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
     command = [*MODULE, "shardtune.workers", "run-trial", "-", "--trace", "--folder", name, "--json"]
     command += ["--work-dir", str(state_dir / "worker"), *worker_options]
-    done = subprocess.run(command, input=task.model_dump_json(), capture_output=True, text=True, check=False)
+    process = subprocess.run(command, input=task.model_dump_json(), capture_output=True, text=True, check=False)
     try:
-        return Traced.model_validate_json(done.stdout)
+        return Traced.model_validate_json(process.stdout)
     except ValidationError:
-        tail = [f"  {line}" for line in (done.stderr + done.stdout).strip().splitlines()[-_SHOWN_LINES:]]
-        how = "failed" if done.returncode == _TRIAL_FAILED else f"ended with exit code {done.returncode}"
-        raise PlatformFailure(f"the run of {task.config.describe()} under the profiler {how}:", *tail) from None
+        tail = [f"  {line}" for line in (process.stderr + process.stdout).strip().splitlines()[-_SHOWN_LINES:]]
+        end = "failed" if process.returncode == _TRIAL_FAILED else f"ended with exit code {process.returncode}"
+        raise PlatformFailure(f"the run of {task.config.describe()} under the profiler {end}:", *tail) from None

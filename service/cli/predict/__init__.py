@@ -1,1 +1,1 @@
-"""What `shardtune predict` is made of: a model counted on this machine, and the tables it prints."""
+"""Count a model on this machine and print predictions, for `shardtune predict`."""

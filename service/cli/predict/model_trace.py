@@ -1,4 +1,4 @@
-"""Have a model built and counted on this machine, by a process of its own: the command line itself never loads torch."""
+"""Count a model's parameters and FLOPs in a child process on this machine; the command line itself never loads torch."""
 
 import importlib.util
 import subprocess
@@ -14,11 +14,11 @@ _LIMIT_S = 600
 
 
 def profile_of(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
-    """Parameters and FLOPs, counted on the model as transformers builds it, without memory for weights.
+    """Count parameters and FLOPs on the model as transformers builds it, without memory for weights.
 
     Raises:
         InputError: torch is not installed here, or the model cannot be built.
-        PlatformFailure: counting did not come to an end.
+        PlatformFailure: counting failed or took more than ten minutes.
     """
     if importlib.util.find_spec("torch") is None or importlib.util.find_spec("transformers") is None:
         raise InputError(
@@ -27,16 +27,19 @@ def profile_of(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
         )
     sys.stderr.write(f"counting parameters and FLOPs of {model.name} on the built model (some seconds, no weights)\n")
     command = [*MODULE, "shardtune.workers.rank.count_model", *([str(sequence_length)] if sequence_length else [])]
-    asked = model.model_dump_json()
+    model_json = model.model_dump_json()
     try:
-        done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        process = subprocess.run(
+            command, input=model_json, capture_output=True, text=True, check=False, timeout=_LIMIT_S
+        )
     except subprocess.TimeoutExpired:
         raise PlatformFailure(f"counting {model.name} took more than {_LIMIT_S} s") from None
-    if done.returncode == 2:
-        raise InputError(*done.stderr.strip().splitlines()[-1:])
+    # The last line alone: torch and transformers may print warnings before it.
+    if process.returncode == 2:
+        raise InputError(*process.stderr.strip().splitlines()[-1:])
     try:
-        return ModelSummary.model_validate_json(done.stdout.strip().rpartition("\n")[2])
+        return ModelSummary.model_validate_json(process.stdout.strip().rpartition("\n")[2])
     except ValidationError:
         raise PlatformFailure(
-            f"counting {model.name} ended with exit code {done.returncode}:", *done.stderr.splitlines()[-5:]
+            f"counting {model.name} ended with exit code {process.returncode}:", *process.stderr.splitlines()[-5:]
         ) from None

@@ -1,4 +1,4 @@
-"""How `shardtune tune` ends: the files of the answer on disk, what was found, and how to use it or to go on."""
+"""Write the files of the recommended configuration, and print the answer and the next command of `shardtune tune`."""
 
 import json
 import os
@@ -14,42 +14,47 @@ from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient
 
 MORE_PAIRS = 6
-"""That an undecided study is offered at least: where one is lost, what would just have done does not do."""
+"""Minimum number of further pairs to propose: if one of them is lost, the smallest sufficient number no longer suffices."""
 
 
 def give(client: ServiceClient, study: Study, options: TuneOptions) -> None:
-    """Write the files and print the answer, and the command that would settle an undecided one."""
+    """Write the files and print the answer, with the command that decides an undecided one."""
     assert study.result is not None
     paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
     if options.as_json:
         print(json.dumps(summary.as_json(study, study.result, trials, paths)))
         return
-    how = _how(options.out, paths)
-    print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, how))
-    if (said := what_settles(study, study.result, options)) is not None:
-        print(f"{'settle it':<12}{said}")
+    launch_line = _launch_line(options.out, paths)
+    print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
+    if (command := what_settles(study, study.result, options)) is not None:
+        print(f"{'to decide':<12}{command}")
 
 
 def what_settles(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
-    """The command to type next, with why; None where nothing is undecided."""
+    """Return the next command for an undecided study, with its reason; None for a decided one."""
     if result.undecided is None:
         return None
-    needed, room = result.undecided.more_pairs, MOST_PAIRS - study.spec.budget.max_pairs
-    if needed is None or needed > room:
-        # A study that another command made is run again by that command: its file is gone.
+    needed, allowed = result.undecided.more_pairs, MOST_PAIRS - study.spec.budget.max_pairs
+    if needed is None or needed > allowed:
+        # `explain --try` runs studies from a temporary file: only that command can run one again.
         command = options.from_the_start() if options.study_id is None else "the same command"
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
-    pairs = min(max(needed, MORE_PAIRS), room)
+    pairs = min(max(needed, MORE_PAIRS), allowed)
     command = options.again("--add-pairs", str(pairs))
-    # The final comparison ends with the pair that confirms, so that room for a lost one costs nothing.
-    return command if pairs == needed else f"{needed} more, and room for lost ones, unused if all go well: {command}"
+    # The final comparison ends with the pair that confirms: an allowance for lost pairs costs nothing where none is lost.
+    return (
+        command
+        if pairs == needed
+        else f"{needed} more pairs, and an allowance for lost ones (unused if all are won): {command}"
+    )
 
 
-def _how(out: Path, paths: Sequence[str]) -> str:
-    """The launch line, with our interpreter where another one would be found first; none for a script of the user's."""
+def _launch_line(out: Path, paths: Sequence[str]) -> str:
+    """Return the command that starts the training; empty for the user's own script, which has no launch file."""
     if not any(path.endswith("launch.sh") for path in paths):
         return ""
-    found = shutil.which("python")
-    ours = found is not None and Path(found).parent == Path(sys.executable).parent
+    # launch.sh runs `python`: outside of an activated environment that is another interpreter, without torch.
+    python = shutil.which("python")
+    is_ours = python is not None and Path(python).parent == Path(sys.executable).parent
     script = str(Path(os.path.relpath(out)) / "launch.sh")
-    return f"{script} --steps 10" if ours else f"PYTHON={sys.executable} {script} --steps 10"
+    return f"{script} --steps 10" if is_ours else f"PYTHON={sys.executable} {script} --steps 10"

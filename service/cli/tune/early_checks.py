@@ -1,4 +1,4 @@
-"""What can be said of a study before any process is started: the service would say the same, ten seconds later."""
+"""Reject an invalid study before any process starts; the service would reject it ten seconds later."""
 
 import difflib
 import os
@@ -16,33 +16,33 @@ from shardtune.service.studies import validation
 from shardtune.tuner.prediction import catalogue
 
 CPU_RANKS = 2
-"""Of a machine without GPUs, where nobody says how many."""
+"""Default number of ranks on a machine without GPUs."""
 _NVIDIA = Path("/dev/nvidiactl")
 _PLENTY_GIB = 1e5
-"""Memory is what the worker has; nothing here asks for it."""
+"""Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
 
 
 def check(spec: StudyRequest, ranks: int | None) -> None:
-    """Reject what no worker could run.
+    """Reject a study that no worker could run.
 
     Raises:
         InputError: names field, value and remedy.
     """
     try:
-        validation.check_without_worker(spec, _cluster(spec, ranks))
+        validation.check_without_worker(spec, _expected_cluster(spec, ranks))
     except Invalid as error:
-        raise _in_lines(error) from None
+        raise _as_input_error(error) from None
 
 
-def _in_lines(error: Invalid) -> InputError:
+def _as_input_error(error: Invalid) -> InputError:
     return InputError(*(field_line(item.model_dump()) for item in error.errors))
 
 
-def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
-    """What it will run on; None where only the worker can tell.
+def _expected_cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
+    """Return the cluster that the study will run on; None where only the worker can detect it.
 
     Raises:
-        Invalid: nobody knows its name.
+        Invalid: the cluster's name is unknown.
     """
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
@@ -51,6 +51,7 @@ def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
             return catalogue.parse_cluster(spec.cluster)
         except ValueError as error:
             raise from_value_error("cluster", error) from None
+    # Torch would say which GPUs, and takes seconds to import; the driver's device says that there are some.
     if _NVIDIA.exists():
         return None
     return Cluster(device="cpu", gpus_per_node=ranks or CPU_RANKS, memory_gib=_PLENTY_GIB, host_memory_gib=_PLENTY_GIB)
@@ -59,8 +60,8 @@ def _cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
 def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
     """Reject a study whose own code no option allows.
 
-    `allowed` are those of the worker, each option with its value behind it. Where none is of the kind, the worker reads its
-    environment, and so may know more.
+    `allowed` holds the worker's options, each followed by its value. Without an option of the kind the worker reads its
+    environment, which may allow more.
 
     Raises:
         InputError: names field, value and the option.
@@ -74,11 +75,12 @@ def check_own_code(model: ModelSpec, allowed: Sequence[str]) -> None:
         names = {value.partition("=")[0]: value for value in values}
         if name is None or name in names or (not values and os.environ.get(variable)):
             continue
+        # A guess from the options in use: their commands are long, and a name is easily mistyped.
         close = difflib.get_close_matches(name, names, 1)
         if close:
-            meant = shlex.join([option, name + names[close[0]].removeprefix(close[0])])
-            remedy = f"did you mean {meant}?"
+            suggestion = shlex.join([option, name + names[close[0]].removeprefix(close[0])])
+            remedy = f"did you mean {suggestion}?"
         else:
             remedy = f"add {option} {form.format(name)}"
-        there = f"only {', '.join(names)}" if names else f"there is no {option}"
-        raise InputError(f"model.{field} ({name!r}) is not allowed by this command line: {there}; {remedy}")
+        available = f"only {', '.join(names)}" if names else f"there is no {option}"
+        raise InputError(f"model.{field} ({name!r}) is not allowed by this command line: {available}; {remedy}")

@@ -1,4 +1,4 @@
-"""`shardtune tune`: service, worker and study on this machine, from the question to the files of the answer."""
+"""Run `shardtune tune`: start the service and a worker, run the study, and write the files of its answer."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ _POLL_S = 0.5
 
 @dataclass
 class _Progress:
-    """How far the command has come."""
+    """Progress of the command, for the message after Ctrl-C."""
 
     has_begun: bool = False
-    """The service has the study, or its pairs."""
+    """Whether the service has stored the study, or its additional pairs."""
 
 
 def say(line: str) -> None:
-    """One line of progress on stderr."""
+    """Print one line of progress on stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
@@ -63,29 +63,29 @@ def tune(options: TuneOptions) -> None:
     """Run or resume a study and print its answer.
 
     Raises:
-        CliError: one of its kinds, for every end but success.
+        CliError: a subclass, for every end but success.
     """
     if options.resume or options.add_pairs:
         flag = "--resume" if options.resume else "--add-pairs"
         if options.study is not None or options.max_trials is not None:
-            raise InputError(f"{flag} goes on with a stored study as it is; give no file and no --max-trials with it")
+            raise InputError(f"{flag} continues a stored study without changes; leave out the file and --max-trials")
         spec = None
     else:
-        spec = _read(options)
+        spec = _read_study(options)
         early_checks.check_own_code(spec.model, options.allowed)
         if not options.hosts:
             early_checks.check(spec, options.ranks)
-    _check_out(options.out)
+    _check_out_is_writable(options.out)
     progress = _Progress()
     with local_stack.state_directory(options.state_dir) as state_dir, signals_interrupt():
         try:
             with local_stack.local_service(state_dir) as client:
-                _run(client, state_dir, spec, options, progress)
+                _run_study(client, state_dir, spec, options, progress)
         except KeyboardInterrupt:
             raise Interrupted(*options.after_interrupt(has_begun=progress.has_begun)) from None
 
 
-def _read(options: TuneOptions) -> StudyRequest:
+def _read_study(options: TuneOptions) -> StudyRequest:
     if options.study is None:
         raise InputError(
             "STUDY (missing): give a study file or a model's config.json, such as examples/llama-tiny.json"
@@ -104,10 +104,11 @@ def _read(options: TuneOptions) -> StudyRequest:
     return spec
 
 
-def _check_out(out: Path) -> None:
-    """Now and not after an hour of trials."""
+def _check_out_is_writable(out: Path) -> None:
+    """Reject a folder that cannot be written, before hours of trials rather than after."""
     try:
         out.mkdir(parents=True, exist_ok=True)
+        # A real write: a full or read-only file system passes a check of permissions.
         probe = out / ".writable"
         probe.touch()
         probe.unlink()
@@ -115,34 +116,35 @@ def _check_out(out: Path) -> None:
         raise InputError(f"--out ({out}) cannot be written: {error.strerror}; choose another directory") from None
 
 
-def _run(
+def _run_study(
     client: api.ServiceClient, state_dir: Path, spec: StudyRequest | None, options: TuneOptions, progress: _Progress
 ) -> None:
-    study = _stored(client, options) if spec is None else None
+    study = _study_to_continue(client, options) if spec is None else None
     ranks, memory_gib = _worker_options(study.cluster if study else spec.cluster if spec else "local", options)
-    asked = study.spec if study else spec
-    assert asked is not None
-    early_checks.check_own_code(asked.model, options.allowed)
-    offloads = "zero" in asked.space.backends
-    more = (*options.allowed, *_hosts(study.cluster if study else asked.cluster, options.hosts))
-    worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, more, may_offload=offloads)
-    _only(client, study)
+    expected = study.spec if study else spec
+    assert expected is not None
+    early_checks.check_own_code(expected.model, options.allowed)
+    # Only ZeRO has configurations that need DeepSpeed's CPU Adam, which takes minutes to build.
+    offloads = "zero" in expected.space.backends
+    further_options = (*options.allowed, *_host_options(study.cluster if study else expected.cluster, options.hosts))
+    worker = local_stack.LocalWorker(client, state_dir, ranks, memory_gib, further_options, may_offload=offloads)
+    _pause_other_studies(client, study)
     try:
-        # A first start may build operators for minutes: whoever opens the page meanwhile sees the study appear.
+        # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
         say(f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}")
         worker.start(say)
         if study is None:
             assert spec is not None
-            study = _accepted(partial(client.create_study, spec, options.study_id))
+            study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
-            study = _accepted(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
+            study = _submit(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
         progress.has_begun = True
-        say(f"study {study.study_id}: {study.spec.model.name} on {_cluster_words(study.cluster)}")
+        say(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
         say(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
         for line in study.warnings:
             say(f"note: {line}")
-        study = _watch(client, worker, study.study_id)
+        study = _follow_study(client, worker, study.study_id)
     finally:
         worker.stop()
     if study.result is None:
@@ -150,21 +152,22 @@ def _run(
     answer.give(client, study, options)
 
 
-def _only(client: api.ServiceClient, study: Study | None) -> None:
-    """Let the worker serve this study alone: the service serves older ones first. A shared database is left as it is."""
+def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None:
+    """Pause the other running studies of the state directory; the service would run older ones first."""
+    # A database of the environment may be shared: other people's studies keep running.
     if local_stack.DATABASE_VARIABLE not in os.environ:
         for other in client.studies():
             if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
                 client.pause(other.study_id, paused=True)
-                say(f"study {other.study_id} is unfinished and was paused; --resume goes on with the newest")
+                say(f"study {other.study_id} is unfinished and was paused; --resume continues the newest")
     if study is not None and study.state is StudyState.PAUSED:
         client.pause(study.study_id, paused=False)
 
 
-def _accepted(ask: Callable[[], Study]) -> Study:
-    """The study that the service made or changed."""
+def _submit(send: Callable[[], Study]) -> Study:
+    """Send a request for a study; a rejection becomes an error of the command."""
     try:
-        return ask()
+        return send()
     except api.ServiceRejected as rejected:
         if rejected.is_input_error:
             raise InputError(*rejected.lines()) from None
@@ -172,54 +175,55 @@ def _accepted(ask: Callable[[], Study]) -> Study:
 
 
 def _worker_options(cluster: Cluster | str, options: TuneOptions) -> tuple[int | None, float | None]:
-    """What the worker must be told so that it offers the cluster: a GPU says itself what it is."""
+    """Return the ranks and the memory in GiB that the worker must offer; GPUs are detected."""
     if isinstance(cluster, Cluster):
         return (cluster.gpus_per_node, cluster.memory_gib) if cluster.device == "cpu" else (options.ranks, None)
     return options.ranks, options.memory_gib
 
 
-def _hosts(cluster: Cluster | str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """As many as the study says, where the command line does not."""
-    if given and "--nodes" not in given and isinstance(cluster, Cluster):
-        return (*given, "--nodes", str(cluster.nodes))
-    return given
+def _host_options(cluster: Cluster | str, options: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the launcher's options, with the study's number of nodes where the command line gives none."""
+    if options and "--nodes" not in options and isinstance(cluster, Cluster):
+        return (*options, "--nodes", str(cluster.nodes))
+    return options
 
 
-def _cluster_words(cluster: Cluster) -> str:
+def _describe_cluster(cluster: Cluster) -> str:
     kind = "CPU ranks" if cluster.device == "cpu" else f"× {cluster.gpu}"
     nodes = f"{cluster.nodes} nodes of " if cluster.nodes > 1 else ""
     return f"{nodes}{cluster.gpus_per_node} {kind}, {memory(cluster.memory_gib)} each"
 
 
-def _stored(client: api.ServiceClient, options: TuneOptions) -> Study:
-    """What `--resume` or `--add-pairs` goes on with: the newest study that has not ended, or that has an answer."""
+def _study_to_continue(client: api.ServiceClient, options: TuneOptions) -> Study:
+    """Return the newest unfinished study for `--resume`, or the newest with an answer for `--add-pairs`."""
     flag, kind = ("--resume", "unfinished") if options.resume else ("--add-pairs", "finished")
-    found = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
-    if not found:
+    candidates = [study for study in client.studies() if (study.state.is_open if options.resume else study.result)]
+    if not candidates:
         raise InputError(
             f"{flag}: no {kind} study in --state-dir ({options.state_dir}); start one with `shardtune tune FILE`"
         )
-    return max(found, key=lambda study: study.created_at)
+    return max(candidates, key=lambda study: study.created_at)
 
 
-def _watch(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:
-    """Show the study until it ends."""
+def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, study_id: str) -> Study:
+    """Show the progress of the study until it ends."""
     console = Console(stderr=True)
     started = time.monotonic()
     with live_table.LiveView(console) if console.is_terminal else LineView(say) as view:
         while True:
-            study, trials, rejections = _look(client, study_id)
+            study, trials, rejections = _fetch_progress(client, study_id)
             view.show(study, trials, rejections, time.monotonic() - started)
             if not study.state.is_open:
                 return study
             if (news := worker.news()) is not None:
                 view.say(news)
+            # Only while the study is open: a worker that dies as the study ends is not worth a restart.
             if worker.keep_alive():
-                view.say("the worker ended unexpectedly and was started again; the study goes on")
+                view.say("the worker ended unexpectedly and was restarted; the study continues")
             time.sleep(_POLL_S)
 
 
-def _look(client: api.ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
+def _fetch_progress(client: api.ServiceClient, study_id: str) -> tuple[Study, list[Trial], list[Rejection]]:
     try:
         return client.study(study_id), client.trials(study_id), client.rejections(study_id)
     except (api.ServiceUnreachable, api.ServiceRejected) as error:
@@ -229,12 +233,13 @@ def _look(client: api.ServiceClient, study_id: str) -> tuple[Study, list[Trial],
 
 
 def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
-    """The error of a study that ended without a result: its own end, or the platform's fault."""
-    why = study.reason or f"the study is {study.state.value}"
+    """Return the error of a study without a result: no feasible configuration, or a platform failure."""
+    reason = study.reason or f"the study is {study.state.value}"
     reasons = sorted(
         {f"  trial {t.number}, {t.description}: {t.failure.kind}: {t.failure.message}" for t in trials if t.failure}
     )
-    judged = study.trials.get("complete", 0) + study.trials.get("infeasible", 0) + study.rejected
-    if judged and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:
-        return NothingFeasible(why, *reasons)
-    return PlatformFailure(f"the study ended without a result: {why}", *reasons)
+    measured = study.trials.get("complete", 0) + study.trials.get("infeasible", 0) + study.rejected
+    # With a failed trial or a cancellation, "nothing fits" would be a guess: exit code 3 is for a searched space only.
+    if measured and not study.trials.get("failed", 0) and study.state is not StudyState.CANCELLED:
+        return NothingFeasible(reason, *reasons)
+    return PlatformFailure(f"the study ended without a result: {reason}", *reasons)

@@ -1,4 +1,4 @@
-"""The live table of a running study, on a terminal's stderr."""
+"""Draw the live table of a running study on a terminal's stderr."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ _LINES_AROUND_TABLE = 10
 
 
 class LiveView:
-    """Redraws one table in place."""
+    """Progress view that redraws one table in place."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -35,7 +35,7 @@ class LiveView:
         self._live.stop()
 
     def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
-        """Draw the study as it stands."""
+        """Draw the current state of the study."""
         self._live.update(render(study, trials, rejections, elapsed_s, self._console.height - _LINES_AROUND_TABLE))
 
     def say(self, line: str) -> None:
@@ -46,9 +46,9 @@ class LiveView:
 def render(
     study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float, rows: int
 ) -> RenderableType:
-    """The table of the newest trials, and below it what happens now and the best so far."""
+    """Return the table of the newest trials, with the current activity and the best so far below it."""
     best = study.best_so_far
-    shown = _visible(trials, best.trial_number if best else None, max(rows, 4))
+    visible = _visible(trials, best.trial_number if best else None, max(rows, 4))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     table.add_column("trial", justify="right", no_wrap=True)
     table.add_column("configuration", ratio=3, no_wrap=True, overflow="ellipsis")
@@ -56,27 +56,28 @@ def render(
     table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
     table.add_column("peak memory", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
-    named = disambiguate.of_trials(trials)
-    for trial in shown:
+    descriptions = disambiguate.of_trials(trials)
+    for trial in visible:
         is_best = best is not None and trial.number == best.trial_number
         table.add_row(
             str(trial.number),
-            Text(named[trial.number]),
+            Text(descriptions[trial.number]),
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
             study_words.memory(study_words.peak_memory(trial)),
             Text("best so far" if is_best else study_words.reason(trial), style="bold green" if is_best else "yellow"),
         )
-    hidden = len(trials) - len(shown)
+    hidden = len(trials) - len(visible)
     return Group(
         table,
+        # `Text`, here and above: a string would be parsed as Rich markup, and `[dim]` in a model's name would vanish.
         *([Text(f"      … and {hidden} earlier", style="dim")] if hidden else []),
         _footer(study, trials, rejections, elapsed_s),
     )
 
 
 def _visible(trials: Sequence[Trial], best: int | None, rows: int) -> list[Trial]:
-    """The newest trials that fit on the screen, and always the best."""
+    """Return the newest trials that fit on the screen, and always the best one."""
     newest = list(trials[-rows:])
     missing = [trial for trial in trials[:-rows] if trial.number == best]
     return missing + newest[len(missing) :]
@@ -95,12 +96,12 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        fresh, most = len(study_words.validation_runs(study, trials)), study_words.most_confirm_runs(study)
-        counts += [f"{fresh} of at most {most} validation runs"] if most else []
+        complete, most = len(study_words.validation_runs(study, trials)), study_words.most_confirm_runs(study)
+        counts += [f"{complete} of at most {most} validation runs"] if most else []
     elif study.phase is not StudyPhase.DONE:
-        counts.append(f"then some {time_left.validation_runs_expected(study)} validation runs")
-    left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
-    counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {left} left" if left else ""))
+        counts.append(f"then about {time_left.validation_runs_expected(study)} validation runs")
+    remaining = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
+    counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {remaining} left" if remaining else ""))
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.
     return Text("\n" + "\n".join(lines), no_wrap=True, overflow="ellipsis")

@@ -9,7 +9,7 @@ DEFAULT_STATE_DIR, DEFAULT_OUT = Path(".shardtune"), Path("best")
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """The command line of `tune`."""
+    """Command-line options of `tune`."""
 
     study: Path | None
     ranks: int | None
@@ -20,16 +20,16 @@ class TuneOptions:
     out: Path
     as_json: bool
     allowed: tuple[str, ...] = ()
-    """Options of the worker that allow code of the user's own: each option with its value behind it."""
+    """Worker options that allow the user's own code: each option followed by its value."""
     add_pairs: int | None = None
-    """Of validation runs, for the newest study that has an answer."""
+    """Number of further paired runs for the newest study that has an answer."""
     hosts: tuple[str, ...] = ()
-    """Options of the worker that name other hosts; none: this machine."""
+    """Worker options that name other hosts; empty: this machine."""
     study_id: str | None = None
-    """Of the study that is created; the service chooses one without it."""
+    """Id of the new study; None lets the service choose one."""
 
     def again(self, *first: str) -> str:
-        """`shardtune tune` with `first`, and with what a worker and the files need again, as a shell reads it."""
+        """Return the `shardtune tune` command, quoted for a shell: `first`, then the options that hold for every run."""
         words = ["shardtune", "tune", *first]
         words += ["--ranks", str(self.ranks)] if self.ranks else []
         words += ["--state-dir", str(self.state_dir)] if self.state_dir != DEFAULT_STATE_DIR else []
@@ -38,19 +38,22 @@ class TuneOptions:
         return shlex.join([*words, *self.hosts, *self.allowed])
 
     def from_the_start(self) -> str:
-        """The command that makes a study of the same file; `STUDY.json` stands for it where a stored study went on."""
+        """Return the command that creates the study anew; `STUDY.json` stands for the file of a continued study."""
         words = [str(self.study) if self.study is not None else "STUDY.json"]
         words += ["--max-trials", str(self.max_trials)] if self.max_trials else []
         words += ["--memory-gib", str(self.memory_gib)] if self.memory_gib else []
         return self.again(*words)
 
     def after_interrupt(self, *, has_begun: bool) -> tuple[str, str]:
-        """What is kept, and the command that goes on. `has_begun`: the study is stored, or has taken its pairs."""
+        """Return two lines: what is kept, and the command that continues.
+
+        `has_begun`: the service has stored the study, or its additional pairs.
+        """
         kept = f"interrupted; results so far are kept in {self.state_dir}"
         if has_begun or self.resume:
-            return kept, f"go on with: {self.again('--resume')}"
+            return kept, f"continue with: {self.again('--resume')}"
         if self.add_pairs:
-            return kept, f"go on with: {self.again('--add-pairs', str(self.add_pairs))}"
-        nothing = "interrupted before there was a study"
-        # The file of a study that another command names is gone with that command.
-        return nothing, f"begin again with: {self.from_the_start()}" if self.study_id is None else "begin again"
+            return kept, f"continue with: {self.again('--add-pairs', str(self.add_pairs))}"
+        not_created = "interrupted before the study was created"
+        # `explain --try` runs studies from a temporary file, which is gone: there is no command to print.
+        return not_created, f"start again with: {self.from_the_start()}" if self.study_id is None else "start again"

@@ -1,4 +1,4 @@
-"""A running study as plain lines on stderr, one for each thing that happened: for logs and pipes."""
+"""Print the progress of a study as plain lines on stderr, one per event, for logs and pipes."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,11 +6,11 @@ from shardtune.api_schemas.studies.study import Study, StudyPhase
 from shardtune.api_schemas.trials.trial import AttemptEnd, Rejection, Run, Trial, TrialState
 from shardtune.service.wording import disambiguate, study_words, time_left
 
-_TOLD_AT_ONCE = 3
+_MOST_REJECTIONS = 3
 
 
 class LineView:
-    """Prints what changed since the last look."""
+    """Progress view that prints what changed since the last call of `show`."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -19,35 +19,36 @@ class LineView:
         self._confirmed: set[str] = set()
         self._final_comparison = 0
         self._rejected = 0
-        self._restarted: set[str] = set()
+        self._resume_checks: set[str] = set()
         self._disturbed: set[tuple[str, int]] = set()
 
     def __enter__(self) -> "LineView":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing to close."""
+        """Do nothing; `LiveView` closes its table here."""
 
     def say(self, line: str) -> None:
         """Print a line."""
         self._write(line)
 
     def show(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection], elapsed_s: float) -> None:
-        """Print the differences to the last call."""
+        """Print what changed since the last call."""
         if study.final_comparison != self._final_comparison:
+            # An extended study compares anew: its runs are counted from 1 again.
             self._final_comparison, self._confirmed = study.final_comparison, set()
         if self._phase is None and any(study_words.is_done(trial) for trial in trials):
-            self._take_up(study, trials, rejections)
+            self._summarize_earlier(study, trials, rejections)
         for trial in trials:
             if self._states.get(trial.number) is not trial.state:
                 self._states[trial.number] = trial.state
                 self._write(_trial_line(study, trial, trials, elapsed_s))
-        self._tell_rejections(rejections)
+        self._print_rejections(rejections)
         if study.phase is not self._phase and study.phase is not StudyPhase.DONE:
             self._phase = study.phase
             if study.phase is not StudyPhase.SEARCH:
                 self._write(study_words.activity(study, trials))
-        self._tell_disturbed(trials)
+        self._print_disturbed(trials)
         for trial, run in study_words.validation_runs(study, trials):
             if run.run_id not in self._confirmed:
                 self._confirmed.add(run.run_id)
@@ -56,64 +57,68 @@ class LineView:
                     f"validation run {len(self._confirmed)} of at most {study_words.most_confirm_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU"
                 )
-        self._tell_restarts(trials)
+        self._print_resume_checks(trials)
 
-    def _tell_disturbed(self, trials: Sequence[Trial]) -> None:
-        for trial, run, attempt in _disturbed(trials):
+    def _print_disturbed(self, trials: Sequence[Trial]) -> None:
+        # A disturbed attempt stays in the run's history; the set makes its line appear once.
+        for trial, run, attempt in _disturbed_attempts(trials):
             if (run.run_id, attempt) not in self._disturbed:
                 self._disturbed.add((run.run_id, attempt))
                 name = study_words.kind_of_run(run.purpose)
-                self._write(f"disturbed by other programs, repeated: {name} of trial {trial.number}, attempt {attempt}")
-
-    def _tell_restarts(self, trials: Sequence[Trial]) -> None:
-        for trial, run in study_words.runs_of(trials, "resume_check", TrialState.COMPLETE):
-            if run.run_id not in self._restarted and run.resume_check is not None:
-                self._restarted.add(run.run_id)
                 self._write(
-                    f"trial {trial.number} went on from its own checkpoint in new processes "
+                    f"disturbed by other processes, repeated: {name} of trial {trial.number}, attempt {attempt}"
+                )
+
+    def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
+        for trial, run in study_words.runs_of(trials, "resume_check", TrialState.COMPLETE):
+            if run.run_id not in self._resume_checks and run.resume_check is not None:
+                self._resume_checks.add(run.run_id)
+                self._write(
+                    f"trial {trial.number} resumed from its own checkpoint in new processes "
                     f"(saved in {run.resume_check.save_s:.2f} s, loaded in {run.resume_check.load_s:.2f} s)"
                 )
 
-    def _tell_rejections(self, rejections: Sequence[Rejection]) -> None:
+    def _print_rejections(self, rejections: Sequence[Rejection]) -> None:
+        # The gate may reject thousands at once: the first few show the reason, the number shows the rest.
         new = rejections[self._rejected :]
-        for rejection in new[:_TOLD_AT_ONCE]:
+        for rejection in new[:_MOST_REJECTIONS]:
             self._write(f"rejected by the memory gate: {study_words.rejection_text(rejection)}")
-        if len(new) > _TOLD_AT_ONCE:
-            self._write(f"rejected by the memory gate: {len(new) - _TOLD_AT_ONCE} more")
+        if len(new) > _MOST_REJECTIONS:
+            self._write(f"rejected by the memory gate: {len(new) - _MOST_REJECTIONS} more")
         self._rejected = len(rejections)
 
-    def _take_up(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
-        """What was there before the first look is summed up, not told again."""
+    def _summarize_earlier(self, study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> None:
+        """Print one line for all trials that ended before the first call."""
         done = [trial for trial in trials if study_words.is_done(trial)]
         self._states = {trial.number: trial.state for trial in done}
         self._confirmed = {run.run_id for _, run in study_words.validation_runs(study, trials)}
-        self._disturbed = {(run.run_id, attempt) for _, run, attempt in _disturbed(trials)}
+        self._disturbed = {(run.run_id, attempt) for _, run, attempt in _disturbed_attempts(trials)}
         self._rejected = len(rejections)
         confirmed = f" and {len(self._confirmed)} validation runs" if self._confirmed else ""
-        self._write(f"{len(done)} trials{confirmed} are there already")
+        self._write(f"{len(done)} trial{'s' * (len(done) != 1)}{confirmed} ended earlier")
 
 
-def _disturbed(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
-    """Attempts that count for nothing, since other programs kept the machine busy."""
+def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, int]]:
+    """Yield the attempts that do not count because other processes disturbed them."""
     for trial in trials:
         for run in trial.runs:
-            for one in run.attempts:
-                if one.end is AttemptEnd.DISTURBED:
-                    yield trial, run, one.attempt
+            for attempt in run.attempts:
+                if attempt.end is AttemptEnd.DISTURBED:
+                    yield trial, run, attempt.attempt
 
 
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
     limit = study.spec.budget.max_trials
     name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
-    described = disambiguate.of_trials(trials)[trial.number]
+    description = disambiguate.of_trials(trials)[trial.number]
     if trial.state is TrialState.COMPLETE:
-        best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
+        is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
-            f"{name}: {described}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
+            f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
             f"{study_words.memory(study_words.peak_memory(trial))}{study_words.predicted(trial)}{study_words.tested(trial)}"
-            + (", best so far" if best else "")
+            + (", best so far" if is_best else "")
         )
-        left = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
-        return line + (f" ({left} left)" if left else "")
-    why = study_words.reason(trial) or study_words.pruned(trial)
-    return f"{name}: {described}: {trial.state.value}" + (f", {why}" if why else "")
+        remaining = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
+        return line + (f" ({remaining} left)" if remaining else "")
+    reason = study_words.reason(trial) or study_words.pruned(trial)
+    return f"{name}: {description}: {trial.state.value}" + (f", {reason}" if reason else "")

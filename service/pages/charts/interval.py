@@ -1,4 +1,4 @@
-"""Intervals on one line: each pair's ratio and the median's 95 % interval around the mark of no difference."""
+"""Chart of the verdict on one line: each pair's ratio, the median and its 95 % interval."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Interval:
     value: float
     high: float
     even: float
-    """Where the ratio is 1."""
+    """Position of ratio 1."""
     pairs: tuple[tuple[float, str], ...]
     x_ticks: tuple[AxisTick, ...]
     summary: str
@@ -26,7 +26,7 @@ class Interval:
 
 
 def interval(speedup: Speedup) -> Interval:
-    """The verdict's figures on a line."""
+    """Return the chart of a speed-up."""
     (low, high), ratios = speedup.ci95, speedup.ratios
     scale = spanning([1.0, low, high, *ratios], SIDE, WIDTH - SIDE, pad=0.08)
     return Interval(

@@ -1,4 +1,4 @@
-"""Parallel coordinates: one axis per knob that was varied, one line per measured trial."""
+"""Chart of parallel coordinates: one axis per varied knob, one line per measured trial."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
 
 WIDTH, HEIGHT, TOP, BOTTOM, LEFT, RIGHT = 1200, 320, 52, 18, 144, 60
-"""On the left a backend's whole name fits, in the larger letters of a phone too."""
+"""Size and margins; the left margin fits a backend's whole name even in the larger letters of a phone."""
 _ABSENT = "n/a"
-_TITLE = 16
-"""Characters that fit above an axis."""
+_TITLE_CHARACTERS = 16
+"""Maximum number of characters per line of an axis's title."""
 _MOST_AXES = 9
 _MOST_LINES = 60
-"""The fastest; more lines hide each other."""
+"""Maximum number of trials, the fastest ones; more lines hide each other."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Axis:
 
     x: float
     title: tuple[str, ...]
-    """Lines of it."""
+    """Lines of the title."""
     knob: str
-    """Empty: the speed."""
+    """Name of the knob; empty for the axis of speed."""
     ticks: tuple[AxisTick, ...]
 
 
@@ -61,7 +61,7 @@ class Parallel:
 def parallel(
     points: Sequence[TrialPoint], flat: Sequence[dict[str, Any]], link: str, best: int | None
 ) -> Parallel | None:
-    """Knobs of measured feasible trials against their speed; `flat` are their configurations as tables. None below two."""
+    """Return the chart of feasible trials; `flat` holds their configurations as tables. None below two trials."""
     rows = [(p, f) for p, f in zip(points, flat, strict=True) if p.tokens_per_s_per_gpu and p.state.is_feasible]
     rows.sort(key=lambda row: row[0].tokens_per_s_per_gpu or 0.0)
     rows = rows[-_MOST_LINES:]
@@ -76,7 +76,10 @@ def parallel(
         ticks = _spread(values)
         axes.append(
             Axis(
-                LEFT + index * gap, _lines(knob_name(knob)), knob, tuple(AxisTick(y, _shown(knob, v)) for v, y in ticks)
+                LEFT + index * gap,
+                _title_lines(knob_name(knob)),
+                knob,
+                tuple(AxisTick(y, _value_label(knob, v)) for v, y in ticks),
             )
         )
         places.append({_key(value): y for value, y in ticks})
@@ -90,7 +93,7 @@ def parallel(
         kind = "chosen" if point.number == best else f"s-{backend}"
         title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU"
         traces.append(Trace(polyline(own), kind, title, f"{link}/{point.number}"))
-    # Drawn last, so that nothing lies over it.
+    # SVG paints in order: drawn last, the chosen trial lies on top.
     traces.sort(key=lambda trace: trace.kind == "chosen")
     absent = any(tick.label == _ABSENT for axis in axes for tick in axis.ticks)
     note = f"The {len(rows)} fastest feasible trials. " if len(rows) == _MOST_LINES else ""
@@ -99,7 +102,7 @@ def parallel(
 
 
 def _varied(tables: Sequence[dict[str, Any]]) -> list[str]:
-    """Knobs with more than one value: shared ones first, then those most trials have."""
+    """Return the knobs with more than one value: shared ones first, then those that most trials have."""
     names = {name for table in tables for name in table}
     different = [n for n in names if len({_key(table[n]) for table in tables if n in table}) > 1]
     first = ("backend", "micro_batch", "activation_checkpointing", "grad_sync", "stage", "dp_shard", "dp_replicate")
@@ -112,11 +115,12 @@ def _varied(tables: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def _key(value: Any) -> str:
+    # `1`, `1.0` and `True` are one key of a dict, but different settings.
     return repr(value)
 
 
 def _ordered(values: Sequence[Any]) -> list[Any]:
-    """Distinct values: absent first, then words, then numbers upwards."""
+    """Return the distinct values: absent first, then text, then ascending numbers."""
     distinct = {_key(value): value for value in values}.values()
     numbers = sorted(v for v in distinct if isinstance(v, int | float) and not isinstance(v, bool))
     words = sorted((v for v in distinct if isinstance(v, str | bool)), key=str)
@@ -124,17 +128,17 @@ def _ordered(values: Sequence[Any]) -> list[Any]:
 
 
 def _spread(values: Sequence[Any]) -> list[tuple[Any, float]]:
-    """Values at even distances from bottom to top."""
+    """Place the values at equal distances from bottom to top."""
     low, high = HEIGHT - BOTTOM - 8, TOP + 8
     if len(values) == 1:
         return [(values[0], (low + high) / 2)]
     return [(value, round(low + (high - low) * index / (len(values) - 1), 1)) for index, value in enumerate(values)]
 
 
-def _shown(knob: str, value: Any) -> str:
+def _value_label(knob: str, value: Any) -> str:
     return _ABSENT if value is None else knob_value(knob, value)
 
 
-def _lines(title: str) -> tuple[str, ...]:
-    """A title in at most two lines, or it would run into the next one's."""
-    return tuple(wrap(title, max(_TITLE, -(-len(title) // 2) + 4)))
+def _title_lines(title: str) -> tuple[str, ...]:
+    """Break a title into at most two lines, so that it does not run into the next one."""
+    return tuple(wrap(title, max(_TITLE_CHARACTERS, -(-len(title) // 2) + 4)))

@@ -1,4 +1,4 @@
-"""A chart with two axes: what a template needs to draw it, and how to make one."""
+"""Chart with two axes: the values that a template needs to draw it, and helpers to make them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class Line:
     """A polyline."""
 
     points: str
-    """In SVG's form: `x,y x,y …`."""
+    """Points in SVG's format: `x,y x,y …`."""
     kind: str
     """CSS class, which decides colour and dash."""
     label: str = ""
-    """For the legend; empty: not in it."""
+    """Text of the legend; empty: not in the legend."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Mark:
     """`circle`, `square`, `triangle`, `diamond` or `cross`."""
     kind: str
     title: str
-    """What a pointer resting on it says."""
+    """Tooltip."""
     href: str | None = None
     radius: float = 4
 
@@ -62,9 +62,9 @@ class Plot:
     """A chart with axes, ready to draw."""
 
     name: str
-    """For the element's id and for assistive technology."""
+    """Name for the element's id and for assistive technology."""
     summary: str
-    """What it shows, in a sentence."""
+    """Description of the chart in a sentence, for assistive technology."""
     x_label: str
     y_label: str
     x_ticks: tuple[AxisTick, ...]
@@ -73,7 +73,7 @@ class Plot:
     marks: tuple[Mark, ...] = ()
     areas: tuple[Area, ...] = ()
     note: str = ""
-    """Below the chart, such as how many points were left out."""
+    """Note below the chart, such as the number of omitted points."""
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -83,19 +83,19 @@ class Plot:
 
 
 def ticks(scale: Scale | LogScale, about: int) -> tuple[AxisTick, ...]:
-    """Labelled round positions of a scale."""
+    """Return labelled round positions of a scale, approximately `about` of them."""
     largest = max(abs(scale.low), abs(scale.high))
     own = isinstance(scale, LogScale)
     return tuple(AxisTick(scale(value), tick_label(value, value if own else largest)) for value in scale.ticks(about))
 
 
 def polyline(points: Sequence[tuple[float, float]]) -> str:
-    """Points in SVG's form."""
+    """Format points for SVG."""
     return " ".join(f"{x:g},{y:g}" for x, y in points)
 
 
 def staircase(points: Sequence[tuple[float, float]], until: float) -> str:
-    """A line that holds each level until the next point, and the last one until `until`."""
+    """Return a line that holds each level until the next point, and the last level until `until`."""
     steps: list[tuple[float, float]] = []
     for x, y in points:
         if steps:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps `low..high` of the data to `start..end` of the drawing."""
+    """Linear map from `low..high` of the data to `start..end` of the drawing."""
 
     low: float
     high: float
@@ -19,7 +19,7 @@ class Scale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int) -> list[float]:
-        """Round values inside the scale, roughly so many."""
+        """Return round values inside the scale, approximately `about` of them."""
         step = _step(self.high - self.low, about)
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
@@ -30,7 +30,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class LogScale:
-    """The same for values above 0 that span orders of magnitude."""
+    """Logarithmic map for values above 0 that span orders of magnitude."""
 
     low: float
     high: float
@@ -43,15 +43,15 @@ class LogScale:
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int) -> list[float]:
-        """1, 2 and 5 times powers of ten, or powers alone where these would be too many."""
+        """Return 1, 2 and 5 times powers of ten, or only powers where these would be too many."""
         powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
         wide = len(powers) > about
-        found = [factor * 10.0**power for power in powers for factor in ((1,) if wide else (1, 2, 5))]
-        return [round(value, 12) for value in found if self.low <= value <= self.high]
+        candidates = [factor * 10.0**power for power in powers for factor in ((1,) if wide else (1, 2, 5))]
+        return [round(value, 12) for value in candidates if self.low <= value <= self.high]
 
 
 def for_sizes(values: list[float], start: float, end: float) -> "Scale | LogScale":
-    """From 0 where the values are alike in size; logarithmic where they span more than a factor of ten."""
+    """Return a scale from 0, or a logarithmic one where the values span more than a factor of ten."""
     low, high = min(values), max(values)
     if low > 0 and high / low > 10:
         return LogScale(low / 1.3, high * 1.3, start, end)
@@ -59,34 +59,34 @@ def for_sizes(values: list[float], start: float, end: float) -> "Scale | LogScal
 
 
 def from_zero(values: list[float], start: float, end: float, about: int = 5) -> Scale:
-    """From 0 to a round value above all others, so that the largest stays clear of the frame."""
+    """Return a scale from 0 to a round value above all others, so that the largest stays clear of the frame."""
     largest = max(values, default=1.0) or 1.0
     step = _step(largest * 1.08, about)
     return Scale(0.0, math.ceil(largest * 1.08 / step) * step, start, end)
 
 
 def memory_unit(sizes_gib: list[float]) -> tuple[float, str]:
-    """Units in one GiB, and their name: MiB where the small ones would have no digits left."""
+    """Return the number of units per GiB, and their name: MiB where small sizes would round to 0."""
     small = min(sizes_gib) < 0.1 and max(sizes_gib) < 10
     return (1024.0, "MiB") if small else (1.0, "GiB")
 
 
 def titled(title: str, scale: "Scale | LogScale") -> str:
-    """An axis's title, which says where it is logarithmic."""
+    """Return an axis's title, marked where the axis is logarithmic."""
     return f"{title} (log scale)" if isinstance(scale, LogScale) else title
 
 
 def spanning(values: list[float], start: float, end: float, zero: bool = False, pad: float = 0.05) -> Scale:
-    """A scale over all values, widened so that none lies on the frame; `zero` includes 0."""
+    """Return a scale over all values, widened so that none lies on the frame; `zero` includes 0."""
     low, high = (min(values), max(values)) if values else (0.0, 1.0)
     if zero:
         low, high = min(low, 0.0), max(high, 0.0)
-    room = (high - low) * pad or abs(high) * pad or 0.5
-    return Scale(low if zero and low == 0 else low - room, high + room, start, end)
+    margin = (high - low) * pad or abs(high) * pad or 0.5
+    return Scale(low if zero and low == 0 else low - margin, high + margin, start, end)
 
 
 def tick_label(value: float, largest: float) -> str:
-    """The value with the digits the axis needs: `0.05`, `1.5`, `1,200`, `3k`."""
+    """Format a value with the digits that the axis needs: `0.05`, `1.5`, `1,200`, `3k`."""
     size = abs(largest)
     if value == 0:
         return "0"
@@ -100,6 +100,7 @@ def tick_label(value: float, largest: float) -> str:
 
 
 def _step(span: float, about: int) -> float:
+    # 0.999: rounding of binary fractions must not skip a step that is exactly wide enough.
     raw = span / max(about, 1)
     power = 10.0 ** math.floor(math.log10(raw))
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)

@@ -1,4 +1,4 @@
-"""The two charts of a search: how the best grew with what was spent, and speed against memory."""
+"""Charts of a search: the best so far over GPU-seconds spent, and speed against memory."""
 
 from collections.abc import Sequence
 
@@ -24,51 +24,51 @@ from shardtune.service.wording.backend_words import backend_mark, backend_name
 from shardtune.tuner.insights import pareto
 
 _MOST_MARKS = 400
-"""More points than this cannot be told apart, and would make the page heavy."""
+"""Maximum number of points; more cannot be told apart and make the page heavy."""
 
 
 def peak(point: TrialPoint) -> float | None:
-    """What the memory limit is about: reserved on a GPU, allocated on CPU ranks; of a failed trial, where it is known."""
+    """Return the peak in GiB that the memory limit applies to (reserved on a GPU, allocated on CPU ranks), if known."""
     return point.failure_peak_gib if point.measured_peak_gib is None else point.measured_peak_gib
 
 
 def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
-    """Tokens/s/GPU of every measured trial and of the best until then, against GPU-seconds; None without any."""
+    """Return the chart of each measured trial's speed and of the best until then; None without a measured trial."""
     spent, best = 0.0, 0.0
-    seen: list[tuple[float, TrialPoint]] = []
+    measured: list[tuple[float, TrialPoint]] = []
     climbs: list[tuple[float, float]] = []
     for point in sorted(points, key=lambda p: (p.finished_at is None, p.finished_at, p.number)):
         spent += point.gpu_seconds or 0.0
         if point.tokens_per_s_per_gpu is None or point.finished_at is None:
             continue
-        seen.append((spent, point))
+        measured.append((spent, point))
         if point.state == "complete" and point.tokens_per_s_per_gpu > best:
             best = point.tokens_per_s_per_gpu
             climbs.append((spent, best))
-    if not seen:
+    if not measured:
         return None
     across = Scale(0, spent * 1.03 or 1, LEFT, WIDTH - RIGHT)
-    up = from_zero([_speed(p) for _, p in seen], HEIGHT - BOTTOM, TOP)
+    up = from_zero([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP)
     line = Line(staircase([(across(x), up(y)) for x, y in climbs], across(spent)), "best", "best so far")
-    shown = seen[:: -(-len(seen) // _MOST_MARKS)]
+    shown = measured[:: -(-len(measured) // _MOST_MARKS)]
     return Plot(
         name="best-so-far",
-        summary=f"The best of {len(seen)} measured trials reached {rate(best)} tokens/s/GPU after {spent:,.0f} GPU-seconds.",
+        summary=f"The best of {len(measured)} measured trials reached {rate(best)} tokens/s/GPU after {spent:,.0f} GPU-seconds.",
         x_label="GPU-seconds spent",
         y_label="tokens/s/GPU",
         x_ticks=ticks(across, 5),
         y_ticks=ticks(up, 5),
         lines=(line,),
         marks=tuple(_mark(across(x), up(_speed(p)), p, link) for x, p in shown),
-        note=_left_out(len(shown), len(seen)),
+        note=_omitted_note(len(shown), len(measured)),
     )
 
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
-    """Every measured trial, the Pareto front of the feasible ones, and what lies beyond the memory limit."""
-    known = [(m, p) for p in points if (m := peak(p)) is not None]
-    units, unit = memory_unit([m for m, _ in known] or [limit_gib])
-    sized, limit = [(m * units, p) for m, p in known], limit_gib * units
+    """Return the chart of measured trials, with the Pareto front of the feasible ones and the memory limit."""
+    sized_points = [(m, p) for p in points if (m := peak(p)) is not None]
+    units, unit = memory_unit([m for m, _ in sized_points] or [limit_gib])
+    sized, limit = [(m * units, p) for m, p in sized_points], limit_gib * units
     measured = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is not None]
     stopped = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is None]
     if not measured:
@@ -85,11 +85,11 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
     shown = measured[:: -(-len(measured) // _MOST_MARKS)]
     shown += [entry for entry in front if entry not in shown]
     marks = [_mark(across(m), up(_speed(p)), p, link, is_best=p.number == best) for m, p in shown]
-    # They have no speed; where they ended says how far beyond the limit they were.
+    # Failed trials have no speed: on the axis their memory shows how far beyond the limit they were.
     marks += [_mark(across(m), up(0.0), p, link) for m, p in stopped[:_MOST_MARKS]]
     return Plot(
         name="speed-memory",
-        summary=f"{len(measured)} measured trials; {len(front)} of them are not beaten in both speed and memory.",
+        summary=f"{len(measured)} measured trials; {len(front)} of them are on the Pareto front of speed and memory.",
         x_label=titled(f"peak memory, {unit}", across),
         y_label="tokens/s/GPU",
         x_ticks=ticks(across, 5),
@@ -97,13 +97,13 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
         lines=(Line(polyline([(across(m), up(_speed(p))) for m, p in front]), "front", "Pareto front"),),
         marks=tuple(marks),
         areas=areas,
-        note=_left_out(len(shown), len(measured))
-        or ("" if beyond else f"The limit of {memory(limit_gib)} lies far to the right."),
+        note=_omitted_note(len(shown), len(measured))
+        or ("" if beyond else f"The limit of {memory(limit_gib)} lies far beyond the right edge."),
     )
 
 
 def pareto_front(measured: Sequence[tuple[float, TrialPoint]]) -> list[tuple[float, TrialPoint]]:
-    """Feasible trials that no other beats in both speed and memory, by rising memory."""
+    """Return the feasible trials that no other beats in both speed and memory, by ascending memory."""
     feasible = [entry for entry in measured if entry[1].state.is_feasible]
     return pareto.front(feasible, lambda entry: entry[0], lambda entry: _speed(entry[1]))
 
@@ -124,5 +124,5 @@ def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = Fals
     return Mark(x, y, backend_mark(backend) if feasible else "cross", kind, title, f"{link}/{point.number}", radius)
 
 
-def _left_out(shown: int, total: int) -> str:
+def _omitted_note(shown: int, total: int) -> str:
     return f"{shown} of {total} trials are drawn." if shown < total else ""

@@ -1,4 +1,4 @@
-"""Charts of one trial: its loss beside the reference's, and the time of its steps."""
+"""Charts of one trial: its loss against the reference trajectory, and its step times."""
 
 from collections.abc import Sequence
 
@@ -20,16 +20,16 @@ from shardtune.service.pages.charts.scale import Scale, from_zero, spanning
 
 
 def losses(own: Sequence[float], reference: Sequence[float], reference_name: str, recorded: int) -> Plot | None:
-    """Loss per step beside the reference's, and how far it is off in the `recorded` first steps. None without any."""
+    """Return the chart of losses and the largest difference in the `recorded` first steps; None below two steps."""
     if len(own) < 2:
         return None
     beside = list(reference[: len(own)])
     across = Scale(0, len(own) - 1, LEFT, WIDTH - RIGHT)
     up = spanning([*own, *beside], HEIGHT - BOTTOM, TOP)
-    lines = [Line(_line(own, across, up), "own", "this trial")]
+    lines = [Line(_loss_line(own, across, up), "own", "this trial")]
     if len(beside) > 1:
         # On top and dotted: where both agree, either would hide the other.
-        lines.append(Line(_line(beside, across, up), "reference", reference_name))
+        lines.append(Line(_loss_line(beside, across, up), "reference", reference_name))
     return Plot(
         name="loss",
         summary=f"Loss over {len(own)} steps, from {own[0]:.4f} to {own[-1]:.4f}.",
@@ -38,12 +38,12 @@ def losses(own: Sequence[float], reference: Sequence[float], reference_name: str
         x_ticks=ticks(across, 6),
         y_ticks=ticks(up, 5),
         lines=tuple(lines),
-        note=_agreement(own[:recorded], beside[:recorded]),
+        note=_agreement_note(own[:recorded], beside[:recorded]),
     )
 
 
 def step_times(early: Sequence[float], windows: Sequence[float], window_steps: int) -> Plot | None:
-    """Time per step: the warm-up shaded, then the timed windows. None without windows."""
+    """Return the chart of step times, with the warm-up shaded; None without timed windows."""
     if not windows:
         return None
     placed = [(index + 1.0, seconds) for index, seconds in enumerate(early)]
@@ -81,12 +81,14 @@ def step_times(early: Sequence[float], windows: Sequence[float], window_steps: i
     )
 
 
-def _agreement(own: Sequence[float], reference: Sequence[float]) -> str:
+def _agreement_note(own: Sequence[float], reference: Sequence[float]) -> str:
     if not reference:
         return ""
     worst = max(abs(a - b) / abs(b) if b else 0.0 for a, b in zip(own, reference, strict=False))
-    return f"Over the first {len(reference)} steps it differs from the reference by at most {worst:.1g} of the loss."
+    return (
+        f"Over the first {len(reference)} steps the loss differs from the reference by a relative {worst:.1g} at most."
+    )
 
 
-def _line(values: Sequence[float], across: Scale, up: Scale) -> str:
+def _loss_line(values: Sequence[float], across: Scale, up: Scale) -> str:
     return polyline([(across(step), up(value)) for step, value in enumerate(values)])

@@ -1,4 +1,4 @@
-"""Stacked bars of predicted memory against capacity, one per configuration."""
+"""Chart of predicted memory as stacked bars against the usable memory, one bar per configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ KINDS: dict[str, tuple[str, ...]] = {
     "buffers": ("gathered", "buckets", "step", "offloaded"),
     "overhead": ("fragmentation", "device context", "communication library"),
 }
-"""What people ask about, and the predictor's terms in each; `masters` are the fp32 copy of the parameters."""
+"""Kinds of memory shown, with the predictor's terms of each; `masters` is the fp32 copy of the parameters."""
 _WIDTH, _SIDE = 520, 6
 _MOST_OVER = 2.0
-"""Bars that need more than so many times the capacity are cut there, or those that fit would be slivers."""
+"""Multiple of the usable memory at which bars are cut; otherwise bars that fit would be slivers."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Bar:
     parts: tuple[Part, ...]
     is_cut: bool
     capacity: float
-    """Position of what a rank may use."""
+    """Position of the usable memory."""
     width: int = _WIDTH
 
 
@@ -54,19 +54,20 @@ class Stack:
 
 
 def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
-    """A bar for each prediction, on one scale that shows what a rank may use."""
+    """Return a bar for each prediction, on one scale with the usable memory."""
     capacity = usable_gib
-    largest = max(one.memory.total_gib for one in predictions)
+    largest = max(prediction.memory.total_gib for prediction in predictions)
     end = min(max(largest, capacity) * 1.04, capacity * _MOST_OVER)
     scale = Scale(0, end, 0, _WIDTH - _SIDE)
     bars = tuple(
-        Bar(_parts(one.memory.terms, scale), one.memory.total_gib > end, scale(capacity)) for one in predictions
+        Bar(_parts(prediction.memory.terms, scale), prediction.memory.total_gib > end, scale(capacity))
+        for prediction in predictions
     )
     return Stack(bars, ticks(scale, 6), scale(capacity))
 
 
 def by_kind(terms: Sequence[MemoryTerm]) -> dict[str, float]:
-    """GiB of each kind people ask about; a term nobody filed counts as a buffer."""
+    """Sum the terms in GiB by kind; an unknown term counts as a buffer."""
     kind_of = {name: kind for kind, names in KINDS.items() for name in names}
     sizes = dict.fromkeys(KINDS, 0.0)
     for term in terms:

@@ -1,4 +1,4 @@
-"""Where the step of each rank went: stacked bars of the means, and one step moment by moment."""
+"""Charts of a diagnosis: stacked bars of each rank's mean step, and the timeline of one step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from shardtune.service.wording.diagnosis_words import PART_WORDS
 _WIDTH, _SIDE = 720, 8
 _TICKS = 6
 _COMMUNICATION = {
-    "x": ("exposed", "communication, nothing computed beside it"),
-    "b": ("hidden", "communication, hidden"),
+    "x": ("exposed", "exposed communication"),
+    "b": ("hidden", "hidden communication"),
 }
 
 
@@ -30,7 +30,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class RankBar:
-    """One rank; its communication stands in a thinner row of its own."""
+    """Bar of one rank, with its communication in a separate thinner row."""
 
     rank: int
     seconds: float
@@ -47,9 +47,9 @@ class Steps:
     width: int = _WIDTH
 
 
-def rank_bars(found: Diagnosis) -> Steps:
-    """The mean step of each rank."""
-    by_rank = {rank: [one for one in found.steps if one.rank == rank] for rank in found.ranks}
+def rank_bars(diagnosis: Diagnosis) -> Steps:
+    """Return the bars of each rank's mean step."""
+    by_rank = {rank: [step for step in diagnosis.steps if step.rank == rank] for rank in diagnosis.ranks}
     own = {rank: _means(some) for rank, some in by_rank.items() if some}
     scale = _scale(max(sum(parts.values()) for parts in own.values()))
     bars = [RankBar(rank, sum(parts.values()), _stacked(parts, scale)) for rank, parts in own.items()]
@@ -57,40 +57,40 @@ def rank_bars(found: Diagnosis) -> Steps:
 
 
 def timeline(shown: Timeline) -> Steps:
-    """One step of each rank, from its own begin."""
+    """Return one step of each rank; each lane begins with the rank's own step."""
     scale, longest = _scale(shown.seconds), max(len(lane.parts) for lane in shown.lanes)
     cell_s = shown.seconds / max(1, longest)
     return _drawn([_lane(lane, scale, cell_s) for lane in shown.lanes], scale)
 
 
-def present(found: Diagnosis) -> tuple[tuple[str, str], ...]:
-    """Kind and words of the parts that a legend needs."""
-    return tuple((name, PART_WORDS[name]) for name in PART_NAMES if getattr(found.parts, f"{name}_s") > 0)
+def present(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
+    """Return kind and display name of each part for the legend."""
+    return tuple((name, PART_WORDS[name]) for name in PART_NAMES if getattr(diagnosis.parts, f"{name}_s") > 0)
 
 
 def _drawn(bars: Iterable[RankBar], scale: Scale) -> Steps:
-    # In milliseconds: steps are short.
+    # Ticks in milliseconds: most steps take less than a second.
     in_ms = Scale(1e3 * scale.low, 1e3 * scale.high, scale.start, scale.end)
     return Steps(tuple(bars), ticks(in_ms, _TICKS))
 
 
 def _scale(seconds: float) -> Scale:
-    """It ends with a tick beyond the longest bar: the table's head names that one."""
+    """Return a scale that ends with a tick beyond the longest bar; the table's heading shows that tick."""
     return from_zero([seconds], 0, _WIDTH - _SIDE, _TICKS)
 
 
-def _means(some: Sequence[RankStep]) -> dict[str, float]:
-    return {name: fmean(getattr(one.parts, f"{name}_s") for one in some) for name in PART_NAMES}
+def _means(rank_steps: Sequence[RankStep]) -> dict[str, float]:
+    return {name: fmean(getattr(step.parts, f"{name}_s") for step in rank_steps) for name in PART_NAMES}
 
 
 def _stacked(parts: dict[str, float], scale: Scale) -> tuple[Piece, ...]:
-    step_s, begin, found = sum(parts.values()) or 1.0, 0.0, []
+    step_s, begin, pieces = sum(parts.values()) or 1.0, 0.0, []
     for name, seconds in parts.items():
         if seconds > 0:
             title = f"{PART_WORDS[name]}: {1e3 * seconds:,.1f} ms, {seconds / step_s:.0%}"
-            found.append(_piece(begin, seconds, scale, name, title))
+            pieces.append(_piece(begin, seconds, scale, name, title))
         begin += seconds
-    return tuple(found)
+    return tuple(pieces)
 
 
 def _lane(lane: Lane, scale: Scale, cell_s: float) -> RankBar:
@@ -105,12 +105,12 @@ def _lane(lane: Lane, scale: Scale, cell_s: float) -> RankBar:
 
 
 def _runs(cells: Iterable[tuple[str, str] | None], scale: Scale, cell_s: float) -> Iterable[Piece]:
-    """Neighbouring cells of one kind as one rectangle."""
+    """Merge adjacent cells of one kind into one rectangle."""
     begin = 0
-    for told, some in groupby(cells):
-        count = len(list(some))
-        if told is not None:
-            kind, words = told
+    for part, cells_of_part in groupby(cells):
+        count = len(list(cells_of_part))
+        if part is not None:
+            kind, words = part
             title = f"{words}, {1e3 * begin * cell_s:,.1f} to {1e3 * (begin + count) * cell_s:,.1f} ms"
             yield _piece(begin * cell_s, count * cell_s, scale, kind, title)
         begin += count

@@ -1,4 +1,4 @@
-"""`/docs`: the API's document as a page."""
+"""Page `/docs`: the API's OpenAPI document."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -11,5 +11,5 @@ router = APIRouter()
 
 @router.get("/docs")
 def show_api(request: Request) -> Response:
-    """Every route of the API."""
+    """Show every route of the API."""
     return render(request, "api_docs.html", sections=sections(request.app.openapi()))

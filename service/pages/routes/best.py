@@ -1,4 +1,4 @@
-"""`/`: the best configurations at a glance."""
+"""Page `/`: the best configurations at a glance."""
 
 from typing import Annotated
 
@@ -24,11 +24,11 @@ def show_best(
     order: str = "desc",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """A row for each model, workload and cluster with an answer."""
+    """Show a row for each model, workload and cluster with an answer."""
     sort = sort if sort in BEST_SORTS else "age"
-    wanted = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
+    selection = Page(sort, order != "asc", best.PAGE, (page - 1) * best.PAGE)
     with context.db.read() as session:
-        home = best.home(session, context.principal.project_id, q, device or None, wanted, context.now())
+        home = best.home(session, context.principal.project_id, q, device or None, selection, context.now())
     return render(
         request, "best.html", home=home, q=q, device=device, sort=sort, order=order, page=page, page_size=best.PAGE
     )

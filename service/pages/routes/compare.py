@@ -1,4 +1,4 @@
-"""`/compare`: configurations side by side."""
+"""Page `/compare`: configurations side by side."""
 
 from typing import Annotated
 
@@ -17,5 +17,5 @@ router = APIRouter()
 def show_comparison(
     request: Request, context: InContext, pick: Annotated[list[str] | None, Query(max_length=50)] = None
 ) -> Response:
-    """Up to four answers or trials, knob by knob."""
+    """Compare up to four answers or trials, knob by knob."""
     return render(request, "compare.html", c=comparison(compare(context, pick or ())))

@@ -1,4 +1,4 @@
-"""`/costs`: what GPUs were used for, month by month."""
+"""Page `/costs`: GPU-hours by month, project and cause."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -14,6 +14,6 @@ router = APIRouter(prefix="/costs")
 
 @router.get("")
 def show_costs(request: Request, context: InContext) -> Response:
-    """GPU-hours of the last twelve months, by project and cause."""
+    """Show GPU-hours of the last twelve months, by project and cause."""
     report = costs.report(context)
     return render(request, "costs.html", report=report, rows=rows(report), causes=list(CostCause))

@@ -1,4 +1,4 @@
-"""A configuration as files: to read and copy, one form of export at a time, or all of them as a zip."""
+"""Pages of a configuration's files, in one export format at a time, and their download as a zip archive."""
 
 import io
 import zipfile
@@ -23,7 +23,7 @@ FORMS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 def show_export(
     request: Request, context: InContext, study_id: str, which: str = "best", form: str = "standard"
 ) -> Response:
-    """Ready-to-use files of one form, and what that form cannot say."""
+    """Show the files of one format, and the settings that the format cannot express."""
     study = rules.read(context, study_id)
     chosen = _form(form)
     try:
@@ -35,7 +35,7 @@ def show_export(
 
 @router.get("/{name}")
 def download(context: InContext, study_id: str, name: str, which: str = "best", form: str = "standard") -> Response:
-    """One of the files; `all.zip` has every form that there is of the configuration, in a folder each."""
+    """Download a file; `all.zip` holds every possible format of the configuration, one folder each."""
     if name == "all.zip":
         return _attached(_zipped(_every_form(context, study_id, which)), f"{study_id}-{which}.zip", "application/zip")
     files = rules.export_as(context, study_id, which, _form(form)).files
@@ -45,23 +45,23 @@ def download(context: InContext, study_id: str, name: str, which: str = "best", 
 
 
 def _form(name: str) -> ExportFormat:
-    """By its name."""
-    found = next((form for form in FORMS if form == name), None)
-    if found is None:
-        raise NotFound("unknown_file", f"There is no form {name} of an export; there are {', '.join(FORMS)}.")
-    return found
+    """Return a format by its name."""
+    match = next((form for form in FORMS if form == name), None)
+    if match is None:
+        raise NotFound("unknown_file", f"There is no export format {name}; the formats are {', '.join(FORMS)}.")
+    return match
 
 
 def _every_form(context: Context, study_id: str, which: str) -> dict[str, str]:
-    """Files by folder and name; forms whose consumer has no such backend are left out."""
-    found: dict[str, str] = {}
+    """Return the files of all formats by folder and name, without formats whose consumer lacks the backend."""
+    contents: dict[str, str] = {}
     for form in FORMS:
         try:
             files = rules.export_as(context, study_id, which, form).files
         except Invalid:
             continue
-        found |= {f"{form}/{name}": text for name, text in files.items()}
-    return found
+        contents |= {f"{form}/{name}": text for name, text in files.items()}
+    return contents
 
 
 def _zipped(files: Mapping[str, str]) -> bytes:

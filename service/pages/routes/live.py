@@ -1,6 +1,6 @@
-"""A stream that says when a study's page has changed; the script then fetches the page and swaps its parts.
+"""Stream that signals changes of a study's page; the script then fetches the page and replaces its parts.
 
-Unlike the study's events it also tells of steps inside a run, which are no events.
+Unlike the study's events, the stream also signals steps inside a run.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 router = APIRouter()
 
-_LOOK_S = 1.0
-"""How often a stream looks for changes: one indexed query."""
+_POLL_S = 1.0
+"""Seconds between a stream's checks for changes; each is one indexed query."""
 _RECONNECT_MS = 2000
 
 
 @router.get("/studies/{study_id}/live")
 async def follow(request: Request, context: InContext, study_id: str) -> Response:
-    """`changed` whenever something on the page has; `ended` once, after the last."""
-    await run_in_threadpool(_check_seen, context, study_id)
+    """Send `changed` after each change of the page, and `ended` once, after the last change."""
+    await run_in_threadpool(_check_access, context, study_id)
     is_still_in = partial(page_access.is_still_in, context, cookies.read(request, cookies.SESSION))
     changes = _changes(
         context, study_id, request.headers.get("last-event-id"), streams.StreamPermit(context, is_still_in)
@@ -40,32 +40,32 @@ async def follow(request: Request, context: InContext, study_id: str) -> Respons
 
 
 async def _changes(
-    context: Context, study_id: str, told: str | None, permit: streams.StreamPermit
+    context: Context, study_id: str, last_sent: str | None, permit: streams.StreamPermit
 ) -> AsyncIterator[bytes]:
     yield format_sse_event(retry=_RECONNECT_MS)
     while not context.stopping and await permit.holds():
         try:
-            found = await run_in_threadpool(_look, context, study_id)
+            state = await run_in_threadpool(_read_pulse, context, study_id)
         except SQLAlchemyError:
             log.warning("stream ended: the database cannot be read", extra={"study": study_id})
             return
-        if found is None:
+        if state is None:
             return
-        pulse, has_ended = found
-        if pulse != told:
-            told = pulse
+        pulse, has_ended = state
+        if pulse != last_sent:
+            last_sent = pulse
             yield format_sse_event(data_str="{}", event="changed", id=pulse)
         if has_ended:
             yield format_sse_event(data_str="{}", event="ended", id=pulse)
             return
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
-def _check_seen(context: Context, study_id: str) -> None:
+def _check_access(context: Context, study_id: str) -> None:
     with context.db.read() as session:
         must_exist(context, session, study_id)
 
 
-def _look(context: Context, study_id: str) -> tuple[str, bool] | None:
+def _read_pulse(context: Context, study_id: str) -> tuple[str, bool] | None:
     with context.db.read() as session:
         return overview.pulse(session, study_id)

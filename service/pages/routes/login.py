@@ -1,4 +1,4 @@
-"""`/login`: an API key in, a session out."""
+"""Page `/login`: exchange an API key for a session."""
 
 import re
 from typing import Annotated
@@ -19,8 +19,8 @@ _OWN_ADDRESS = re.compile(r"/(?:[^/\\\s\x00-\x1f\x7f][^\\\s\x00-\x1f\x7f]*)?")
 
 @router.get("/login")
 def ask(request: Request, to: Annotated[str, Query(max_length=2000)] = "/") -> Response:
-    """The form."""
-    return render(request, "login.html", to=_inside(to), message="")
+    """Show the login form."""
+    return render(request, "login.html", to=_own_address(to), message="")
 
 
 @router.post("/login", dependencies=[Checked])
@@ -30,27 +30,27 @@ def enter(
     key: Annotated[str, Form(max_length=500)] = "",
     to: Annotated[str, Form(max_length=2000)] = "/",
 ) -> Response:
-    """Log in, and go where the reader wanted to."""
+    """Log in, and redirect to the page that was requested before the login."""
     try:
         token = log_in(context, key)
     except ApiError as error:
-        return render(request, "login.html", status=error.status, to=_inside(to), message=error.detail)
-    response = see_other(_inside(to))
+        return render(request, "login.html", status=error.status, to=_own_address(to), message=error.detail)
+    response = see_other(_own_address(to))
     cookies.write(request, response, cookies.SESSION, token)
     return response
 
 
 @router.post("/logout", dependencies=[Checked])
 def leave(request: Request, context: InOpenContext) -> Response:
-    """Log out."""
+    """End the session and redirect to the login page."""
     log_out(context, cookies.read(request, cookies.SESSION))
     response = see_other("/login")
     cookies.drop(request, response, cookies.SESSION)
     return response
 
 
-def _inside(address: str) -> str:
-    """Only addresses of this service. To a browser `//elsewhere` and `/\\elsewhere` are other sites, also where tabs, line
-    ends or spaces stand between: it drops these.
-    """
+def _own_address(address: str) -> str:
+    """Return the address if it belongs to this service, or the home page."""
+    # To a browser `//elsewhere` and `/\\elsewhere` are other sites, even with tabs, line ends or spaces in between, which
+    # it drops: an open redirect would send a user who has just logged in to a copy of this page.
     return address if _OWN_ADDRESS.fullmatch(address) else "/"

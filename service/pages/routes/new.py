@@ -1,4 +1,4 @@
-"""`/new`: what would fit, and a study to find out."""
+"""Page `/new`: predict which configurations fit, and create a study."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -24,33 +24,33 @@ router = APIRouter(prefix="/new")
 
 @router.get("")
 def start(request: Request, context: InContext, form: Annotated[StudyForm, Query()]) -> Response:
-    """An empty form, or one filled in by its address."""
-    return _show(request, context, form)
+    """Show the form, with the values of the query string."""
+    return _show_form(request, context, form)
 
 
 @router.post("/calculate", dependencies=[Checked, may(Action.PREDICT)])
 def calculate(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
-    """The form again with its predictions; nothing is stored."""
-    return _show(request, context, form)
+    """Show the form again with its predictions; nothing is stored."""
+    return _show_form(request, context, form)
 
 
 @router.post("", dependencies=[Checked, may(Action.CREATE_STUDY)])
 def create(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
-    """Create the study, or say what is wrong beside the form."""
+    """Create the study, or show the form again with its errors."""
     try:
         with context.db.read() as session:
-            wanted = study_request(form, registry.live(context, session))
-        study = create_and_read.create(context, wanted)
+            request_body = study_request(form, registry.live(context, session))
+        study = create_and_read.create(context, request_body)
     except FormErrors as error:
-        return _show(request, context, form, error.errors, 422)
+        return _show_form(request, context, form, error.errors, 422)
     except Invalid as error:
-        return _show(request, context, form, error.errors or [FieldError(field="", message=error.detail)], 422)
+        return _show_form(request, context, form, error.errors or [FieldError(field="", message=error.detail)], 422)
     return see_other(f"/studies/{study.study_id}")
 
 
-def _show(
+def _show_form(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, registry.live(context, session), errors, quotas.told(context))
+        shown = new_page(form, registry.live(context, session), errors, quotas.own_usage(context))
     return render(request, "new.html", status=status, p=shown)

@@ -1,4 +1,4 @@
-"""`/schedules`: when recommendations are measured again, and what came of it."""
+"""Page `/schedules`: schedules and retunes of recommendations."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -21,66 +21,66 @@ from shardtune.service.schedules import manage as rules
 router = APIRouter(prefix="/schedules")
 
 _MOST = 100
-"""Rows of each list; more are read over the API."""
+"""Maximum number of rows of each list; the API has them all."""
 
 
 @router.get("")
 def show_schedules(request: Request, context: InContext) -> Response:
-    """Schedules, a form for another, and the newest retunes."""
-    return _show(request, context, ScheduleForm())
+    """Show schedules, a form for a new one, and the newest retunes."""
+    return _show_page(request, context, ScheduleForm())
 
 
 @router.post("", dependencies=[Checked, may(Action.CREATE_SCHEDULE)])
 def create_schedule(request: Request, context: InContext, form: Annotated[ScheduleForm, Form()]) -> Response:
-    """Make a schedule, or say what is wrong beside the form."""
+    """Create a schedule, or show the form again with its errors."""
     try:
         rules.create(context, spec_of(form))
     except ScheduleFormErrors as error:
-        return _show(request, context, form, error.errors)
+        return _show_page(request, context, form, error.errors)
     except (Invalid, Conflict) as error:
-        return _show(request, context, form, error.errors or [FieldError(field="", message=error.detail)])
+        return _show_page(request, context, form, error.errors or [FieldError(field="", message=error.detail)])
     return see_other("/schedules")
 
 
 @router.post("/{schedule_id}/pause", dependencies=[Checked, may(Action.PAUSE_SCHEDULE)])
 def pause(context: InContext, schedule_id: str) -> Response:
-    """No ticks until it is resumed."""
+    """Pause a schedule."""
     rules.pause(context, schedule_id, True)
     return see_other("/schedules")
 
 
 @router.post("/{schedule_id}/resume", dependencies=[Checked, may(Action.RESUME_SCHEDULE)])
 def resume(context: InContext, schedule_id: str) -> Response:
-    """Go on with the next tick."""
+    """Resume a schedule with its next tick."""
     rules.pause(context, schedule_id, False)
     return see_other("/schedules")
 
 
 @router.post("/{schedule_id}/run", dependencies=[Checked, may(Action.RUN_SCHEDULE)])
 def run(context: InContext, schedule_id: str) -> Response:
-    """Have its cases measured now."""
+    """Run a schedule now: measure its tuning targets again."""
     rules.run(context, schedule_id)
     return see_other("/schedules")
 
 
 @router.post("/{schedule_id}/delete", dependencies=[Checked, may(Action.DELETE_SCHEDULE)])
 def delete(context: InContext, schedule_id: str) -> Response:
-    """Forget it."""
+    """Delete a schedule."""
     rules.delete(context, schedule_id)
     return see_other("/schedules")
 
 
 @router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Action.CANCEL_RETUNE)])
 def cancel_retune(context: InContext, retune_id: str) -> Response:
-    """End a queued or running retune."""
+    """Cancel a queued or running retune."""
     records.cancel(context, retune_id)
     return see_other("/schedules#retunes")
 
 
-def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
-    found = rules.page(context, None, None, _MOST).schedules
+def _show_page(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
+    stored = rules.page(context, None, None, _MOST).schedules
     newest = records.page(context, RetuneFilter(), None, _MOST).retunes
-    names = {one.schedule_id: one.name for one in found}
+    names = {schedule.schedule_id: schedule.name for schedule in stored}
     with context.db.read() as session:
         shown, selectable = lines(session, newest, names), choices(session, context.principal.home)
         accounts = retune_budget.accounts(context, session, context.principal.home)
@@ -88,9 +88,11 @@ def _show(request: Request, context: Context, form: ScheduleForm, errors: Sequen
         request,
         "schedules.html",
         status=422 if errors else 200,
-        cards=cards(found, newest, context.now()),
+        cards=cards(stored, newest, context.now()),
         following=min(
-            (one for one in found if one.next_tick_at), key=lambda one: one.next_tick_at or context.now(), default=None
+            (schedule for schedule in stored if schedule.next_tick_at),
+            key=lambda schedule: schedule.next_tick_at or context.now(),
+            default=None,
         ),
         accounts=accounts,
         retunes=shown,

@@ -1,4 +1,4 @@
-"""`/settings`: API keys, and the list of webhooks. A secret is on one page only, the answer to its creation."""
+"""Page `/settings`: API keys, projects and webhooks. A secret is shown only in the answer to its creation."""
 
 from typing import Annotated
 
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/settings", dependencies=[may(Action.READ_KEYS)])
 
 @router.get("")
 def show_settings(request: Request, context: InContext) -> Response:
-    """The keys and webhooks there are, and forms for others."""
+    """Show keys and webhooks, with forms for new ones."""
     return show(request, context)
 
 
@@ -34,20 +34,20 @@ def create_key(
     days: Annotated[str, Form(max_length=20)] = "",
     scope: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
-    """Make a key and show its secret, this once."""
+    """Create a key and show its secret, only this once."""
     values = {"name": name.strip(), "scopes": scope or [], "project_id": project.strip() or None}
     try:
         spec = KeySpec.model_validate(values | {"expires_in_days": days.strip() or None})
     except ValidationError as error:
         return show(request, context, errors=[field_error(item) for item in error.errors()])
-    created = manage_keys.create(context, spec)
-    assert created.secret is not None, "only a repeated request has none"
-    return show(request, context, secret=created.secret.get_secret_value(), made=f"Key {spec.name}")
+    key = manage_keys.create(context, spec)
+    assert key.secret is not None, "only a repeated request has none"
+    return show(request, context, secret=key.secret.get_secret_value(), created=f"Key {spec.name}")
 
 
 @router.post("/keys/{key_id}/revoke", dependencies=[Checked, may(Action.REVOKE_KEY)])
 def revoke_key(context: InContext, key_id: str) -> Response:
-    """End a key now."""
+    """Revoke a key."""
     manage_keys.revoke(context, key_id)
     return see_other("/settings")
 

@@ -1,4 +1,4 @@
-"""Studies as pages: the list, one study, its files, and what its user may do to it."""
+"""Pages of studies: the list, one study, and the actions on it."""
 
 from typing import Annotated
 
@@ -36,7 +36,7 @@ def list_studies(
     state: str = "",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """Every study, newest first."""
+    """List studies, newest first."""
     states = [StudyState(state)] if state in set(StudyState) else []
     with context.db.read() as session:
         rows, total = overview.studies(
@@ -68,14 +68,14 @@ def show_study(
     reason: str = "",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """One study as it stands."""
+    """Show the current state of a study."""
     sort = sort if sort in TRIAL_SORTS else "number"
-    wanted = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
+    selection = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
     states = (TrialState(state),) if state in set(TrialState) else ()
     with context.db.read() as session:
         row = rules.must_exist(context, session, study_id)
         shown = views.study_page(
-            session, row, TrialFilter(states, backend or None, reason or None), wanted, context.now()
+            session, row, TrialFilter(states, backend or None, reason or None), selection, context.now()
         )
     chosen = {"sort": sort, "order": order, "state": state, "backend": backend, "reason": reason, "page": page}
     return render(
@@ -91,63 +91,63 @@ def show_study(
 
 @router.post("/{study_id}/rerun", dependencies=[Checked, may(Action.CLONE_STUDY)])
 def rerun(context: InContext, study_id: str) -> Response:
-    """The same study once more, on the machines as they are now."""
+    """Create the study again, for the hardware and software of now."""
     again = rules.create(context, rules.read(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
 
 
 @router.post("/{study_id}/extend", dependencies=[Checked, may(Action.EXTEND_STUDY)])
 def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
-    """More trials for the study."""
+    """Add trials to the study."""
     extension.extend(context, study_id, Extension(add_trials=add_trials))
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, may(Action.DECIDE_ON_BEST)])
 def decide(context: InContext, study_id: str, action: str) -> Response:
-    """Approve, reject, pin, unpin or roll back to what the study recommends."""
+    """Approve, reject, pin, unpin or roll back to the study's recommendation."""
     if action not in tuple(UserDecision):
         raise NotFound("unknown_action", f"A recommendation can be {', '.join(UserDecision)}, not {action!r}.")
     with context.db.read() as session:
         row = rules.must_exist(context, session, study_id)
-        found = recommendation.of_study(session, study_id)
-    if found is None:
-        raise NotFound("unknown_recommendation", f"Study {study_id} has recommended nothing.")
-    request = DecisionRequest(recommendation_id=found.recommendation_id)
-    decisions.decide(context, found.target_key, UserDecision(action), request, project_id=row.project_id)
+        recommended = recommendation.of_study(session, study_id)
+    if recommended is None:
+        raise NotFound("unknown_recommendation", f"Study {study_id} has no recommendation.")
+    request = DecisionRequest(recommendation_id=recommended.recommendation_id)
+    decisions.decide(context, recommended.target_key, UserDecision(action), request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/pause", dependencies=[Checked, may(Action.PAUSE_STUDY)])
 def pause(context: InContext, study_id: str) -> Response:
-    """Give out no more of its runs."""
+    """Pause the study."""
     actions.pause(context, study_id, paused=True)
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/resume", dependencies=[Checked, may(Action.RESUME_STUDY)])
 def resume(context: InContext, study_id: str) -> Response:
-    """Go on with it."""
+    """Resume the study."""
     actions.pause(context, study_id, paused=False)
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/cancel", dependencies=[Checked, may(Action.CANCEL_STUDY)])
 def cancel(context: InContext, study_id: str) -> Response:
-    """End it."""
+    """Cancel the study."""
     actions.cancel(context, study_id)
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/delete", dependencies=[Checked, may(Action.DELETE_STUDY)])
 def delete(context: InContext, study_id: str, withdraw: Annotated[bool, Form()] = False) -> Response:
-    """Leave it out of all lists."""
+    """Hide the study from all lists."""
     deletion.delete(context, study_id, withdraw)
     return see_other(f"/studies/{study_id}")
 
 
 @router.post("/{study_id}/undelete", dependencies=[Checked, may(Action.UNDELETE_STUDY)])
 def undelete(context: InContext, study_id: str) -> Response:
-    """Show it again."""
+    """Restore the deleted study."""
     deletion.undelete(context, study_id)
     return see_other(f"/studies/{study_id}")

@@ -1,4 +1,4 @@
-"""`/studies/…/trials/N`: one trial, and where its steps went."""
+"""Pages `/studies/…/trials/N`: one trial, and its diagnosis."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/studies/{study_id}/trials")
 
 @router.get("/{number}")
 def show_trial(request: Request, context: InContext, study_id: str, number: int) -> Response:
-    """One trial of a study."""
+    """Show a trial of a study."""
     with context.db.read() as session:
         shown = trial_page(session, must_exist(context, session, study_id), number)
     if shown is None:
@@ -29,7 +29,7 @@ def show_trial(request: Request, context: InContext, study_id: str, number: int)
 
 @router.get("/{number}/why")
 def show_why(request: Request, context: InContext, study_id: str, number: int) -> Response:
-    """Where its steps went, by its last run under the profiler."""
+    """Show the diagnosis of the trial's last profiled run."""
     with context.db.read() as session:
         shown = why_page(session, must_exist(context, session, study_id), number)
     return render(request, "why.html", p=shown)
@@ -37,12 +37,12 @@ def show_why(request: Request, context: InContext, study_id: str, number: int) -
 
 @router.get("/{number}/trace/{rank}")
 def download_trace(context: InContext, study_id: str, number: int, rank: int) -> Response:
-    """What one rank recorded in the last run under the profiler."""
+    """Download one rank's trace of the last profiled run."""
     return attached_trace(diagnoses.raw_trace(context, study_id, number, rank), study_id, number, rank)
 
 
 @router.post("/{number}/why", dependencies=[Checked, may(Action.DIAGNOSE_TRIAL)])
 def ask_why(context: InContext, study_id: str, number: int) -> Response:
-    """Run it once more under the profiler."""
+    """Request a profiled run of the trial."""
     diagnoses.ask(context, study_id, number)
     return see_other(f"/studies/{study_id}/trials/{number}/why")

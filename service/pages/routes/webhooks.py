@@ -1,4 +1,4 @@
-"""`/settings/webhooks`, a part of the settings: make a webhook, read what became of its messages, test, disable, rotate, delete."""
+"""Pages `/settings/webhooks`: create a webhook, list its messages, test, disable, rotate and delete it."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from shardtune.service.webhooks import manage
 router = APIRouter(prefix="/webhooks")
 
 _PAGE = 25
-"""Messages on a page."""
+"""Number of messages per page."""
 _STATES = ("delivered", "waiting", "failed")
 
 
@@ -31,15 +31,15 @@ def create_webhook(
     study: Annotated[str, Form(max_length=200)] = "",
     event: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
-    """Make a webhook and show its secret, this once."""
+    """Create a webhook and show its secret, only this once."""
     typed = {"url": url.strip(), "study_id": study.strip(), "events": event or []}
     try:
-        created = manage.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
+        hook = manage.create(context, WebhookSpec.model_validate(typed | {"study_id": study.strip() or None}))
     except ValidationError as error:
         return settings.show(request, context, [field_error(item) for item in error.errors()], typed=typed)
     except Invalid as error:
         return settings.show(request, context, error.errors, typed=typed)
-    return settings.show(request, context, secret=created.secret, made=f"The webhook to {created.url}")
+    return settings.show(request, context, secret=hook.secret, created=f"The webhook to {hook.url}")
 
 
 @router.get("/{webhook_id}")
@@ -50,40 +50,40 @@ def show_webhook(
     state: str = "",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
-    """One webhook and its messages, newest first."""
+    """Show a webhook and its messages, newest first."""
     return _show(request, context, webhook_id, state=state if state in _STATES else "", page=page)
 
 
 @router.post("/{webhook_id}/rotate", dependencies=[Checked, may(Action.ROTATE_WEBHOOK)])
 def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
-    """Make a new secret and show it, this once."""
+    """Create a new secret and show it, only this once."""
     return _show(request, context, webhook_id, secret=manage.rotate(context, webhook_id).secret)
 
 
 @router.post("/{webhook_id}/test", dependencies=[Checked, may(Action.TEST_WEBHOOK)])
 async def test_webhook(context: InContext, webhook_id: str) -> Response:
-    """Send a message now; the list says what came of it."""
+    """Send a test message now; the list of messages shows its result."""
     await manage.test(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
 @router.post("/{webhook_id}/delete", dependencies=[Checked, may(Action.DELETE_WEBHOOK)])
 def delete_webhook(context: InContext, webhook_id: str) -> Response:
-    """Forget it and its messages."""
+    """Delete the webhook and its messages."""
     manage.delete(context, webhook_id)
     return see_other("/settings")
 
 
 @router.post("/{webhook_id}/enable", dependencies=[Checked, may(Action.ENABLE_WEBHOOK)])
 def enable_webhook(context: InContext, webhook_id: str) -> Response:
-    """Deliver again."""
+    """Enable the webhook."""
     manage.enable(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
 @router.post("/{webhook_id}/disable", dependencies=[Checked, may(Action.DISABLE_WEBHOOK)])
 def disable_webhook(context: InContext, webhook_id: str) -> Response:
-    """Deliver nothing more."""
+    """Disable the webhook."""
     manage.disable(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 

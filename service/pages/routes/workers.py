@@ -1,4 +1,4 @@
-"""`/workers`: machines, what they do and what they are; drain them."""
+"""Page `/workers`: workers with their hardware, software and activity."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ _PAGE = 50
 
 @router.get("/workers")
 def show_workers(request: Request, context: InContext, page: Annotated[int, Query(ge=1, le=100_000)] = 1) -> Response:
-    """The workers, some at a time."""
+    """Show one page of workers."""
     with context.db.read() as session:
         project_id, offset = context.principal.project_id, (page - 1) * _PAGE
         shown, total = cards(session, rules.live_since(context), project_id, offset, _PAGE)
@@ -28,20 +28,20 @@ def show_workers(request: Request, context: InContext, page: Annotated[int, Quer
 
 @router.post("/workers/{worker_id}/drain", dependencies=[Checked, may(Action.DRAIN_WORKER)])
 def drain(context: InContext, worker_id: str) -> Response:
-    """Give a worker no more work."""
+    """Drain a worker: it gets no new runs."""
     rules.drain(context, worker_id, True)
     return see_other("/workers")
 
 
 @router.post("/workers/{worker_id}/resume", dependencies=[Checked, may(Action.RESUME_WORKER)])
 def resume(context: InContext, worker_id: str) -> Response:
-    """Give it work again."""
+    """Resume a drained worker."""
     rules.drain(context, worker_id, False)
     return see_other("/workers")
 
 
 @router.post("/workers/{worker_id}/forget", dependencies=[Checked, may(Action.FORGET_WORKER)])
 def forget(context: InContext, worker_id: str) -> Response:
-    """List one that is gone no more."""
+    """Remove a worker that is gone."""
     rules.forget(context, worker_id)
     return see_other("/workers")

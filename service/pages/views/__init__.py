@@ -1,1 +1,1 @@
-"""What the templates show: plain values made from rows, with every decision taken here rather than in a template."""
+"""Plain values for the templates, made from database rows; every decision is taken here, none in a template."""

@@ -1,4 +1,4 @@
-"""The API's own document (`/openapi.json`) as one page: every route with its scope, what goes in and what comes out."""
+"""Values of the API page: every route of `/openapi.json` with its scope, parameters, body and answers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _METHODS = ("get", "post", "put", "delete")
 
 @dataclass(frozen=True)
 class Parameter:
-    """One thing a request may say beside its body."""
+    """One parameter of a request, in its path, query or headers."""
 
     name: str
     place: str
@@ -19,7 +19,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one address."""
+    """One method of one path."""
 
     method: str
     path: str
@@ -27,33 +27,33 @@ class Operation:
     scopes: str
     parameters: tuple[Parameter, ...]
     body: str
-    """Name of its schema; empty where none is read."""
+    """Name of the body's schema; empty without a body."""
     answers: tuple[tuple[str, str], ...]
-    """Status, and what it means."""
+    """Pairs of status code and meaning."""
 
 
 def sections(document: Mapping[str, Any]) -> dict[str, list[Operation]]:
-    """The operations by tag, in the order of the document."""
-    found: dict[str, list[Operation]] = {}
+    """Group the operations by tag, in the order of the document."""
+    by_tag: dict[str, list[Operation]] = {}
     for path, methods in document["paths"].items():
         for method in _METHODS:
             if method in methods:
                 entry = methods[method]
-                found.setdefault(entry.get("tags", ["other"])[0], []).append(_operation(method, path, entry))
-    return found
+                by_tag.setdefault(entry.get("tags", ["other"])[0], []).append(_operation(method, path, entry))
+    return by_tag
 
 
 def _operation(method: str, path: str, entry: Mapping[str, Any]) -> Operation:
-    scopes = [scope for one in entry.get("security", ()) for named in one.values() for scope in named]
+    scopes = [scope for rule in entry.get("security", ()) for names in rule.values() for scope in names]
     body = entry.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
     return Operation(
         method=method.upper(),
         path=path,
         text=entry.get("description") or entry.get("summary", ""),
         scopes=", ".join(scopes),
-        parameters=tuple(_parameter(one) for one in entry.get("parameters", ())),
-        body=_name(body),
-        answers=tuple((status, _answer(one)) for status, one in sorted(entry["responses"].items())),
+        parameters=tuple(_parameter(item) for item in entry.get("parameters", ())),
+        body=_schema_name(body),
+        answers=tuple((status, _answer(item)) for status, item in sorted(entry["responses"].items())),
     )
 
 
@@ -64,10 +64,10 @@ def _parameter(entry: Mapping[str, Any]) -> Parameter:
 
 def _answer(entry: Mapping[str, Any]) -> str:
     schema = entry.get("content", {}).get("application/json", {}).get("schema", {})
-    words = (_name(schema), entry.get("description", "").replace("`", ""))
+    words = (_schema_name(schema), entry.get("description", "").replace("`", ""))
     return ": ".join(word for word in words if word)
 
 
-def _name(schema: Mapping[str, Any]) -> str:
-    """Of a schema, as `components` has it."""
+def _schema_name(schema: Mapping[str, Any]) -> str:
+    """Return a schema's name, as `components` lists it."""
     return str(schema.get("$ref", "")).rpartition("/")[2] or str(schema.get("title", ""))

@@ -1,4 +1,4 @@
-"""The home page: one row for each model, workload and cluster that has an answer."""
+"""Values of the home page: one row for each model, workload and cluster that has an answer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ PAGE = 25
 
 @dataclass(frozen=True)
 class StudyLine:
-    """What is served for one case; where nothing is, the answer of its newest study."""
+    """Recommendation for one tuning target, or without one the answer of its newest study."""
 
     study: Study
     cluster: str
@@ -35,14 +35,14 @@ class StudyLine:
     best: Contender
     peak_gib: float | None
     capacity_gib: float
-    """What a rank may use."""
+    """Usable memory of a rank in GiB."""
     freshness: StudyFreshness
     recommended: Recommended | None
 
 
 @dataclass(frozen=True)
 class RunningRow:
-    """A study under way."""
+    """An open study with its progress."""
 
     study: Study
     cluster: str
@@ -50,7 +50,7 @@ class RunningRow:
     state_tone: str
     purpose: Purpose
     doing: str
-    """What it does, and how long yet: `confirming, fresh run 3 of at most 14 · about 5 min left`."""
+    """Activity and time left: `confirming, validation run 3 of at most 14 · about 5 min left`."""
     done: int
     total: int | None
     tone: str
@@ -59,7 +59,7 @@ class RunningRow:
 
 @dataclass(frozen=True)
 class Home:
-    """All of the page."""
+    """All values of the page."""
 
     rows: tuple[StudyLine, ...]
     total: int
@@ -71,57 +71,59 @@ class Home:
 
 
 def home(session: Session, project_id: str | None, text: str, device: str | None, page: Page, now: datetime) -> Home:
-    """The rows that match, and what runs now."""
-    everyone = workers.machines(session, project_id)
+    """Return the matching rows and the open studies."""
+    machines = workers.machines(session, project_id)
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))
     served = of_studies(session, ids)
-    rows = tuple(_best_row(study, everyone, served.get(study.study_id)) for study in answered)
+    rows = tuple(_best_row(study, machines, served.get(study.study_id)) for study in answered)
     return Home(
         rows=rows,
         total=total,
         running=running_rows(session, active, now),
         devices=tuple(overview.devices(session, project_id)),
-        has_workers=bool(everyone),
+        has_workers=bool(machines),
         has_studies=overview.has_studies(session, project_id),
         has_mfu=any(row.best.mfu is not None for row in rows),
     )
 
 
 def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Rows as values, with the counts of all of them in two queries."""
+    """Convert rows to studies; two queries count the trials of all of them."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
     return [shown.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
 
 
 def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> tuple[RunningRow, ...]:
-    """Studies with their progress."""
-    found = read_models(session, rows)
-    purposes = purpose.of_studies(session, found)
-    made = runs_made(session, [study for study in found if study.state is StudyState.RUNNING])
-    return tuple(_running_row(study, purposes[study.study_id], made.get(study.study_id), now) for study in found)
+    """Return studies with their progress."""
+    open_studies = read_models(session, rows)
+    purposes = purpose.of_studies(session, open_studies)
+    run_counts = runs_made(session, [study for study in open_studies if study.state is StudyState.RUNNING])
+    return tuple(
+        _running_row(study, purposes[study.study_id], run_counts.get(study.study_id), now) for study in open_studies
+    )
 
 
-def runs_made(session: Session, found: Sequence[Study]) -> dict[str, RunsMade]:
-    """By study: what its time left follows from."""
-    costs = overview.run_costs(session, [study.study_id for study in found])
-    return {study.study_id: _made(study, costs[study.study_id]) for study in found}
+def runs_made(session: Session, open_studies: Sequence[Study]) -> dict[str, RunsMade]:
+    """Count and time the runs of each study, by study id, to estimate its time left."""
+    costs = overview.run_costs(session, [study.study_id for study in open_studies])
+    return {study.study_id: _count_runs(study, costs[study.study_id]) for study in open_studies}
 
 
-def _made(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
-    search, again = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
+def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
+    search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     world = study.cluster.world_size
     return RunsMade(
         finished=finished(study),
         shortest_s=search.shortest / world if search else None,
-        fresh=again.runs if again else 0,
-        fresh_s=again.mean / world if again else None,
+        fresh=validation.runs if validation else 0,
+        fresh_s=validation.mean / world if validation else None,
     )
 
 
-def _running_row(study: Study, why: Purpose, made: RunsMade | None, now: datetime) -> RunningRow:
+def _running_row(study: Study, why: Purpose, runs: RunsMade | None, now: datetime) -> RunningRow:
     tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
@@ -129,7 +131,7 @@ def _running_row(study: Study, why: Purpose, made: RunsMade | None, now: datetim
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         purpose=why,
-        doing=_doing(study, made, now) if made is not None else "",
+        doing=_activity(study, runs, now) if runs is not None else "",
         done=finished(study),
         total=study.spec.budget.max_trials,
         tone=tone,
@@ -138,32 +140,33 @@ def _running_row(study: Study, why: Purpose, made: RunsMade | None, now: datetim
 
 
 def finished(study: Study) -> int:
-    """Trials that have come to their own end; what was cancelled with the study has not."""
+    """Count the trials that ended by themselves, without those that were cancelled with the study."""
     return sum(
         count for state, count in study.trials.items() if state not in (*OPEN_TRIAL_STATES, TrialState.CANCELLED)
     )
 
 
-def _doing(study: Study, made: RunsMade, now: datetime) -> str:
-    left = time_left.left(study, made, (now - (study.started_at or study.created_at)).total_seconds())
-    return words.phase(study, made.fresh) + (f" · {left} left" if left else "")
+def _activity(study: Study, runs: RunsMade, now: datetime) -> str:
+    remaining = time_left.left(study, runs, (now - (study.started_at or study.created_at)).total_seconds())
+    return words.phase(study, runs.fresh) + (f" · {remaining} left" if remaining else "")
 
 
 def answer(study: Study) -> Contender | None:
-    """The best, or the best so far."""
+    """Return the best configuration, or the best so far."""
     return study.result.best if study.result else study.best_so_far
 
 
 def contender_peak(contender: Contender) -> float | None:
-    """What the memory limit is about."""
+    """Return the peak in GiB that the memory limit applies to."""
     return contender.peak_allocated_gib if contender.peak_reserved_gib is None else contender.peak_reserved_gib
 
 
-def _best_row(study: Study, everyone: Sequence[OfferedMachine], served: Recommended | None) -> StudyLine:
+def _best_row(study: Study, machines: Sequence[OfferedMachine], served: Recommended | None) -> StudyLine:
     if served is not None and served.state == "serving":
         study = study.model_copy(update={"result": served.result})
     assert study.result is not None
     best = study.result.best
+    # A retune may have replaced the study's own result: the row shows what training jobs get.
     return StudyLine(
         study=study,
         cluster=cluster_words.told_apart(study.cluster),
@@ -171,6 +174,6 @@ def _best_row(study: Study, everyone: Sequence[OfferedMachine], served: Recommen
         best=best,
         peak_gib=contender_peak(best),
         capacity_gib=available_gib(study.cluster, study.spec.objective),
-        freshness=freshness.of(study, everyone, served.stale_fields if served else ()),
+        freshness=freshness.of(study, machines, served.stale_fields if served else ()),
         recommended=served,
     )

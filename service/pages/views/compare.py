@@ -1,4 +1,4 @@
-"""Several configurations side by side, knob by knob."""
+"""Values of the page that compares configurations."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from shardtune.service.wording.comparison_words import ComparedLine
 
 @dataclass(frozen=True)
 class Column:
-    """One configuration."""
+    """Heading of one configuration's column."""
 
     title: str
     href: str
@@ -18,18 +18,18 @@ class Column:
 
 @dataclass(frozen=True)
 class ComparisonPage:
-    """All of the page."""
+    """All values of the page."""
 
     columns: tuple[Column, ...]
     figures: tuple[ComparedLine, ...]
     subjects: tuple[ComparedLine, ...]
     knobs: tuple[ComparedLine, ...]
     missing: tuple[str, ...]
-    """What was asked for and is not there, or has no figures yet."""
+    """Requested configurations that do not exist, or have no figures yet."""
 
 
 def comparison(compared: Comparison) -> ComparisonPage:
-    """The page of a comparison."""
+    """Return the values of the page of a comparison."""
     return ComparisonPage(
         columns=tuple(_column(side) for side in compared.configs),
         figures=comparison_words.figures(compared),

@@ -1,4 +1,4 @@
-"""Costs as a table: a row for each project's month, a column for each cause."""
+"""Rows of the cost table: one for each month of a project, with a column for each cause."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ class CostRow:
     project_id: str
     gpu_hours: Mapping[CostCause, float]
     total: float
-    """GPU-hours."""
+    """Sum of GPU-hours over all causes."""
     price: float | None
 
 
 def rows(report: CostReport) -> list[CostRow]:
-    """In the report's order: newest month first."""
+    """Return the rows in the report's order: newest month first."""
     alike: defaultdict[tuple[str, str], list[Cost]] = defaultdict(list)
     for cost in report.costs:
         alike[cost.month, cost.project_id].append(cost)

@@ -1,4 +1,4 @@
-"""What the search expected of each trial's speed when it chose it, with its interval, beside what was measured."""
+"""Chart of the speed that the search expected of each trial, with its interval, against the measured speed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ from shardtune.service.pages.charts.scale import for_sizes, titled
 from shardtune.service.pages.figures import rate
 from shardtune.service.wording.backend_words import backend_mark
 
-_FEWEST, _MOST = 3, 120
+_FEWEST_TRIALS, _MOST_DRAWN = 3, 120
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The chart, and how often the intervals held."""
+    """The chart, and the number of measurements inside their intervals."""
 
     plot: Plot
     inside: int
@@ -43,15 +43,16 @@ class _Pair:
 
 
 def expected(points: Sequence[TrialPoint], link: str) -> Expected | None:
-    """None below three measured trials of which something was expected."""
+    """Return the chart; None below three measured trials with an expected speed."""
     pairs = [pair for point in points if (pair := _pair(point)) is not None]
-    if len(pairs) < _FEWEST:
+    if len(pairs) < _FEWEST_TRIALS:
         return None
     inside = sum(pair.low <= pair.measured <= pair.high for pair in pairs)
-    return Expected(_plot(pairs[-_MOST:], link), inside, len(pairs))
+    return Expected(_plot(pairs[-_MOST_DRAWN:], link), inside, len(pairs))
 
 
 def _pair(point: TrialPoint) -> _Pair | None:
+    # Seeds and trials of samplers without a model have no expectation, and failed trials no speed.
     ends = (point.low_tokens_per_s_per_gpu, point.expected_tokens_per_s_per_gpu, point.high_tokens_per_s_per_gpu)
     low, middle, high = ends
     measured = point.tokens_per_s_per_gpu

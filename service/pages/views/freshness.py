@@ -1,4 +1,4 @@
-"""Whether an answer still belongs to the machines there are: what is known of it, else its fingerprint against the workers'."""
+"""Freshness of an answer: the stored state, or its fingerprint compared with the registered workers'."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,36 +13,39 @@ from shardtune.tuner.freshness.fingerprints import changes
 
 @dataclass(frozen=True)
 class StudyFreshness:
-    """How an answer stands to the workers."""
+    """Freshness of a study's answer, with its reason."""
 
     word: Literal["fresh", "stale", "unchecked"]
     why: str
     changed: tuple[str, ...] = ()
-    """Fields of the fingerprint."""
+    """Names of the changed fields of the fingerprint."""
     changes: str = ""
-    """These with what they were and are, where a worker has them."""
+    """Old and new values of the changed fields, where a worker has them."""
 
 
 def of(study: Study, workers: Sequence[OfferedMachine], stale_fields: Sequence[str] = ()) -> StudyFreshness:
-    """Stale as the service has marked it, by `stale_fields`; else where no registered worker compares any more.
+    """Return the freshness: stale by the service's mark (`stale_fields`), or where every matching worker has changed.
 
-    Of the workers given, those that serve the study's project: the others' machines are none of its business.
+    Only workers that serve the study's project are compared.
     """
+    # Another project's machines must not be shown, not even as a difference.
     serving = [worker for worker in workers if worker.project_id in (None, study.project_id)]
-    able = [worker for worker in serving if compatibility.same_shape(worker.cluster, study.cluster)]
-    if study.fingerprint is None or not able:
-        return StudyFreshness("unchecked", "no registered worker has this hardware, so nothing can be compared")
+    matching = [worker for worker in serving if compatibility.same_shape(worker.cluster, study.cluster)]
+    if study.fingerprint is None or not matching:
+        return StudyFreshness("unchecked", "no registered worker has this hardware, so its freshness is unknown")
     fingerprint, nodes = study.fingerprint, study.cluster.nodes
-    found = {worker.name: _stale(changes(fingerprint, worker.fingerprint, nodes)) for worker in able}
-    nearest = min(able, key=lambda worker: (len(found[worker.name]), -worker.seen_at.timestamp()))
-    changed = found[nearest.name]
+    changes_by_worker = {
+        worker.name: _stale_changes(changes(fingerprint, worker.fingerprint, nodes)) for worker in matching
+    }
+    nearest = min(matching, key=lambda worker: (len(changes_by_worker[worker.name]), -worker.seen_at.timestamp()))
+    changed = changes_by_worker[nearest.name]
     if not changed and not stale_fields:
         return StudyFreshness("fresh", "a registered worker still has the hardware and software this was measured on")
-    named = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
+    descriptions = ", ".join(change.describe() for change in changed) or ", ".join(stale_fields)
     fields = tuple(stale_fields) or tuple(change.field for change in changed)
     shown = ", ".join(change.describe() for change in changed)
-    return StudyFreshness("stale", f"changed since, on worker {nearest.name}: {named}", fields, shown)
+    return StudyFreshness("stale", f"changed since, on worker {nearest.name}: {descriptions}", fields, shown)
 
 
-def _stale(found: Sequence[FieldChange]) -> list[FieldChange]:
-    return [change for change in found if change.effect == Effect.STALE]
+def _stale_changes(field_changes: Sequence[FieldChange]) -> list[FieldChange]:
+    return [change for change in field_changes if change.effect == Effect.STALE]

@@ -1,4 +1,4 @@
-"""What was predicted for the trials of a study before they ran, beside what they measured."""
+"""Chart of the predicted against the measured memory of a study's trials, with the errors of the prediction."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -29,41 +29,45 @@ _FEWEST_TO_RANK = 5
 
 @dataclass(frozen=True)
 class Predicted:
-    """Memory predicted and measured, and how well the predicted order of speeds held."""
+    """The chart of memory, and the accuracy of predicted memory and of the predicted order of speeds."""
 
     plot: Plot
     memory_error: float
     """Median of |predicted − measured| / measured."""
     trials: int
     rank_correlation: float | None
-    """Spearman's, of predicted and measured speed; None below five trials, or without rates of the hardware."""
+    """Spearman's rank correlation of predicted and measured speed; None below five trials or without hardware rates."""
 
 
 def predicted(points: Sequence[TrialPoint], link: str) -> Predicted | None:
-    """None below three trials with both figures."""
+    """Return the chart; None below three trials with both figures."""
     measured = [p for p in points if p.state.is_feasible]
-    pairs = [(p, seen, p.predicted_memory_gib) for p in measured if (seen := _peak(p)) and p.predicted_memory_gib]
+    pairs = [
+        (p, peak_gib, p.predicted_memory_gib)
+        for p in measured
+        if (peak_gib := _measured_peak(p)) and p.predicted_memory_gib
+    ]
     if len(pairs) < _FEWEST:
         return None
-    error = median(abs(size - seen) / seen for _, seen, size in pairs)
-    return Predicted(_plot(pairs, link), error, len(pairs), _order(measured))
+    error = median(abs(size - peak_gib) / peak_gib for _, peak_gib, size in pairs)
+    return Predicted(_plot(pairs, link), error, len(pairs), _rank_correlation(measured))
 
 
-def _peak(point: TrialPoint) -> float | None:
-    """What the prediction is about: the device's own figure on a GPU, tensors on CPU ranks."""
+def _measured_peak(point: TrialPoint) -> float | None:
+    """Return the measured peak that the prediction is for, in GiB: device memory on a GPU, tensors on CPU ranks."""
     return point.peak_allocated_gib if point.device_used_gib is None else point.device_used_gib
 
 
-def _order(points: Sequence[TrialPoint]) -> float | None:
+def _rank_correlation(points: Sequence[TrialPoint]) -> float | None:
     both = [(p.predicted_tokens_per_s_per_gpu, p.tokens_per_s_per_gpu) for p in points]
-    known = [(a, b) for a, b in both if a is not None and b is not None]
-    if len(known) < _FEWEST_TO_RANK or min(len({a for a, _ in known}), len({b for _, b in known})) < _FEWEST:
+    complete = [(a, b) for a, b in both if a is not None and b is not None]
+    if len(complete) < _FEWEST_TO_RANK or min(len({a for a, _ in complete}), len({b for _, b in complete})) < _FEWEST:
         return None
-    return correlation(_ranks([a for a, _ in known]), _ranks([b for _, b in known]))
+    return correlation(_ranks([a for a, _ in complete]), _ranks([b for _, b in complete]))
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Of each value among all; equal ones share their mean."""
+    """Return the rank of each value; equal values share their mean rank."""
     below = sorted(values)
     return [(bisect_left(below, value) + bisect_right(below, value)) / 2 for value in values]
 
@@ -74,12 +78,12 @@ def _plot(pairs: Sequence[tuple[TrialPoint, float, float]], link: str) -> Plot:
     across, up = for_sizes(sizes, LEFT, WIDTH - RIGHT), for_sizes(sizes, HEIGHT - BOTTOM, TOP)
     ends = [(across(size), up(size)) for size in (across.low, across.high)]
     marks = []
-    for point, seen, size in pairs:
+    for point, peak_gib, size in pairs:
         backend = str(point.config["strategy"]["kind"])
-        title = f"Trial {point.number}: predicted {memory(size)}, measured {memory(seen)}"
+        title = f"Trial {point.number}: predicted {memory(size)}, measured {memory(peak_gib)}"
         shape = backend_mark(backend)
         marks.append(
-            Mark(across(seen * units), up(size * units), shape, f"s-{backend}", title, f"{link}/{point.number}")
+            Mark(across(peak_gib * units), up(size * units), shape, f"s-{backend}", title, f"{link}/{point.number}")
         )
     return Plot(
         name="predicted",

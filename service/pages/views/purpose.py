@@ -1,4 +1,4 @@
-"""What a study is for: a user's search, or what the service asks again about an answer that is served."""
+"""Purpose of a study: a user's search, or a measurement that the service started for a recommendation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,52 +15,52 @@ from shardtune.service.wording import retune_words
 
 @dataclass(frozen=True)
 class Purpose:
-    """Why a study exists."""
+    """Purpose of a study, with its cause and outcome."""
 
     kind: str
     """`search`, `challenge`, `new search` or `canary`."""
     explained: str
-    """The kind in a sentence."""
+    """Explanation of the kind, as a sentence."""
     of_study: str | None = None
-    """The search that found what is measured again."""
+    """Id of the study that found the recommendation."""
     cause: str = ""
-    """Of a retune's study: why, and by which schedule."""
+    """Cause of the retune, with its schedule; empty for a user's study."""
     outcome: str = ""
-    """Of a retune that has ended with this study: what came of it, as a sentence."""
+    """Outcome of a retune that ended with this study, as a sentence; else empty."""
 
 
-_SEARCH = Purpose("search", "Looks for the fastest configuration; a user asked for it.")
+_SEARCH = Purpose("search", "A user's search for the fastest configuration.")
 _EXPLAINED = {
-    "challenge": "Measures again what is served, against a few other configurations.",
-    "search": "Searches again, because a challenge saw the ranking move.",
-    "canary": "Runs what is served alone on one worker, to see whether it has become slower.",
+    "challenge": "Measures the recommendation against a few other configurations.",
+    "search": "Searches again, because a challenge changed the ranking.",
+    "canary": "Runs the recommendation on one worker to detect a slowdown.",
 }
 
 
 def of_studies(session: Session, studies: Sequence[Study]) -> dict[str, Purpose]:
-    """By study id; one query, none where users asked for all of them."""
-    asked = {
-        one.system_study.retune_id
-        for one in studies
-        if one.system_study is not None and one.system_study.retune_id is not None
+    """Return the purpose of each study, by study id, with at most one query."""
+    retune_ids = {
+        study.system_study.retune_id
+        for study in studies
+        if study.system_study is not None and study.system_study.retune_id is not None
     }
-    found = retunes.with_schedules(session, asked)
-    return {one.study_id: _of(one, found) for one in studies}
+    retune_rows = retunes.with_schedules(session, retune_ids)
+    return {study.study_id: _purpose_of(study, retune_rows) for study in studies}
 
 
-def _of(study: Study, found: dict[str, tuple[RetuneRow, str | None]]) -> Purpose:
+def _purpose_of(study: Study, retune_rows: dict[str, tuple[RetuneRow, str | None]]) -> Purpose:
     system_study = study.system_study
     if system_study is None:
         return _SEARCH
     kind = "new search" if system_study.kind == SystemStudyKind.SEARCH else system_study.kind
-    if system_study.retune_id not in found:
+    if system_study.retune_id not in retune_rows:
         return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id)
-    retune, schedule = found[system_study.retune_id]
+    retune, schedule = retune_rows[system_study.retune_id]
     cause = retune_words.cause(retune.cause, retune.changed_fields) + (f" (schedule {schedule})" if schedule else "")
     is_last = study.study_id == (retune.search_study_id or retune.challenge_study_id)
     ended = retune.outcome if is_last and retune.state is RetuneState.ENDED else None
     outcome = ""
-    # What replaced it is the answer of the study itself.
+    # A replacement needs no sentence: it is the answer of the study itself.
     if ended is not None and ended is not RetuneOutcome.REPLACED:
         outcome = f"{ended.capitalize()}: {retune_words.short_reason(ended, retune.reason)}."
     return Purpose(kind, _EXPLAINED[system_study.kind], system_study.warm_study_id, cause, outcome)

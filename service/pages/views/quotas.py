@@ -1,4 +1,4 @@
-"""Quotas of projects: what may be used, and what is."""
+"""Quotas of projects, and their use."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from shardtune.service.process.context import Context
 from shardtune.service.wording import study_words
 
 _MOST = 200
-"""Projects listed; more are read over the API."""
+"""Maximum number of projects shown; the API has them all."""
 
 
 @dataclass(frozen=True)
 class ProjectLine:
-    """One project."""
+    """One project with its use of today."""
 
     project: Project
     studies: str
@@ -23,16 +23,16 @@ class ProjectLine:
 
 
 def lines(context: Context) -> list[ProjectLine]:
-    """Projects that the sender sees, with what they use today."""
-    found = projects.page(context, None, _MOST).projects
+    """Return the projects visible to the sender, with their use of today."""
+    visible = projects.page(context, None, _MOST).projects
     now = context.now()
     with context.db.read() as session:
-        uses = {project.project_id: used(session, project.project_id, now) for project in found}
-    return [_line(project, use) for project in found if (use := uses[project.project_id]) is not None]
+        uses = {project.project_id: used(session, project.project_id, now) for project in visible}
+    return [_project_line(project, use) for project in visible if (use := uses[project.project_id]) is not None]
 
 
-def told(context: Context) -> str:
-    """What the sender's own project has used, in a sentence; empty where nothing is limited."""
+def own_usage(context: Context) -> str:
+    """Describe the use of the sender's own project in a sentence; empty without a limit."""
     with context.db.read() as session:
         use = used_of_limits(session, context.principal.home, context.now())
     if use is None:
@@ -40,7 +40,7 @@ def told(context: Context) -> str:
     return f"Project {context.principal.home}: {_studies(use)} running; {_gpu_time(use)} used today (UTC)."
 
 
-def _line(project: Project, use: QuotaUse) -> ProjectLine:
+def _project_line(project: Project, use: QuotaUse) -> ProjectLine:
     quotas = use.quotas
     is_full = quotas.running_studies is not None and use.running_studies >= quotas.running_studies
     is_spent = quotas.gpu_seconds_per_day is not None and use.gpu_seconds_today >= quotas.gpu_seconds_per_day

@@ -1,4 +1,4 @@
-"""Whether a study's answer is served as the best, what was decided about it, and what can be decided now."""
+"""Recommendation of a study: its state, the decisions about it, and the actions that are possible now."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.wording import retune_words
 
-_SHOWN = 8
-"""Decisions shown, newest first."""
-_WORDS = {
+_MOST_DECISIONS = 8
+"""Maximum number of decisions shown, newest first."""
+_DECISION_TEXTS = {
     DecisionAction.PROPOSED: "proposed",
-    DecisionAction.SERVED: "served, as the fastest known",
-    DecisionAction.KEPT: "kept back: what is served is faster",
+    DecisionAction.SERVED: "recommended as the fastest known",
+    DecisionAction.KEPT: "not recommended: the current recommendation is faster",
     DecisionAction.APPROVED: "approved",
     DecisionAction.REJECTED: "rejected",
     DecisionAction.PINNED: "pinned",
     DecisionAction.UNPINNED: "unpinned",
     DecisionAction.ROLLED_BACK: "rolled back to",
-    DecisionAction.STALE: "stale: the machines have changed",
-    DecisionAction.FRESH: "fresh again: the machines have changed back",
-    DecisionAction.RENEWED: "measured again, and stays",
+    DecisionAction.STALE: "stale: hardware or software has changed",
+    DecisionAction.FRESH: "fresh again: hardware or software has changed back",
+    DecisionAction.RENEWED: "measured again and kept",
     DecisionAction.SUPERSEDED: "measured on changed hardware or software since",
-    DecisionAction.INCONCLUSIVE: "measured again, without a clear answer",
-    DecisionAction.REGRESSION: "found slower than it was measured",
+    DecisionAction.INCONCLUSIVE: "measured again without a clear answer",
+    DecisionAction.REGRESSION: "slower than measured before",
 }
 _TONES = {
     RecommendationState.SERVING: "good",
@@ -43,8 +43,8 @@ _TONES = {
 
 
 @dataclass(frozen=True)
-class Made:
-    """One decision."""
+class Decision:
+    """One decision about a recommendation."""
 
     at: datetime
     text: str
@@ -63,11 +63,11 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class Again:
-    """The newest retune of the case."""
+class LatestRetune:
+    """The newest retune of a tuning target."""
 
     words: str
-    """`measured again and kept`."""
+    """Outcome or state: `measured again and kept`."""
     why: str
     is_over: bool
     at: datetime
@@ -76,72 +76,75 @@ class Again:
 
 @dataclass(frozen=True)
 class Recommended:
-    """The recommendation a study made."""
+    """A study's recommendation."""
 
     recommendation_id: str
     target_key: str
     state: str
     tone: str
     result: StudyResult
-    """What is recommended; after a retune not all that the study found."""
+    """Recommended result; after a retune it may differ from the study's own."""
     renewed: Renewed | None
-    """What was shown of it at first, where a retune has kept it."""
+    """Original verdict, where a retune measured the recommendation again and kept it."""
     renewed_at: datetime | None
-    """When that was."""
-    again: Again | None
+    """Time of the original recommendation."""
+    again: LatestRetune | None
     is_superseded: bool
-    """Measured since on other hardware or software: whoever asks gets that."""
+    """Whether a measurement on newer hardware or software replaces it."""
     is_pinned: bool
     newer: Proposal | None
-    """Than this one, where this one is served."""
+    """A newer proposal, where this one is the current recommendation."""
     served_study: str | None
-    """The study whose answer is served in this case, where it is another."""
+    """Id of the study whose answer is recommended for this tuning target, where it is another."""
     stale_fields: tuple[str, ...]
-    """Fields of the fingerprint that have changed since, where it is served and stale."""
+    """Changed fields of the fingerprint, where the current recommendation is stale."""
     actions: tuple[tuple[str, str], ...]
-    """Word of the action and label of its button."""
-    decisions: tuple[Made, ...]
+    """Pairs of action and label of its button."""
+    decisions: tuple[Decision, ...]
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
-    """By study: its recommendation that is served, else its newest, without history."""
+    """Return each study's current recommendation, or its newest, by study id and without decisions."""
     rows = study_recommendations.of_studies(session, study_ids)
-    cases = {_case(row) for row in rows.values()}
+    cases = {_target_id(row) for row in rows.values()}
     served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
     return {
-        study: _view(row, served.get(_case(row)), proposals.get(_case(row)), again.get(_case(row)), first)
+        study: _combine(
+            row, served.get(_target_id(row)), proposals.get(_target_id(row)), again.get(_target_id(row)), first
+        )
         for study, row in rows.items()
     }
 
 
 def of_study(session: Session, study_id: str) -> Recommended | None:
-    """With its history; None while the study has recommended nothing."""
+    """Return a study's recommendation with its decisions; None without a recommendation."""
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
-    proposal = best.newest_proposal(session, *_case(row))
-    case, again = best.served(session, *_case(row)), retunes.newest(session, [_case(row)])
+    proposal = best.newest_proposal(session, *_target_id(row))
+    case, again = best.served(session, *_target_id(row)), retunes.newest(session, [_target_id(row)])
+    # A change of hardware gives the tuning target a new key: what is recommended now is stored under that one.
     now = best.served(session, row.project_id, case.superseded_by) if case and case.superseded_by else None
-    return _view(
-        row, case, proposal, again.get(_case(row)), _first_times(session, [row]), _decisions(session, row), now
+    return _combine(
+        row, case, proposal, again.get(_target_id(row)), _first_times(session, [row]), _decisions(session, row), now
     )
 
 
-def _case(row: RecommendationRow) -> tuple[str, str]:
+def _target_id(row: RecommendationRow) -> tuple[str, str]:
     return row.project_id, row.target_key
 
 
-def _view(
+def _combine(
     row: RecommendationRow,
     case: TuningTargetRow | None,
     proposal: RecommendationRow | None,
     again: RetuneRow | None,
     first: Mapping[str, datetime],
-    decisions: tuple[Made, ...] = (),
+    decisions: tuple[Decision, ...] = (),
     now: TuningTargetRow | None = None,
 ) -> Recommended:
-    """`first`: when the recommendations were made that it goes back to; `now`: the case under the key it has since."""
+    """Combine the rows; `first` has times of original recommendations, `now` the target under its present key."""
     is_serving = row.state is RecommendationState.SERVING
     served = now.serving if now is not None else case.serving if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None
@@ -165,9 +168,9 @@ def _view(
     )
 
 
-def _again(retune: RetuneRow) -> Again:
+def _again(retune: RetuneRow) -> LatestRetune:
     is_over = retune.state is RetuneState.ENDED
-    return Again(
+    return LatestRetune(
         words=retune_words.came_of(retune.state, retune.outcome),
         why=retune_words.short_reason(retune.outcome, retune.reason),
         is_over=is_over,
@@ -181,10 +184,10 @@ def _first_times(session: Session, rows: Sequence[RecommendationRow]) -> dict[st
     return study_recommendations.times(session, ids)
 
 
-def _newer(row: RecommendationRow, found: RecommendationRow | None) -> Proposal | None:
-    if found is None or found.created_at < row.created_at:
+def _newer(row: RecommendationRow, proposal: RecommendationRow | None) -> Proposal | None:
+    if proposal is None or proposal.created_at < row.created_at:
         return None
-    return Proposal(found.study_id, found.answer.result.best.tokens_per_s_per_gpu, found.created_at)
+    return Proposal(proposal.study_id, proposal.answer.result.best.tokens_per_s_per_gpu, proposal.created_at)
 
 
 def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tuple[str, str], ...]:
@@ -199,6 +202,8 @@ def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tupl
             assert_never(row.state)
 
 
-def _decisions(session: Session, row: RecommendationRow) -> tuple[Made, ...]:
-    found = best.decisions(session, row.project_id, row.target_key, None, _SHOWN)
-    return tuple(Made(d.created_at, _WORDS[d.action], d.by, d.note, d.recommendation_id == row.id) for d in found)
+def _decisions(session: Session, row: RecommendationRow) -> tuple[Decision, ...]:
+    rows = best.decisions(session, row.project_id, row.target_key, None, _MOST_DECISIONS)
+    return tuple(
+        Decision(d.created_at, _DECISION_TEXTS[d.action], d.by, d.note, d.recommendation_id == row.id) for d in rows
+    )

@@ -1,4 +1,4 @@
-"""Schedules and retunes: when each runs next, what came of the last ticks, and what each retune cost and saves."""
+"""Values of the page of schedules and retunes: next runs, results of the last ticks, costs and savings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _MOST_TICKS = 5
 
 @dataclass(frozen=True)
 class ShownTarget:
-    """A recommendation by what it is for."""
+    """Tuning target of a recommendation."""
 
     model: str
     cluster: str
@@ -40,7 +40,7 @@ class ShownTarget:
 
 @dataclass(frozen=True)
 class Ticked:
-    """A time at which a schedule asked for retunes."""
+    """Time and result of a schedule's tick."""
 
     at: datetime
     words: str
@@ -48,36 +48,36 @@ class Ticked:
 
 @dataclass(frozen=True)
 class ScheduleCard:
-    """One schedule."""
+    """One schedule with its next run and last ticks."""
 
     schedule: Schedule
-    when: str
+    trigger: str
     next_run: str
-    """Empty where it has no times."""
+    """Time of the next run; empty for a schedule without times."""
     ticks: tuple[Ticked, ...]
     must_wait: bool
-    """For a window: what is asked for by hand now starts in it."""
+    """Whether a run by hand would wait for the schedule's window."""
     cases: str
     limits: str
 
 
 @dataclass(frozen=True)
 class RetuneLine:
-    """One retune."""
+    """One retune with its outcome and cost."""
 
     retune: Retune
     case: ShownTarget | None
-    """None: its recommendation is gone."""
+    """Tuning target; None where its recommendation no longer exists."""
     cause: str
     schedule: str
-    """Name of the schedule that asked for it; empty: none, or it is gone."""
+    """Name of the schedule that requested it; empty without one, or where it was deleted."""
     tone: str
     outcome: str
     reason: str
 
 
 class ScheduleForm(BaseModel):
-    """Every field as its text, so that what was typed comes back beside its error."""
+    """Fields of the form as text, so that the page shows wrong input beside its error."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -86,18 +86,18 @@ class ScheduleForm(BaseModel):
     cron: str = Field(default="0 3 * * 0", max_length=_LONGEST)
     timezone: str = Field(default="UTC", max_length=_LONGEST)
     cases: str = ""
-    """Empty: all; `model:NAME`; `key:STUDY_KEY`."""
+    """Tuning targets: empty for all, `model:NAME` or `key:TARGET_KEY`."""
     windows: str = Field(default="", max_length=_LONGEST)
     overlap: str = "skip"
     catch_up: str = "one"
     planned_gpu_hours: str = Field(default="", max_length=40)
     likely_gain: str = Field(default="", max_length=40)
-    """Per cent."""
+    """Expected speed-up in per cent."""
     max_gpu_seconds: str = Field(default="", max_length=40)
 
 
 class ScheduleFormErrors(Exception):
-    """What the form says cannot be used."""
+    """The form has invalid fields."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__("; ".join(error.message for error in errors))
@@ -105,7 +105,7 @@ class ScheduleFormErrors(Exception):
 
 
 def spec_of(form: ScheduleForm) -> ScheduleSpec:
-    """The schedule the form means.
+    """Convert the form to a schedule.
 
     Raises:
         ScheduleFormErrors: one entry per field.
@@ -114,7 +114,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
     values: dict[str, Any] = {
         "name": form.name.strip(),
         "trigger": form.trigger,
-        # A field that its trigger does not use is left as it was typed, and out of the schedule.
+        # Only cron and drift use the expression; for other triggers the form keeps the text, the schedule does not.
         "cron": form.cron.strip() or None if form.trigger in ("cron", "drift") else None,
         "timezone": form.timezone.strip() or "UTC",
         "cases": {"target_keys": [named] if kind == "key" else [], "model": named if kind == "model" else None},
@@ -122,7 +122,7 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         "overlap": form.overlap,
         "catch_up": form.catch_up,
         "planned_gpu_hours": _number(form.planned_gpu_hours.strip()),
-        "likely_gain": _share(form.likely_gain.strip()),
+        "likely_gain": _fraction(form.likely_gain.strip()),
         "max_gpu_seconds": _number(form.max_gpu_seconds.strip()),
     }
     try:
@@ -131,42 +131,46 @@ def spec_of(form: ScheduleForm) -> ScheduleSpec:
         raise ScheduleFormErrors([field_error(item) for item in error.errors()]) from None
 
 
-def cards(found: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
-    """Schedules as the page shows them; `newest`: retunes, by which schedules without times show that they have run."""
+def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -> tuple[ScheduleCard, ...]:
+    """Return a card for each schedule; `newest` retunes stand in for the ticks of schedules without times."""
     return tuple(
         ScheduleCard(
-            schedule=one,
-            when=retune_words.when(one),
-            next_run=retune_words.next_run(one, now) if one.next_tick_at is not None else "",
-            ticks=_ticks(one, newest),
-            must_wait=not times.is_open(one.windows, one.timezone, now),
-            cases=_cases(one),
-            limits=_limits(one),
+            schedule=schedule,
+            trigger=retune_words.when(schedule),
+            next_run=retune_words.next_run(schedule, now) if schedule.next_tick_at is not None else "",
+            ticks=_ticks(schedule, newest),
+            must_wait=not times.is_open(schedule.windows, schedule.timezone, now),
+            cases=_targets_text(schedule),
+            limits=_limits_text(schedule),
         )
-        for one in found
+        for schedule in stored
     )
 
 
-def lines(session: Session, found: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
-    """Retunes as the page shows them; `names` of schedules by id."""
-    served = best.served_of(session, {(one.project_id, one.target_key) for one in found})
+def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
+    """Return a line for each retune; `names` are the schedules' names by id."""
+    served = best.served_of(session, {(retune.project_id, retune.target_key) for retune in newest})
     return tuple(
         RetuneLine(
-            retune=one,
-            case=_case(served.get((one.project_id, one.target_key))),
-            cause=retune_words.cause(one.cause, one.changed_fields),
-            schedule=names.get(one.schedule_id or "", ""),
-            tone=_TONES[one.outcome] if one.outcome else "busy" if one.state is RetuneState.RUNNING else "quiet",
-            outcome=retune_words.outcome(one),
-            reason=retune_words.short_reason(one.outcome, one.reason),
+            retune=retune,
+            case=_target(served.get((retune.project_id, retune.target_key))),
+            cause=retune_words.cause(retune.cause, retune.changed_fields),
+            schedule=names.get(retune.schedule_id or "", ""),
+            tone=_TONES[retune.outcome]
+            if retune.outcome
+            else "busy"
+            if retune.state is RetuneState.RUNNING
+            else "quiet",
+            outcome=retune_words.outcome(retune),
+            reason=retune_words.short_reason(retune.outcome, retune.reason),
         )
-        for one in found
+        for retune in newest
     )
 
 
 def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
-    """What a schedule can be about: value and label."""
-    rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _case(row)) is not None]
+    """Return value and label of each choice of tuning targets."""
+    rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _target(row)) is not None]
     models = sorted({case.model for _, case in rows})
     cases = [(f"key:{row.target_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
     return (
@@ -176,7 +180,7 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _case(row: TuningTargetRow | None) -> ShownTarget | None:
+def _target(row: TuningTargetRow | None) -> ShownTarget | None:
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
@@ -184,17 +188,22 @@ def _case(row: TuningTargetRow | None) -> ShownTarget | None:
 
 
 def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
-    """Its last ticks; a change or a slow canary leaves none, but retunes."""
-    made = [Ticked(tick.at, retune_words.tick_words(tick)) for tick in schedule.last_ticks]
+    """Return the last ticks; schedules triggered by changes have retunes instead of ticks."""
+    ticks = [Ticked(tick.at, retune_words.tick_words(tick)) for tick in schedule.last_ticks]
     if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
-        own = [one for one in newest if one.schedule_id == schedule.schedule_id and one.cause != RetuneCause.MANUAL]
-        made += [
-            Ticked(o.created_at, f": {retune_words.cause(o.cause, o.changed_fields)}: 1 recommendation") for o in own
+        own = [
+            retune
+            for retune in newest
+            if retune.schedule_id == schedule.schedule_id and retune.cause != RetuneCause.MANUAL
         ]
-    return tuple(sorted(made, key=lambda tick: tick.at, reverse=True)[:_MOST_TICKS])
+        ticks += [
+            Ticked(retune.created_at, f": {retune_words.cause(retune.cause, retune.changed_fields)}: 1 retune")
+            for retune in own
+        ]
+    return tuple(sorted(ticks, key=lambda tick: tick.at, reverse=True)[:_MOST_TICKS])
 
 
-def _cases(schedule: Schedule) -> str:
+def _targets_text(schedule: Schedule) -> str:
     if schedule.cases.target_keys:
         count = len(schedule.cases.target_keys)
         return f"{count} recommendation{'s' if count != 1 else ''}: " + ", ".join(
@@ -207,10 +216,10 @@ def _cases(schedule: Schedule) -> str:
     )
 
 
-def _limits(schedule: Schedule) -> str:
+def _limits_text(schedule: Schedule) -> str:
     parts = [f"starts in {', '.join(schedule.windows)} ({schedule.timezone})"] if schedule.windows else []
     if schedule.max_gpu_seconds is not None:
-        parts.append(f"at most {schedule.max_gpu_seconds:,.0f} GPU-s a retune")
+        parts.append(f"at most {schedule.max_gpu_seconds:,.0f} GPU-s per retune")
     if schedule.planned_gpu_hours is not None:
         gain = (
             f", worth it from an expected gain of {schedule.likely_gain * 100:.1f} %"
@@ -218,17 +227,17 @@ def _limits(schedule: Schedule) -> str:
             else ""
         )
         parts.append(f"for a training run of {schedule.planned_gpu_hours:,g} GPU-hours{gain}")
-    return "; ".join(parts) or "only those of project and fleet"
+    return "; ".join(parts) or "limits of the project and the fleet only"
 
 
-def _share(text: str) -> float | str | None:
-    """Per cent as a share; what is no number stays as it was typed."""
-    found = _number(text.removesuffix("%"))
-    return found / 100 if isinstance(found, float) else found
+def _fraction(text: str) -> float | str | None:
+    """Convert per cent to a fraction; text that is not a number stays text."""
+    value = _number(text.removesuffix("%"))
+    return value / 100 if isinstance(value, float) else value
 
 
 def _number(text: str) -> float | str | None:
-    """What is no number stays as it was typed, for the error beside it."""
+    """Convert text to a number; other text stays, for the error beside it."""
     try:
         return float(text) if text else None
     except ValueError:

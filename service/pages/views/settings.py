@@ -1,4 +1,4 @@
-"""The settings page: all keys, projects and webhooks, and what a form made or got wrong."""
+"""Settings page: keys, projects and webhooks, with the secret or the errors of a form."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.webhooks import manage as webhooks
 
 _MOST = 200
-"""Keys listed; more are read over the API."""
+"""Maximum number of keys shown; the API has them all."""
 
 
 def show(  # nosec B107 # empty where no secret is shown
@@ -24,10 +24,10 @@ def show(  # nosec B107 # empty where no secret is shown
     context: Context,
     errors: Sequence[FieldError] = (),
     secret: str = "",
-    made: str = "",
+    created: str = "",
     typed: Mapping[str, Any] | None = None,
 ) -> Response:
-    """The page; after a form with what was wrong in it and what was typed, or with the secret it made."""
+    """Render the page; after a form, with its errors and the typed values, or with the new secret."""
     return render(
         request,
         "settings.html",
@@ -39,6 +39,6 @@ def show(  # nosec B107 # empty where no secret is shown
         event_types=EVENT_TYPES,
         errors=errors,
         secret=secret,
-        made=made,
+        created=created,
         typed=typed or {"events": WHAT_MATTERS},
     )

@@ -1,4 +1,4 @@
-"""One study: how far it is, what it says, how far that can be trusted, and what came of every trial."""
+"""Values of a study's page: its progress, its answer with the reasons to trust it, and its trials."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,24 +34,24 @@ from shardtune.tuner.search.space.legal_values import Flat
 PAGE = 50
 _FRESH_TONES = {"fresh": "good", "stale": "bad", "unchecked": "quiet"}
 _MOST_CHARTED = 2_000
-"""Trials that the charts are made from, newest first; a study of more is rare, and its shape shows long before."""
+"""Maximum number of trials in the charts, newest first; more trials are rare and do not change the charts' shape."""
 
 
 @dataclass(frozen=True)
 class StudyProgress:
-    """How far a study is."""
+    """Progress of a study."""
 
     done: int
     cancelled: int
     total: int
     is_open_ended: bool
-    """The total is an upper limit that the search usually does not use up."""
+    """Whether the total is an upper limit that the search usually does not reach."""
     confirmed: int
     validation_runs: int
     activity: str
     remaining: str
     rivals: int
-    """Other studies that run, and may take the workers in turn."""
+    """Number of other running studies, which may share the workers."""
     elapsed_s: float
 
 
@@ -62,17 +62,17 @@ class TrialLine:
     point: TrialPoint
     config: TrialConfig
     name: str
-    """In words, with whatever sets it apart from others that read alike."""
+    """Description, different from every other trial's that differs in a knob."""
     peak_gib: float | None
     tone: str
     reason: str
     of_best: float | None
-    """Speed as a share of the fastest feasible trial's."""
+    """Speed as a fraction of the fastest feasible trial's."""
 
 
 @dataclass(frozen=True)
 class StudyContext:
-    """All of the page."""
+    """All values of the page."""
 
     study: Study
     purpose: Purpose
@@ -83,9 +83,9 @@ class StudyContext:
     tone: str
     sentence: str
     details: str
-    """Why the study failed, at length."""
+    """Details of the study's failure; else empty."""
     changes: str
-    """What the best does otherwise than the baseline."""
+    """Knobs that the best changes relative to the baseline."""
     best_peak_gib: float | None
     progress: StudyProgress
     trust: tuple[Trust, ...]
@@ -96,26 +96,26 @@ class StudyContext:
     predicted: Predicted | None
     expected: Expected | None
     front: tuple[ParetoPoint, ...]
-    """The Pareto front, for those who would rather read it."""
+    """The Pareto front as a table, for readers who cannot use the chart."""
     importance: Importance
     lines: tuple[TrialLine, ...]
     matching: int
     failures: tuple[tuple[str, str, str, int], ...]
-    """Tone, kind, words and number."""
+    """Tone, kind, description and count of each kind of failure."""
     rejections: tuple[str, ...]
     limit_gib: float
     best_number: int | None
     backends: frozenset[str]
-    """Of the measured trials, for the legend."""
+    """Backends of the measured trials, for the legend."""
     recommended: Recommended | None
     since: Plot | None
-    """The case's speed each time it was measured."""
+    """Speed of the tuning target at each of its measurements."""
     has_unusable: bool
-    """Some were measured that do not count."""
+    """Whether some measured trials do not count."""
 
 
 def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page, now: datetime) -> StudyContext:
-    """Everything about a study, with one page of its trials."""
+    """Return the values of a study's page, with one page of its trials."""
     study = best.read_models(session, [row])[0]
     points = trial_points.of_study(session, row.id, TrialFilter(), Page("number", True, _MOST_CHARTED))
     points.sort(key=lambda point: point.number)
@@ -163,7 +163,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         expected=expected(points, link),
         front=tuple(insights.front_of([p for p in points if p.state.is_feasible])),
         importance=_importance(points, flat),
-        lines=_lines(shown, fastest),
+        lines=_trial_lines(shown, fastest),
         matching=trial_points.count_trials(session, row.id, chosen),
         failures=tuple(_failure(*entry) for entry in trial_points.failure_counts(session, row.id)),
         rejections=tuple(study_words.closest_rejections(rejected)),
@@ -178,21 +178,21 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
     done = best.finished(study)
-    made = best.runs_made(session, [study])[study.study_id]
-    confirmed = made.fresh
+    runs = best.runs_made(session, [study])[study.study_id]
+    confirmed = runs.fresh
     end = study.finished_at or now
     elapsed = (end - (study.started_at or study.created_at)).total_seconds()
     running = study.state is StudyState.RUNNING
     return StudyProgress(
         done=done,
         cancelled=study.trials.get(TrialState.CANCELLED, 0),
-        # A search that ended by itself had no use for the rest of its budget.
+        # A search that ended by itself does not use the rest of its budget: 9 of 9, not 9 of 40.
         total=done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done),
         is_open_ended=study.spec.budget.max_trials is None,
         confirmed=confirmed,
         validation_runs=study_words.most_confirm_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
-        remaining=time_left.left(study, made, elapsed) if running else "",
+        remaining=time_left.left(study, runs, elapsed) if running else "",
         rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
         elapsed_s=elapsed,
     )
@@ -210,7 +210,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     assert run.trial is not None
     where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
     if run.purpose == RunPurpose.RESUME_CHECK:
-        return f"restart of the winner from its own checkpoint, {where}"
+        return f"resume check of the winner, {where}"
     if study.phase is StudyPhase.FINAL_COMPARISON:
         return f"{study_words.fresh_position(study, confirmed)}, {where}"
     return where
@@ -225,13 +225,13 @@ def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
     return words.TRIAL_TONES[TrialState(state)], kind, words.FAILURES.get(kind, kind), number
 
 
-def _lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
+def _trial_lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
     configs = [TrialConfig.model_validate(point.config) for point in shown]
-    told = disambiguate.distinct(configs)
-    return tuple(_line(p, c, name, fastest) for p, c, name in zip(shown, configs, told, strict=True))
+    names = disambiguate.distinct(configs)
+    return tuple(_trial_line(p, c, name, fastest) for p, c, name in zip(shown, configs, names, strict=True))
 
 
-def _line(point: TrialPoint, config: TrialConfig, name: str, fastest: float) -> TrialLine:
+def _trial_line(point: TrialPoint, config: TrialConfig, name: str, fastest: float) -> TrialLine:
     reason = ""
     if point.failure_kind is not None:
         reason = f"{words.FAILURES.get(point.failure_kind, point.failure_kind)}: {point.failure_message}"

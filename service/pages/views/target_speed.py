@@ -1,4 +1,4 @@
-"""A case over time: each answer of its studies and retunes, and each canary, on one chart."""
+"""Chart of a tuning target's speed over time: answers of studies and retunes, and canaries."""
 
 from collections.abc import Sequence
 
@@ -13,10 +13,10 @@ from shardtune.service.pages.charts.over_time import SpeedThen, over_time
 from shardtune.service.pages.charts.plot import Plot
 
 _MOST = 200
-"""Of each kind, the newest."""
+"""Maximum number of answers, and of canaries, newest first."""
 _SERVED = (RecommendationState.SERVING, RecommendationState.RETIRED)
-_FOUND = {
-    CanaryVerdict.NORMAL: "canary, as fast as it was",
+_CANARY_TEXTS = {
+    CanaryVerdict.NORMAL: "canary, as fast as before",
     CanaryVerdict.SLOW: "canary, slow",
     CanaryVerdict.DRIFT: "canary, slow on every worker",
     CanaryVerdict.WORKER: "canary, slow on this worker alone",
@@ -25,25 +25,25 @@ _FOUND = {
 
 
 def chart(session: Session, study_id: str) -> Plot | None:
-    """Of the case that a study is about, under whatever hardware and software it was measured; None before there are two."""
+    """Return the chart of a study's tuning target, on any hardware and software; None below two measurements."""
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
     keys = study_recommendations.keys_of_case(session, row.project_id, row.target_key)
-    found = [_answer(one) for one in study_recommendations.of_case(session, row.project_id, keys, _MOST)]
-    found += _canaries(canaries.measured(session, row.project_id, keys, _MOST))
-    return over_time(sorted(found, key=lambda one: one.at))
+    measurements = [_answer(answer) for answer in study_recommendations.of_case(session, row.project_id, keys, _MOST)]
+    measurements += _canaries(canaries.measured(session, row.project_id, keys, _MOST))
+    return over_time(sorted(measurements, key=lambda measured: measured.at))
 
 
 def _answer(row: RecommendationRow) -> SpeedThen:
     best = row.answer.result.best
-    why = "a retune" if row.answer.renewed is not None else "a study"
+    source = "a retune" if row.answer.renewed is not None else "a study"
     state = "" if row.state in _SERVED else f", {row.state.value}"
     return SpeedThen(
         at=row.created_at,
         tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
         spread=best.spread,
-        words=f"{best.description}, the answer of {why}{state}",
+        words=f"{best.description}, the answer of {source}{state}",
         href=f"/studies/{row.study_id}",
         kind="own" if row.state in _SERVED else "early",
     )
@@ -55,7 +55,7 @@ def _canaries(rows: Sequence[CanaryRow]) -> list[SpeedThen]:
             at=row.created_at,
             tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
             spread=None,
-            words=_FOUND[row.verdict] if row.verdict is not None else "canary",
+            words=_CANARY_TEXTS[row.verdict] if row.verdict is not None else "canary",
             href=f"/studies/{row.study_id}",
             kind="canary" if row.verdict in (CanaryVerdict.NORMAL, None) else "infeasible",
         )

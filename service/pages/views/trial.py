@@ -1,4 +1,4 @@
-"""One trial: what ran, how it went step by step, and how to run it again."""
+"""Values of a trial's page: configuration, measurement, step times, and the command to run it again."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,7 @@ from shardtune.tuner.search.space.flat import flatten
 
 @dataclass(frozen=True)
 class TrialContext:
-    """All of the page."""
+    """All values of the page."""
 
     study: Study
     trial: Trial
@@ -34,15 +34,15 @@ class TrialContext:
     origin: str
     reason: str
     pruned: str
-    """How far it came, where it was pruned."""
+    """Steps and speed of a pruned trial; else empty."""
     knobs: dict[str, Any]
     config_json: str
     measured: Measurement | None
-    """Of the search run."""
+    """Measurement of the search run."""
     plots: tuple[Plot, ...]
     reference: int | None
     memory: tuple[tuple[str, float], ...]
-    """Kinds of measured memory, GiB."""
+    """Pairs of kind and size in GiB of the measured memory."""
     limit_gib: float
     prediction: Prediction | None
     previous: int | None
@@ -51,30 +51,30 @@ class TrialContext:
     is_best: bool
     best_number: int | None
     advice: str
-    """What a person can do about its failure."""
+    """Advice for the trial's failure; else empty."""
     nearest: tuple[int, str, float] | None
-    """Of one that needs too much memory: number, words and peak in GiB of the largest that fits."""
+    """Number, description and peak in GiB of the largest trial that fits, for a trial out of memory."""
     ends: dict[str, str]
-    """How attempts end, in words."""
+    """Display names of the ends of attempts."""
     ranks: tuple[RankFigures, ...]
     hosts: tuple[str | None, ...]
-    """Of the ranks, where there were several hosts."""
+    """Host of each rank, where there were several hosts."""
     nodes: tuple[NodeFigures, ...]
-    """Host by host, where there were several."""
+    """Figures of each host, where there were several."""
     circumstances: tuple[tuple[str, str], ...]
-    """Tone and sentence of each."""
+    """Tone and sentence of each condition of the search run."""
     troubles: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-    """Each later run whose machine was not as it should be, and in what."""
+    """Name and warnings of each later run on a disturbed machine."""
     log_tail: str | None
 
 
 def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | None:
-    """Everything about a trial; None where the study has none of this number."""
-    found = {t.number: t for t in trials.of_study(session, row.id, with_attempts=True)}
-    if number not in found:
+    """Return the values of a trial's page; None where the study has no such trial."""
+    rows = {t.number: t for t in trials.of_study(session, row.id, with_attempts=True)}
+    if number not in rows:
         return None
     study = best.read_models(session, [row])[0]
-    trial = shown.trial(found[number])
+    trial = shown.trial(rows[number])
     run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     measured = run.measurement if run else None
     reference = _reference(session, row)
@@ -89,18 +89,18 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),
         measured=measured,
-        plots=_plots(measured, found, reference, number) if measured else (),
+        plots=_plots(measured, rows, reference, number) if measured else (),
         reference=reference,
         memory=_memory(measured) if measured else (),
         limit_gib=available_gib(study.cluster, study.spec.objective),
         prediction=_prediction(study, trial),
-        previous=number - 1 if number - 1 in found else None,
-        following=number + 1 if number + 1 in found else None,
+        previous=number - 1 if number - 1 in rows else None,
+        following=number + 1 if number + 1 in rows else None,
         command=_command(study, number),
         is_best=answer is not None and answer.trial_number == number,
         best_number=answer.trial_number if answer else None,
         advice=words.ADVICE.get(trial.failure.kind.value, "") if trial.failure else "",
-        nearest=_nearest(trial, found),
+        nearest=_nearest(trial, rows),
         ends=words.ENDS,
         ranks=measured.ranks if measured else (),
         hosts=_hosts(measured) if measured and measured.nodes else (),
@@ -112,33 +112,33 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
 
 
 def _hosts(measured: Measurement) -> tuple[str | None, ...]:
-    seen = measured.conditions
-    return tuple(seen.host_of(one.rank) if seen else None for one in measured.ranks)
+    conditions = measured.conditions
+    return tuple(conditions.host_of(rank.rank) if conditions else None for rank in measured.ranks)
 
 
-def _nearest(trial: Trial, found: dict[int, TrialRow]) -> tuple[int, str, float] | None:
-    """The complete trial with the largest peak, where this one needs too much memory."""
+def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] | None:
+    """Return the complete trial with the largest peak, for a trial that needs too much memory."""
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None
-    fitting = [shown.trial(row) for row in found.values() if row.state is TrialState.COMPLETE]
-    sized = [(size, one) for one in fitting if (size := study_words.peak_memory(one)) is not None]
+    fitting = [shown.trial(row) for row in rows.values() if row.state is TrialState.COMPLETE]
+    sized = [(size, complete) for complete in fitting if (size := study_words.peak_memory(complete)) is not None]
     size, largest = max(sized, key=lambda entry: entry[0], default=(0.0, None))
     return (largest.number, largest.description, size) if largest is not None else None
 
 
 def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
     later = [run for run in trial.runs if run.purpose != RunPurpose.SEARCH]
-    found = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
-    return tuple((f"Validation run {number}", lines) for number, lines in enumerate(found, 1) if lines)
+    warnings = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
+    return tuple((f"Validation run {number}", lines) for number, lines in enumerate(warnings, 1) if lines)
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:
-    seen = study_snapshot.view(session, row)
-    return agreement.final_parity_groups(seen.history, seen.rejected, seen.spec).parity_groups.reference
+    snapshot = study_snapshot.view(session, row)
+    return agreement.final_parity_groups(snapshot.history, snapshot.rejected, snapshot.spec).parity_groups.reference
 
 
-def _plots(measured: Measurement, found: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:
-    other = () if reference is None or reference == number else _losses_of(found[reference])
+def _plots(measured: Measurement, rows: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:
+    other = () if reference is None or reference == number else _losses_of(rows[reference])
     name = f"trial {reference}, the reference"
     window = max(1, round(measured.measured_steps / max(len(measured.window_step_times_s), 1)))
     plots = (
@@ -168,6 +168,7 @@ def _prediction(study: Study, trial: Trial) -> Prediction | None:
         shape = model_shape.from_config(study.spec.model.config, study.spec.model.name)
         return predict.predict(shape, study.spec.workload, study.cluster, trial.config, limits=False)
     except ValueError:
+        # The user's own code, or an architecture without a closed form: the page goes without a prediction.
         return None
 
 

@@ -1,4 +1,4 @@
-"""Clusters, workloads and outcomes in words."""
+"""Descriptions of clusters, workloads and outcomes."""
 
 from typing import assert_never
 
@@ -32,63 +32,63 @@ FAILURES = {
     "oom": "out of memory",
     "over_limit": "over the memory limit",
     "illegal": "rejected by the backend",
-    "numerics": "trains something else",
+    "numerics": "losses differ from the reference",
     "crash": "crashed",
     "rank_lost": "a rank was lost",
     "no_progress": "made no progress",
     "deadline": "took too long",
     "worker_lost": "its worker was lost",
     "node_lost": "one of its hosts was lost",
-    "device": "its device was not fit",
-    "suspect": "cannot be true",
-    "disturbed": "disturbed by other programs",
+    "device": "its device is faulty",
+    "suspect": "implausible measurement",
+    "disturbed": "disturbed by other processes",
     "setup": "could not be started",
 }
-_TO_FIT = "What takes less: sharding (ZeRO, FSDP), more so over more ranks; checkpointing; a smaller micro batch. The search tries them by itself."
+_TO_FIT = "Sharding (ZeRO, FSDP), more ranks, checkpointing or a smaller micro batch need less memory. The search tries them by itself."
 ADVICE = {
     "oom": _TO_FIT,
     "over_limit": _TO_FIT,
     "rank_lost": (
-        "A signal from outside ended the process. SIGKILL is most often the kernel or a control group out of host memory "
-        "(dmesg on the worker says so), else an administrator or a scheduler. If it strikes one configuration only, give "
-        "the host more memory; if all of them, look at the machine."
+        "A signal from outside ended the process. SIGKILL most often comes from the kernel when host memory runs out "
+        "(see dmesg on the worker), sometimes from an administrator or a scheduler. If only one configuration is hit, give "
+        "the host more memory; if all are, check the machine."
     ),
-    "crash": "The traceback names the line. If it is the configuration's, leave it out with the study's space; else update the library.",
-    "worker_lost": "The worker or its network went away; its own log says why. Start it again, and add trials.",
-    "node_lost": "The message names the host. Runs are given out again by themselves, on the worker's other hosts where it has spare ones.",
-    "no_progress": "Ranks waited for each other. Look for a stuck device or network on the worker, then add trials.",
-    "device": "Look after the device as the message says before it is given more work.",
-    "setup": "The worker could not start it: its message names what is missing there.",
+    "crash": "The traceback names the line. Exclude the configuration with the study's space, or update the library.",
+    "worker_lost": "The worker or its network failed; see the worker's log. Start it again, and add trials.",
+    "node_lost": "The message names the host. Its runs are repeated automatically, on spare hosts of the worker if it has some.",
+    "no_progress": "Ranks waited for each other. Check the worker for a stuck device or network, then add trials.",
+    "device": "Repair the device as the message says before you give it more work.",
+    "setup": "The worker could not start the trial: the message names the missing part.",
 }
-"""What a person can do about a failure, by its kind; others explain themselves."""
-_TIMES = 1.5
-"""From here on a speed-up reads better as a factor than as per cent."""
+"""Advice for a failure, by its kind; other kinds need none."""
+_LEAST_FACTOR = 1.5
+"""Smallest speed-up that is written as a factor instead of per cent."""
 ORIGINS = {
     "baseline": "your baseline",
     "default": "the backend's documented default",
     "challenger": "a challenger",
     "sampler": "chosen by the search",
 }
-ENDS = FAILURES | {"complete": "complete", "released": "handed back by its worker", "cancelled": "cancelled"}
+ENDS = FAILURES | {"complete": "complete", "released": "returned by its worker", "cancelled": "cancelled"}
 
 
 def cluster_memory(value: Cluster) -> str:
-    """Memory of one rank."""
+    """Describe the memory of one rank."""
     return f"{memory(value.memory_gib)} each"
 
 
 def workload(value: Workload) -> str:
-    """`sequence 4,096 · global batch 256 · bf16-mixed`."""
+    """Describe a workload: `sequence 4,096 · global batch 256 · bf16-mixed`."""
     return f"sequence {value.sequence_length:,} · global batch {value.global_batch:,} · {value.precision.name}"
 
 
 def origins(study: Study) -> dict[str, str]:
-    """Where the study's trials come from, by the word that is stored."""
-    return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "what is served"}
+    """Return the descriptions of the trials' origins, by origin."""
+    return ORIGINS if study.system_study is None else ORIGINS | {"baseline": "current recommendation"}
 
 
 def phase(study: Study, validation_runs: int) -> str:
-    """What a running study does: `confirming, fresh run 3 of at most 14`."""
+    """Describe a running study's phase: `confirming, validation run 3 of at most 14`."""
     match study.phase:
         case StudyPhase.MODEL_SUMMARY:
             return "counting the model's parameters"
@@ -101,7 +101,7 @@ def phase(study: Study, validation_runs: int) -> str:
 
 
 def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
-    """Tone and sentence of what is known about a study's answer; `outcome`: what came of the retune that it ended."""
+    """Return tone and sentence of a study's answer; `outcome` is the sentence of the retune that it ended."""
     result = study.result
     if outcome:
         return "good" if outcome.startswith("Kept") else "quiet", outcome
@@ -116,7 +116,7 @@ def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
 def _answer(result: StudyResult) -> tuple[str, str]:
     if result.verdict is Verdict.CONFIRMED and result.speedup is not None:
         low, high = result.speedup.ci95
-        if result.speedup.value >= _TIMES:
+        if result.speedup.value >= _LEAST_FACTOR:
             times = f"{result.speedup.value:.2f} times as fast as the baseline"
             return "good", f"Confirmed: {times} (95 % interval {low:.2f} to {high:.2f})."
         gain = percent(result.speedup.value - 1)
@@ -125,34 +125,33 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
     if result.speedup is None:
-        return "quiet", "Nothing was run in pairs: no other configuration came near this one. Keep it."
+        return "quiet", "No paired runs: no other configuration was close to this one. Keep it."
     low, high = result.speedup.ci95
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
     if result.undecided is not None:
-        kept = (
-            "Keep the baseline until it is." if result.candidate else "Of the two, the one that was faster is served."
-        )
+        kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
         won = f"won {result.undecided.won} of {result.undecided.pairs} pairs"
         return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
     if high < 1:
         return "quiet", f"The fastest candidate is slower: {figures}). Keep the baseline."
     return "quiet", (
-        f"Not faster by a gain worth having: the fastest candidate came to {figures}"
+        f"Not faster by a worthwhile margin: the fastest candidate reached {figures}"
         f"{', which includes 1' if low <= 1 else ''}). "
-        f"{'Keep the baseline.' if result.candidate else 'Of the two, the one that was faster is served.'}"
+        f"{'Keep the baseline.' if result.candidate else 'The faster of the two is recommended.'}"
     )
 
 
 def split_reason(study: Study) -> tuple[str, str]:
-    """Why a study failed: in short, and the details that its reason has in brackets, with what follows them."""
-    short, _, rest = (study.reason or "").partition(" (")
+    """Split a failed study's reason into its short form and its details, which stand in brackets."""
+    short, _, details = (study.reason or "").partition(" (")
     depth = 1
-    for place, sign in enumerate(rest):
+    # Details may hold brackets of their own: the matching one closes them, not the first.
+    for index, sign in enumerate(details):
         depth += (sign == "(") - (sign == ")")
         if depth == 0:
-            rest = rest[:place] + rest[place + 1 :]
+            details = details[:index] + details[index + 1 :]
             break
-    return short, rest[:1].upper() + rest[1:]
+    return short, details[:1].upper() + details[1:]
 
 
 def _unfinished(study: Study) -> tuple[str, str]:
@@ -165,10 +164,10 @@ def _unfinished(study: Study) -> tuple[str, str]:
         case StudyState.WAITING:
             return (
                 "warn",
-                f"Waiting for a worker with {cluster_words.cluster(study.cluster)}; /v1/demand says so to whoever starts machines.",
+                f"Waiting for a worker with {cluster_words.cluster(study.cluster)}; an autoscaler sees the demand at /v1/demand.",
             )
         case StudyState.PAUSED:
-            return "quiet", "Paused: no further run is given out until it is resumed."
+            return "quiet", "Paused: no further run starts until it is resumed."
         case StudyState.RUNNING | StudyState.COMPLETE:
             return _running(study)
         case _:
@@ -177,7 +176,7 @@ def _unfinished(study: Study) -> tuple[str, str]:
 
 def _running(study: Study) -> tuple[str, str]:
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        return "busy", "The search is over; the fastest and the baseline are being run again."
+        return "busy", "Search complete; the fastest configurations and the baseline run again in pairs."
     if study.best_so_far is not None:
         if study.system_study is None or study.system_study.kind == SystemStudyKind.SEARCH:
             return "busy", "Searching. These figures are single runs: paired runs at the end decide."

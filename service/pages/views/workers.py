@@ -1,4 +1,4 @@
-"""Workers: who is alive, doing what, with which hardware and software, and what changed when."""
+"""Values of the workers' page: state, activity, hardware and software of each worker, and their changes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,35 +19,35 @@ from shardtune.service.wording import cluster_words, host_words, study_words
 from shardtune.service.workers.fingerprint_history import changes_of
 
 OTHERS: Literal["others"] = "others"
-"""In place of a run that is another project's."""
+"""Placeholder for a run of another project."""
 
 
 @dataclass(frozen=True)
 class WorkerPeriod:
-    """A time in which a worker's fingerprint was the same."""
+    """Period in which a worker's fingerprint did not change."""
 
     since: datetime
     changes: tuple[FieldChange, ...]
-    """Against the period before; empty for the first."""
+    """Changes relative to the previous period; empty for the first."""
 
 
 @dataclass(frozen=True)
 class LastRun:
-    """What a worker ended last, and what it saw of its machine meanwhile."""
+    """Last run of a worker, with warnings about its machine."""
 
     study_id: str
     trial_number: int | None
-    what: str
+    run: str
     model: str
     end: str
     ended_at: datetime
     notes: tuple[tuple[str, str], ...]
-    """Tone and sentence of each thing that was not as it should be."""
+    """Tone and sentence of each warning."""
 
 
 @dataclass(frozen=True)
 class WorkerCard:
-    """One worker."""
+    """One worker with its state, activity and fingerprint."""
 
     worker_id: str
     name: str
@@ -57,15 +57,15 @@ class WorkerCard:
     registered_at: datetime
     cluster: str
     hosts: str
-    """Names and interfaces, of a worker over several."""
+    """Names and interfaces of the hosts, for a worker over several."""
     memory: str
     activity: str
     study_id: str | None
     trial_number: int | None
     condition: str | None
-    """What canaries have found wrong with it."""
+    """Fault that canaries found; None without one."""
     last: LastRun | None
-    """Of live workers."""
+    """Last run; None for workers that are not live."""
     fingerprint: Fingerprint
     periods: tuple[WorkerPeriod, ...]
 
@@ -73,10 +73,11 @@ class WorkerCard:
 def cards(
     session: Session, live_since: datetime, project_id: str | None, offset: int, limit: int
 ) -> tuple[tuple[WorkerCard, ...], int]:
-    """Workers that serve a project (None: any) from `offset` on, the live ones first, then by name; how many there are.
+    """Return a page of the workers that serve a project (None: any), live ones first, then by name, and their number.
 
-    What they do for other projects is not shown, but that they are busy with it.
+    Runs for other projects are not shown; the worker only appears as busy.
     """
+    # Another project's run must not be shown, not even its model's name.
     running = {
         worker_id: run if project_id in (None, whose) else OTHERS
         for worker_id, (run, whose) in overview.running_on_workers(session).items()
@@ -86,11 +87,11 @@ def cards(
     live = {row.id: overview.last_attempt(session, row.id, project_id) for row in rows if row.seen_at >= live_since}
     models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
     last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
-    found = (
+    page_cards = (
         _card(row, running.get(row.id), row.id in live, last.get(row.id), _periods(history.get(row.id, [])))
         for row in rows
     )
-    return tuple(found), total
+    return tuple(page_cards), total
 
 
 def _card(
@@ -123,13 +124,13 @@ def _card(
 
 def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
     if doing is None:
-        return "waiting for work" if is_live else "not heard of"
-    return "works for another project" if doing == OTHERS else f"{_what(doing)}, {study_words.step(doing.progress)}"
+        return "waiting for work" if is_live else "away"
+    return "works for another project" if doing == OTHERS else f"{_run_text(doing)}, {study_words.step(doing.progress)}"
 
 
-def _what(run: RunRow) -> str:
+def _run_text(run: RunRow) -> str:
     return (
-        "profiles the model"
+        "summarizes the model"
         if run.trial is None
         else f"{study_words.kind_of_run(run.purpose)} of trial {run.trial.number}"
     )
@@ -138,17 +139,17 @@ def _what(run: RunRow) -> str:
 def _last(attempt: AttemptRow, models: Mapping[str, str]) -> LastRun:
     run, failure = attempt.run, attempt.failure
     assert attempt.finished_at is not None and attempt.end is not None, "asked for"
-    said: tuple[tuple[str, str], ...] = (
+    device_failure: tuple[tuple[str, str], ...] = (
         (("bad", failure.message),) if failure and failure.kind is FailureKind.DEVICE else ()
     )
     return LastRun(
         study_id=run.study_id,
         trial_number=run.trial.number if run.trial else None,
-        what="model_summary" if run.trial is None else _what(run),
+        run="model summary" if run.trial is None else _run_text(run),
         model=models[run.study_id],
         end=words.ENDS.get(attempt.end, attempt.end),
         ended_at=attempt.finished_at,
-        notes=said + troubles(conditions_of(run.measurement if attempt.end == "complete" else None, failure)),
+        notes=device_failure + troubles(conditions_of(run.measurement if attempt.end == "complete" else None, failure)),
     )
 
 

@@ -36,7 +36,7 @@ def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client
     rejected = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
     assert (rejected.status_code, rejected.json()["code"]) == (409, "made_by_service")
     assert "belongs to a canary" in rejected.json()["detail"] and "clone it" in rejected.json()["detail"]
-    assert "Search on" not in client.get(f"/studies/{made['study_id']}").text
+    assert "Extend search" not in client.get(f"/studies/{made['study_id']}").text
     clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
     assert clone["system_study"] is None
     client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()

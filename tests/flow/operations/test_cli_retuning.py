@@ -12,7 +12,7 @@ NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Be
 def test_a_schedule_from_its_making_to_its_end(http, run):
     tune(http)
     key = best(http)["target_key"]
-    code, made = run("schedules", "create", *NIGHTLY, "--case-key", key, "--window", "22:00-06:00")
+    code, made = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
     name = made["schedule_id"]
     assert (code, made["cases"]["target_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
@@ -33,15 +33,13 @@ def test_the_same_in_words(http, run):
     name = text.split()[0]
     assert "nightly" in text and "At 02:30" in text and "(Europe/Berlin)" in text
     drift = run("schedules", "create", "--name", "eyes", "--trigger", "drift", "--cron", "0 6 * * *", as_json=False)[1]
-    assert "when a canary finds it slower; canaries: At 06:00" in drift
+    assert "when a canary measures a slowdown; canaries: At 06:00" in drift
     assert "no tick yet" in run("schedules", "show", name, as_json=False)[1]
     run("schedules", "run", name)
-    assert (
-        "by hand: asked for 1 recommendation to be measured again" in run("schedules", "show", name, as_json=False)[1]
-    )
+    assert "by hand: requested 1 retune" in run("schedules", "show", name, as_json=False)[1]
     (asked,) = run("retunes", "list")[1]["retunes"]
     cancelled = run("retunes", "cancel", asked["retune_id"], as_json=False)[1]
-    assert "asked for by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
+    assert "requested by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
     assert "is deleted" in run("schedules", "delete", name, as_json=False)[1]
 
 

@@ -69,13 +69,13 @@ def test_a_machine_that_is_not_fit_is_said_to_be_on_both_pages(quick_client):
     worker = SimulatedWorker(quick_client, behave=behave).register()
     study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.do(worker.lease())
-    assert "profile of llama-tiny" in page(quick_client, "/workers")
+    assert "model summary of llama-tiny" in page(quick_client, "/workers")
     while lease := worker.lease():
         worker.do(lease)
         if "GPU-1" in (text := page(quick_client, "/workers")):
             break
-    assert "its device was not fit" in text and "other programs kept 1.5 CPU cores busy" in text
-    assert "other programs kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
+    assert "its device is faulty" in text and "other processes kept 1.5 CPU cores busy" in text
+    assert "other processes kept 1.5 CPU cores busy" in page(quick_client, f"/studies/{study_id}/trials/0")
 
 
 def test_times_to_come_are_told_as_such():

@@ -63,7 +63,7 @@ def test_where_nothing_fits_no_trial_was_run_and_more_would_not_help(quick_clien
     study, _ = run_study(quick_client, lambda *_: measurement(1.0), cluster=tiny)
     text = page(quick_client, f"/studies/{study['study_id']}")
     assert f"rejected all {study['rejected']}, so that no trial was run" in text and "MiB" in text
-    assert "0.97 MiB are available." in text and "Search on" not in text and "has been tried" not in text
+    assert "0.97 MiB are available." in text and "Extend search" not in text and "has been tried" not in text
 
 
 def test_trials_that_read_alike_are_named_by_the_knob_in_which_they_differ():

@@ -223,7 +223,7 @@ def test_the_stream_tells_of_the_end_once(quick_client, study_id):
 def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id):
     known = {"csrf": token(quick_client)}
     decide = f"/studies/{study_id}/recommendation"
-    assert "Is it served?" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
+    assert "<h2>Recommendation" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
     assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
     assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
     again = quick_client.post(f"/studies/{study_id}/rerun", data=known, follow_redirects=False).headers["location"]
@@ -255,8 +255,8 @@ def test_schedules_are_made_and_run_by_form(quick_client, study_id):
     quick_client.post(f"{path}/run", data=form, headers=HTML)
     shown = page(quick_client, "/schedules")
     assert (
-        "(2026-01-01 00:00:00 UTC)</span> by hand: asked for 1 recommendation to be measured again" in shown
-        and "asked for by hand" in shown
+        "(2026-01-01 00:00:00 UTC)</span> by hand: requested 1 retune" in shown
+        and "requested by hand" in shown
         and ">queued<" in shown
     )
     quick_client.post(f"{path}/delete", data=form, headers=HTML)

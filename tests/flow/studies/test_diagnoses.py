@@ -110,7 +110,7 @@ def test_out_of_memory_is_told_with_what_it_was_made_of_and_a_change_that_is_pre
     assert finding["kind"] == "out_of_memory" and "in backward of model.layers.2.mlp" in finding["evidence"]
     assert "activations 97%" in finding["evidence"]
     told = page(quick_client, f"{path.removeprefix('/v1')}/trials/1/why")
-    assert "Memory at the limit" in told and "It runs out of memory" in told
+    assert "Memory at the limit" in told and "Out of memory" in told
 
 
 @pytest.mark.parametrize("kind", [FailureKind.OOM, FailureKind.CRASH])
@@ -214,11 +214,11 @@ def test_the_page_asks_for_a_profile_and_shows_where_the_step_went(quick_client,
     worker.work()
     told = page(quick_client, f"{trial}/why")
     for says in (
-        "The host launches too little",
+        "The host launches kernels too slowly",
         "One step, moment by moment",
         "all-gathers of parameters",
         "Profile again",
     ):
         assert says in told
     assert told.count('class="p-compute"') == 1 + 2 + 2, "a legend, two ranks, two lanes"
-    assert "profile</td>" in page(quick_client, trial)
+    assert "profiled run</td>" in page(quick_client, trial)

@@ -47,7 +47,7 @@ def test_it_waits_for_the_worker_and_then_reads_what_is_stored(worker, beside, r
 def test_a_profile_that_fails_is_told(worker, beside, run, kind, ends):
     worker.trace = lambda _: failure(kind, "the profiler took too much")
     code, words = run("explain", "last", "--trial", "0", as_json=False)
-    assert code == ends and "nothing could be told of trial 0: the profiler took too much" in words
+    assert code == ends and "no diagnosis of trial 0: the profiler took too much" in words
 
 
 def test_a_time_that_is_over_and_what_cannot_be_asked(worker, run):

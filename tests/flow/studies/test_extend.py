@@ -238,9 +238,9 @@ def test_clone_can_drop_the_baseline_and_needs_to_see_the_study(quick_client):
 
 def test_page_extends_a_study(quick_client):
     worker, study_id = finished(quick_client)
-    assert "Search on" in page(quick_client, f"/studies/{study_id}")
+    assert "Extend search" in page(quick_client, f"/studies/{study_id}")
     sent = {"csrf": token(quick_client), "add_trials": "2"}
     quick_client.post(f"/studies/{study_id}/extend", data=sent).raise_for_status()
-    assert "Search on" not in page(quick_client, f"/studies/{study_id}")
+    assert "Extend search" not in page(quick_client, f"/studies/{study_id}")
     worker.work()
     assert sum(read(quick_client, study_id)["trials"].values()) == 10

@@ -1,1 +1,1 @@
-"""The page "Why": where the steps of a trial went."""
+"""Values of a trial's diagnosis page."""

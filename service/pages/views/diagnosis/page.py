@@ -1,4 +1,4 @@
-"""Where the steps of a trial went, from its last run under the profiler; or why there is none."""
+"""Values of a trial's diagnosis page: the report of its last profiled run, or the reason for none."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MOST_ROWS = 12
 
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One use of a collective."""
+    """One kind of collective by purpose, with its figures."""
 
     words: str
     figures: CollectiveFigures
@@ -32,8 +32,8 @@ class CollectiveRow:
 
 
 @dataclass(frozen=True)
-class MemoryShown:
-    """What the fullest rank held, in GiB."""
+class MemoryReport:
+    """Memory of the rank that used most, in GiB."""
 
     words: str
     is_over: bool
@@ -43,46 +43,46 @@ class MemoryShown:
 
 
 @dataclass(frozen=True)
-class Told:
-    """A diagnosis, ready to be shown."""
+class DiagnosisReport:
+    """A diagnosis as the page shows it."""
 
     sentences: tuple[str, ...]
     expected: tuple[tuple[str, ExpectedPart], ...]
-    """Parts by what they are called, beside what they were predicted to take."""
+    """Pairs of display name and predicted part of the step."""
     findings: tuple[tuple[str, Finding], ...]
     bars: Steps
     timeline: Steps | None
     legend: tuple[tuple[str, str], ...]
     collectives: tuple[CollectiveRow, ...]
-    memory: MemoryShown | None
+    memory: MemoryReport | None
     cost: str
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class WhyContext:
-    """All of the page."""
+    """All values of the page."""
 
     study_id: str
     model: str
     number: int
     description: str
-    asked: TrialDiagnosis | None
-    told: Told | None
+    latest: TrialDiagnosis | None
+    report: DiagnosisReport | None
     rejected: str | None
-    """Why it cannot be run under the profiler now."""
+    """Reason why the trial cannot be profiled now; None where it can."""
 
 
 def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
-    """Of one trial.
+    """Return the values of a trial's diagnosis page.
 
     Raises:
-        NotFound: the study has none of this number.
+        NotFound: the study has no such trial.
     """
-    asked = diagnoses.newest(session, row, number)
+    latest = diagnoses.newest(session, row, number)
     trial = trials.by_number(session, row.id, number)
     assert trial is not None
-    rejected = "the study still runs" if row.state.is_open else traces.why_not(row)
+    rejected = "the study is still running" if row.state.is_open else traces.why_not(row)
     if row.deleted_at is not None:
         rejected = "the study was deleted"
     return WhyContext(
@@ -90,31 +90,31 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
         model=row.spec.model.name,
         number=number,
         description=trial.config.describe(),
-        asked=asked,
-        told=_told(asked.diagnosis) if asked is not None and asked.diagnosis is not None else None,
+        latest=latest,
+        report=_report(latest.diagnosis) if latest is not None and latest.diagnosis is not None else None,
         rejected=rejected,
     )
 
 
-def _told(found: Diagnosis) -> Told:
-    return Told(
-        sentences=tuple(diagnosis_words.sentences(found)),
-        expected=tuple((diagnosis_words.EXPECTED_WORDS[one.name], one) for one in found.expected),
-        findings=tuple((diagnosis_words.KNOWN_MISTAKES[one.kind], one) for one in found.findings),
-        bars=steps.rank_bars(found),
-        timeline=steps.timeline(found.timeline) if found.timeline is not None else None,
-        legend=steps.present(found),
-        collectives=tuple(_row(one, found) for one in found.collectives[:_MOST_ROWS]),
-        memory=_memory(found.recorded.memory)
-        if found.recorded is not None and found.recorded.memory is not None
+def _report(diagnosis: Diagnosis) -> DiagnosisReport:
+    return DiagnosisReport(
+        sentences=tuple(diagnosis_words.sentences(diagnosis)),
+        expected=tuple((diagnosis_words.EXPECTED_WORDS[part.name], part) for part in diagnosis.expected),
+        findings=tuple((diagnosis_words.FINDING_TITLES[finding.kind], finding) for finding in diagnosis.findings),
+        bars=steps.rank_bars(diagnosis),
+        timeline=steps.timeline(diagnosis.timeline) if diagnosis.timeline is not None else None,
+        legend=steps.present(diagnosis),
+        collectives=tuple(_collective_row(figures, diagnosis) for figures in diagnosis.collectives[:_MOST_ROWS]),
+        memory=_memory(diagnosis.recorded.memory)
+        if diagnosis.recorded is not None and diagnosis.recorded.memory is not None
         else None,
-        cost=diagnosis_words.cost(found.recorded) if found.recorded is not None else "",
-        notes=found.notes,
+        cost=diagnosis_words.cost(diagnosis.recorded) if diagnosis.recorded is not None else "",
+        notes=diagnosis.notes,
     )
 
 
-def _memory(moment: MemoryMoment) -> MemoryShown:
-    return MemoryShown(
+def _memory(moment: MemoryMoment) -> MemoryReport:
+    return MemoryReport(
         words=diagnosis_words.memory_in_words(moment),
         is_over=moment.limit_bytes is not None and moment.bytes > moment.limit_bytes,
         total_gib=moment.bytes / GIB,
@@ -124,14 +124,14 @@ def _memory(moment: MemoryMoment) -> MemoryShown:
 
 
 def _largest(sizes: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
-    return tuple((name, size / GIB) for name, size in sorted(sizes.items(), key=lambda one: -one[1]))
+    return tuple((name, size / GIB) for name, size in sorted(sizes.items(), key=lambda entry: -entry[1]))
 
 
-def _row(one: CollectiveFigures, found: Diagnosis) -> CollectiveRow:
+def _collective_row(figures: CollectiveFigures, diagnosis: Diagnosis) -> CollectiveRow:
     return CollectiveRow(
-        words=diagnosis_words.use_in_words(one),
-        figures=one,
-        message="–" if one.message_bytes is None else diagnosis_words.bytes_in_words(one.message_bytes),
-        speed="–" if one.bytes_per_s is None else diagnosis_words.speed_in_words(one.bytes_per_s),
-        share=diagnosis_words.share(one.exposed_s, found),
+        words=diagnosis_words.use_in_words(figures),
+        figures=figures,
+        message="–" if figures.message_bytes is None else diagnosis_words.bytes_in_words(figures.message_bytes),
+        speed="–" if figures.bytes_per_s is None else diagnosis_words.speed_in_words(figures.bytes_per_s),
+        share=diagnosis_words.share(figures.exposed_s, diagnosis),
     )

@@ -1,1 +1,1 @@
-"""The form of a new study, and the calculator beside it."""
+"""Form of a new study, and the calculator beside it."""

@@ -1,4 +1,4 @@
-"""What fits, before anything runs: predictions for one of each strategy, stacked, and the bytes behind them."""
+"""Values of the calculator: predicted memory and speed of the fastest configurations and of each strategy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,22 +34,22 @@ class StrategyLine:
 
 @dataclass(frozen=True)
 class PrecisionLine:
-    """Bytes per parameter of one precision of dtypes."""
+    """Bytes per parameter of one precision."""
 
     name: str
     compute: int
-    """Weights in forward and backward, where they are not the masters themselves."""
+    """Bytes of the copy for forward and backward; 0 where the master weights are used."""
     master: int
     gradients: int
     moments: int
     total: int
     gib: float | None
-    """For the model in question, unsharded."""
+    """Size of the whole model in GiB, unsharded; None without a model."""
 
 
 @dataclass(frozen=True)
 class NewPage:
-    """All of the page."""
+    """All values of the page."""
 
     form: StudyForm
     presets: tuple[str, ...]
@@ -60,36 +60,36 @@ class NewPage:
     table: PredictionTable | None
     cluster: str
     usable_gib: float
-    """Memory of a rank less what the study is to keep free."""
+    """Memory of a rank in GiB, less the headroom of the study."""
     fastest: tuple[StrategyLine, ...]
-    """Of the whole space, as far as they should fit."""
+    """Fastest configurations of the search space that are predicted to fit."""
     lines: tuple[StrategyLine, ...]
     stack: Stack | None
-    """Bars of the fastest, then of the lines."""
+    """Bars of `fastest`, then of `lines`."""
     kinds: tuple[str, ...]
     bytes_per_parameter: tuple[PrecisionLine, ...]
     can_create: bool
     quota: str
-    """What the project has used of it; empty: it has none."""
+    """Use of the project's quota; empty without a quota."""
 
 
 def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldError] = (), quota: str = "") -> NewPage:
-    """The form with what it predicts, or with what is wrong in it."""
-    own, known = forms.hardware_of(live)
+    """Return the form with its predictions, or with its errors."""
+    own, catalogue_choices = forms.hardware_of(live)
     if not form.hardware:
-        form = _starting(form, own, live)
-    table, found = _table(form, live)
+        form = _first_form(form, own, live)
+    table, problems = _table(form, live)
     usable = available_gib(table.cluster, forms.objective_of(form)) if table else 0.0
     shown = (*table.fastest, *table.predictions) if table else ()
-    lines = tuple(StrategyLine(one, by_kind(one.memory.terms), _TONES[one.memory.verdict]) for one in shown)
+    lines = tuple(StrategyLine(line, by_kind(line.memory.terms), _TONES[line.memory.verdict]) for line in shown)
     first = len(table.fastest) if table else 0
     return NewPage(
         form=form,
         presets=tuple(preset_names()),
         precisions=(AUTO, *PRECISIONS),
         workers=own,
-        catalogue=known,
-        errors=tuple(errors) or found,
+        catalogue=catalogue_choices,
+        errors=tuple(errors) or problems,
         table=table,
         cluster=cluster_words.cluster(table.cluster) if table else "",
         usable_gib=usable,
@@ -105,8 +105,8 @@ def new_page(form: StudyForm, live: Sequence[WorkerRow], errors: Sequence[FieldE
     )
 
 
-def _starting(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow]) -> StudyForm:
-    """A form to begin with: what a worker here has and can finish soon, else eight H100."""
+def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerRow]) -> StudyForm:
+    """Return a first form: a live worker with a study that it can finish soon, or eight H100."""
     if not own:
         return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
     update = {"hardware": own[0].value}
@@ -125,12 +125,13 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
     except ApiError as error:
         return None, tuple(error.errors)
     except ValueError as error:
-        found = from_value_error("", error).errors
-        return None, tuple(one if one.field else one.model_copy(update={"field": "model"}) for one in found)
+        problems = from_value_error("", error).errors
+        return None, tuple(item if item.field else item.model_copy(update={"field": "model"}) for item in problems)
 
 
 def _precision(precision: Precision, parameters: int | None) -> PrecisionLine:
     master, compute = DTYPE_BYTES[precision.master_dtype], DTYPE_BYTES[precision.compute_dtype]
+    # Adam keeps two moments per parameter in the master's dtype.
     copy = compute if compute < master else 0
     gradients, moments = DTYPE_BYTES[precision.reduce_dtype], 2 * master
     total = copy + master + gradients + moments

@@ -1,4 +1,4 @@
-"""The form of a new study and of the calculator: text as typed, and the request it means."""
+"""Form of a new study and of the calculator: its fields as text, and their conversion to requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages.views import words
-from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, whole
+from shardtune.service.pages.views.new_study.form_fields import FormErrors, error, json_object, number, positive_int
 from shardtune.service.wording import cluster_words
 from shardtune.tuner.prediction import catalogue, neighbours
 
-Asked = TypeVar("Asked", bound=Schema)
+RequestModel = TypeVar("RequestModel", bound=Schema)
 
 _LONGEST = 400_000
-"""Characters of a pasted file."""
+"""Maximum number of characters of a pasted file."""
 _NODE = 8
 _FASTEST = 5
-"""Lines of the calculator before one of each strategy."""
+"""Number of fastest configurations that the calculator lists."""
 
 
 class StudyForm(BaseModel):
-    """Every field as its text, so that what was typed comes back beside its error."""
+    """Fields of the form as text, so that the page shows wrong input beside its error."""
 
     model_config = ConfigDict(extra="ignore")
 
     model: str = "llama-3.1-8b"
-    """A preset's name, or `custom`: then `config` counts."""
+    """Name of a preset, or `custom` for the model in `config`."""
     config: str = Field(default="", max_length=_LONGEST)
     hardware: str = ""
-    """`worker:NAME`, or a name of the catalogue."""
+    """`worker:NAME`, or the name of a GPU in the catalogue."""
     size: int = Field(default=3, ge=0, le=10)
     """log2 of the number of GPUs, for hardware of the catalogue."""
     sequence_length: str = "4096"
@@ -56,7 +56,7 @@ class StudyForm(BaseModel):
     max_wall_seconds: str = ""
     max_pairs: str = str(Budget().max_pairs)
     memory_headroom: str = f"{Objective().memory_headroom * 100:g}"
-    """Per cent."""
+    """Memory to keep free, in per cent."""
     backends: list[str] = Field(default=list(BACKENDS), max_length=len(BACKENDS))
     knobs: str = Field(default="", max_length=_LONGEST)
     compile: str = "auto"
@@ -72,29 +72,31 @@ class Hardware:
 
 
 def hardware_of(live: Sequence[WorkerRow]) -> tuple[tuple[Hardware, ...], tuple[Hardware, ...]]:
-    """What live workers have, and what the catalogue knows."""
+    """Return the choices of hardware: live workers, and GPUs of the catalogue."""
     own = tuple(
         Hardware(f"worker:{worker.name}", f"{worker.name}: {cluster_words.cluster(worker.offer.cluster)}, "
                  f"{words.cluster_memory(worker.offer.cluster)}")
         for worker in live
     )  # fmt: skip
     gpus = [catalogue.find(name) for name in catalogue.names()]
-    known = tuple(Hardware(gpu.name, f"{gpu.name}, {memory(gpu.memory_gib)}") for gpu in gpus if gpu.memory_gib)
-    return own, known
+    catalogue_choices = tuple(
+        Hardware(gpu.name, f"{gpu.name}, {memory(gpu.memory_gib)}") for gpu in gpus if gpu.memory_gib
+    )
+    return own, catalogue_choices
 
 
 def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
-    """The cluster the form means.
+    """Convert the form's hardware to a cluster.
 
     Raises:
-        FormErrors: a worker that is gone, or an unknown GPU.
+        FormErrors: the worker is not live, or the GPU is unknown.
     """
     if form.hardware.startswith("worker:"):
         name = form.hardware.removeprefix("worker:")
         for worker in live:
             if worker.name == name:
                 return worker.offer.cluster
-        raise error("hardware", name, f"worker {name} is not live any more; choose another, or start it again")
+        raise error("hardware", name, f"worker {name} is no longer live; choose another, or start it again")
     count = 2**form.size
     nodes, per_node = (count // _NODE, _NODE) if count > _NODE else (1, count)
     try:
@@ -104,10 +106,10 @@ def cluster_of(form: StudyForm, live: Sequence[WorkerRow]) -> Cluster:
 
 
 def model_of(form: StudyForm) -> ModelSpec:
-    """The model the form means.
+    """Convert the form's model.
 
     Raises:
-        FormErrors: no JSON, or no model configuration.
+        FormErrors: the text is not JSON, or not a model configuration.
     """
     if form.model != "custom":
         if form.model not in preset_names():
@@ -124,36 +126,36 @@ def model_of(form: StudyForm) -> ModelSpec:
 
 
 def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> PredictionRequest:
-    """The fastest of the space and one of each strategy under the form's workload; limits of the search are left out.
+    """Convert the form to a request for the fastest configurations and one of each strategy, without search limits.
 
     Raises:
         FormErrors: fields that cannot be used.
     """
     cluster = cluster_of(form, live)
-    micro = whole("micro_batch", form.micro_batch)
+    micro = positive_int("micro_batch", form.micro_batch)
     step = micro * cluster.world_size
-    accumulation = max(1, whole("global_batch", form.global_batch) // step)
-    made = [
+    accumulation = max(1, positive_int("global_batch", form.global_batch) // step)
+    configs = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
         for c in neighbours.one_of_each(cluster, micro)
     ]
     values: dict[str, Any] = {
         "model": model_of(form),
         "cluster": cluster,
-        "sequence_length": whole("sequence_length", form.sequence_length),
+        "sequence_length": positive_int("sequence_length", form.sequence_length),
         "micro_batch": micro,
         "gradient_accumulation": accumulation,
-        # The nearest that the ranks divide: who moves the slider asks what so many GPUs do, not what divides.
+        # Rounded to what the ranks divide: moving the slider should not turn into errors about divisibility.
         "global_batch": step * accumulation,
         "top": _FASTEST,
         "precision": form.precision,
-        "configs": [TrialConfig.model_validate(c.model_dump()) for c in made],
+        "configs": [TrialConfig.model_validate(c.model_dump()) for c in configs],
     }
     return _validated(PredictionRequest, values)
 
 
 def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
-    """The study the form describes.
+    """Convert the form to a study.
 
     Raises:
         FormErrors: fields that cannot be used.
@@ -161,8 +163,8 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
     values: dict[str, Any] = {
         "model": model_of(form),
         "workload": {
-            "sequence_length": whole("sequence_length", form.sequence_length),
-            "global_batch": whole("global_batch", form.global_batch),
+            "sequence_length": positive_int("sequence_length", form.sequence_length),
+            "global_batch": positive_int("global_batch", form.global_batch),
             "precision": form.precision,
         },
         "cluster": cluster_of(form, live),
@@ -179,10 +181,10 @@ def study_request(form: StudyForm, live: Sequence[WorkerRow]) -> StudyRequest:
 
 
 def objective_of(form: StudyForm) -> Objective:
-    """What must hold of an answer.
+    """Convert the form's objective.
 
     Raises:
-        FormErrors: no share of the memory that a study may keep free.
+        FormErrors: the memory to keep free is out of range.
     """
     try:
         return Objective(memory_headroom=number("memory_headroom", form.memory_headroom) / 100)
@@ -194,16 +196,16 @@ def objective_of(form: StudyForm) -> Objective:
 
 
 def _budget(form: StudyForm) -> dict[str, Any]:
-    given: dict[str, Any] = {}
+    limits: dict[str, Any] = {}
     for field, read in (
-        ("max_trials", whole),
+        ("max_trials", positive_int),
         ("max_gpu_seconds", number),
         ("max_wall_seconds", number),
-        ("max_pairs", whole),
+        ("max_pairs", positive_int),
     ):
         if (text := getattr(form, field)).strip():
-            given[field] = read(field, text)
-    return given
+            limits[field] = read(field, text)
+    return limits
 
 
 def _space(form: StudyForm) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def _space(form: StudyForm) -> dict[str, Any]:
     return space
 
 
-def _validated(kind: type[Asked], values: Mapping[str, Any]) -> Asked:
+def _validated(kind: type[RequestModel], values: Mapping[str, Any]) -> RequestModel:
     try:
         return kind.model_validate(values)
     except ValidationError as problem:

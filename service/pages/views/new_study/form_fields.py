@@ -1,4 +1,4 @@
-"""Fields of a form as typed: what each means, or what is wrong with it."""
+"""Convert the text of form fields, with errors that name the field."""
 
 import json
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from shardtune.service.http.input_guard import check
 
 
 class FormErrors(Exception):
-    """What the form says cannot be used; one entry per field."""
+    """The form has invalid fields; one entry per field."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         super().__init__("; ".join(error.message for error in errors))
         self.errors = tuple(errors)
 
 
-def whole(field: str, text: str) -> int:
-    """A count; commas and underscores between digits are left out."""
+def positive_int(field: str, text: str) -> int:
+    """Convert a count above 0; commas and underscores between digits are ignored."""
     cleaned = text.strip().replace(",", "").replace("_", "")
     if not cleaned.isdecimal() or len(cleaned) > 9 or int(cleaned) == 0:
         raise error(field, text, f"{field} ({text!r}) must be a whole number above 0, such as 64")
@@ -25,25 +25,25 @@ def whole(field: str, text: str) -> int:
 
 
 def number(field: str, text: str) -> float:
-    """Any number; what it may be is for whom it is meant."""
+    """Convert any number; the schema checks its range."""
     try:
         return float(text)
     except ValueError:
         raise error(field, text, f"{field} ({text!r}) must be a number, such as 10") from None
 
 
-def json_object(field: str, text: str, what: str) -> dict[str, Any]:
-    """Pasted JSON, held to the limits of a request's body."""
+def json_object(field: str, text: str, content: str) -> dict[str, Any]:
+    """Parse pasted JSON, within the limits of a request's body."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise error(field, text[:60], f"{field} is not JSON ({problem}); paste {what}") from None
+        raise error(field, text[:60], f"{field} is not JSON ({problem}); paste {content}") from None
     if not isinstance(value, dict):
-        raise error(field, text[:60], f"{field} must be a JSON object; paste {what}")
+        raise error(field, text[:60], f"{field} must be a JSON object; paste {content}")
     check(value, field)
     return value
 
 
 def error(field: str, value: str, message: str) -> FormErrors:
-    """One field that is wrong."""
+    """Return the error of one invalid field."""
     return FormErrors([FieldError(field=field, value=value, message=message)])

@@ -28,7 +28,7 @@ def test_a_table_and_three_sentences(folder, capsys):
     assert ends(["explain", "--trace", str(folder)]) == 0
     printed = capsys.readouterr().out
     assert "transferring" in printed and "all-reduces of gradients" in printed
-    assert "host: all that is no other part (Python, dispatch); idle: of GPUs only" in printed
+    assert "host: time in no other part (Python, dispatch); idle: measured on GPUs only" in printed
     assert "iB" in printed and "kB" not in printed and "GB/s" in printed
     for begin in ("A step took 1.0 ms", "Communication ran for", "Rank "):
         assert begin in printed
@@ -40,7 +40,10 @@ def test_findings_stand_below_with_what_is_expected_of_them(tmp_path, capsys):
     folder = synthetic_traces.write(tmp_path, [synthetic_traces.trace(rank, 2, steps + work) for rank in range(2)])
     assert ends(["explain", "--trace", str(folder)]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "1. The host launches too little: for 60% of the step or more nothing is launched, on every rank." in printed
+    assert (
+        "1. The host launches kernels too slowly: for 60% of the step or more nothing is launched, on every rank."
+        in printed
+    )
     assert "expected to save 30% of the step (estimated as half of that time, not measured)" in printed
 
 
@@ -82,9 +85,9 @@ def test_bad_input_names_the_file_and_the_remedy(make, says, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["last", "--trace", "traces"], "--trace (traces) says what to explain; leave out the study and --trial"),
+        (["last", "--trace", "traces"], "--trace (traces) replaces the study; leave out the study and --trial"),
         (["--trial", "3", "--trace", "traces"], "leave out the study and --trial"),
-        (["--try", "--trace", "traces"], "--try measures a trial of a study, and --trace (traces) is none"),
+        (["--try", "--trace", "traces"], "--try measures a trial of a study, and --trace (traces) has no study"),
         (["--state-dir", "none"], "--state-dir (none) does not exist; run `shardtune tune` first"),
         (["study-1", "--state-dir", "none"], "--state-dir (none) does not exist"),
     ],

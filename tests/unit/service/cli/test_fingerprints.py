@@ -43,4 +43,4 @@ def test_its_fields_mark_what_was_declared_and_leave_out_what_is_unknown():
     shown = fingerprints.details(RECORD)
     assert "  torch: 2.13.0 (declared)" in shown and "  python: 3.11.2" in shown
     assert not any("driver" in line for line in shown)
-    assert shown[-1] == f"  measured under it: llama-tiny, study key {'c' * 32}: stale (torch)"
+    assert shown[-1] == f"  measured under it: llama-tiny, target key {'c' * 32}: stale (torch)"

@@ -62,7 +62,7 @@ def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict(
 
 
 def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
-    assert settles(3) == "3 more, and room for lost ones, unused if all go well: shardtune tune --add-pairs 6"
+    assert settles(3) == "3 more pairs, and an allowance for lost ones (unused if all are won): shardtune tune --add-pairs 6"
 
 
 def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
@@ -80,11 +80,11 @@ def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_nam
 @pytest.mark.parametrize(
     ("given", "has_begun", "command"),
     [
-        ({}, False, "begin again with: shardtune tune study.json --launcher ray"),
-        ({}, True, "go on with: shardtune tune --resume --launcher ray"),
-        ({"study": None, "resume": True}, False, "go on with: shardtune tune --resume --launcher ray"),
-        ({"study": None, "add_pairs": 6}, False, "go on with: shardtune tune --add-pairs 6 --launcher ray"),
-        ({"study": None, "add_pairs": 6}, True, "go on with: shardtune tune --resume --launcher ray"),
+        ({}, False, "start again with: shardtune tune study.json --launcher ray"),
+        ({}, True, "continue with: shardtune tune --resume --launcher ray"),
+        ({"study": None, "resume": True}, False, "continue with: shardtune tune --resume --launcher ray"),
+        ({"study": None, "add_pairs": 6}, False, "continue with: shardtune tune --add-pairs 6 --launcher ray"),
+        ({"study": None, "add_pairs": 6}, True, "continue with: shardtune tune --resume --launcher ray"),
     ],
 )
 def test_who_interrupts_is_told_the_command_that_goes_on(given: Any, has_begun: bool, command: str) -> None:

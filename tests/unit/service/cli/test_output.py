@@ -126,7 +126,7 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
         "undecided: keep",
         "won 6 of 7 pairs",
         "3 more pairs would confirm it",
-        "2 of their runs were disturbed",
+        "other processes disturbed 2 of their runs",
     ):
         assert words in text
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
@@ -140,7 +140,7 @@ def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
     assert said == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
     said = study_words.tests("static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000")
     assert said == "with static graph; reduce bucket size 25 M instead of 500 M"
-    assert study_words.tests("threads 1 instead of 0") == "threads 1 instead of its share of cores"
+    assert study_words.tests("threads 1 instead of 0") == "threads 1 instead of cores divided by ranks"
     assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
     assert study_words.tests("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
 
@@ -197,14 +197,14 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     told = [line for line in lines if "disturbed" in line]
-    assert told == ["disturbed by other programs, repeated: validation run of trial 0, attempt 1"]
+    assert told == ["disturbed by other processes, repeated: validation run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:
     lines: list[str] = []
     trials = [trial(0, TrialState.COMPLETE), trial(1, TrialState.RUNNING)]
     LineView(lines.append).show(study(), trials, [rejected(DDP, 5.0)], 1.0)
-    assert lines == ["1 trials are there already", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
+    assert lines == ["1 trial ended earlier", "trial 1 (2 of 8): ZeRO-2, micro batch 4: running"]
 
 
 def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() -> None:
@@ -232,7 +232,7 @@ def test_validation_runs_of_a_former_final_comparison_are_not_counted_again() ->
 def test_where_one_configuration_is_left_no_run_is_counted() -> None:
     """`run 1 of at most 0` was said."""
     alone = study(phase=StudyPhase.FINAL_COMPARISON, final_comparison_runs=0)
-    assert "nothing to be compared with" in study_words.activity(alone, [trial(0, TrialState.COMPLETE)])
+    assert "there is only one configuration" in study_words.activity(alone, [trial(0, TrialState.COMPLETE)])
     console = Console(width=120)
     with console.capture() as captured:
         console.print(live_table.render(alone, [trial(0, TrialState.COMPLETE)], [], 1.0, rows=5))
@@ -258,7 +258,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
         (
             StudyPhase.FINAL_COMPARISON,
             None,
-            "running the fastest and the baseline again, run 1 of at most 63, trial 1: starting ranks",
+            "final comparison, run 1 of at most 63, trial 1: starting ranks",
         ),
     ],
 )
@@ -289,14 +289,14 @@ def test_the_summary_says_why_a_configuration_did_not_count() -> None:
     trials, rejections = [trial(0, TrialState.INFEASIBLE, failure=too_much)], [rejected(ZERO, 6.0)]
     text = summary.as_text(study(), CONFIRMED, trials, rejections)
     assert "infeasible  DDP, micro batch 1: over_limit: took 5.1 GiB of 4.0" in text
-    assert "rejected     ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
+    assert "rejected    ZeRO-2, micro batch 4: holds at least 6.0 GiB" in text
 
 
 def test_the_summary_says_when_nothing_but_the_starting_configurations_ran() -> None:
     seed = trial(0, TrialState.COMPLETE)
     sampled = seed.model_copy(update={"origin": "sampler"})
-    assert "nothing was searched" in str(study_words.why_not([seed], []))
-    assert "nothing was searched" not in str(study_words.why_not([seed, sampled], []))
+    assert "the search never began" in str(study_words.why_not([seed], []))
+    assert "the search never began" not in str(study_words.why_not([seed, sampled], []))
 
 
 @pytest.mark.parametrize(

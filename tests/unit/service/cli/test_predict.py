@@ -43,8 +43,8 @@ def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pyte
 def test_the_first_lines_are_the_fastest_that_should_fit(capsys: pytest.CaptureFixture[str]) -> None:
     predict("llama-2-70b", "--cluster", "64xh100", "--top", "2")
     shown = capsys.readouterr().out
-    heading = "The fastest at a global batch of 512 samples: those that fit, then those that may:"
-    first = shown[shown.index(heading) : shown.index("One of each strategy")].removeprefix(heading)
+    heading = "Fastest configurations at a global batch of 512 samples (fitting ones first, then uncertain ones):"
+    first = shown[shown.index(heading) : shown.index("One configuration of each strategy")].removeprefix(heading)
     assert re.findall(r"(may fit|fits) {2}", first)[-2:] == ["fits", "may fit"] and "does not fit" not in first
     assert "MFU" in first and "compute" in first
 

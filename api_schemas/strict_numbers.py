@@ -24,11 +24,11 @@ def exact(cls: type, node: Any) -> Any:
     if kind in ("bool", "float"):
         return {**node, "strict": True}
     if kind == "int":
-        return _whole(core_schema.int_schema(**{key: value for key, value in node.items() if key != "type"}))
+        return _exact_integers(core_schema.int_schema(**{key: value for key, value in node.items() if key != "type"}))
     return {name: value if name in _NO_SCHEMAS else exact(cls, value) for name, value in node.items()}
 
 
-def _whole(schema: CoreSchema) -> CoreSchema:
+def _exact_integers(schema: CoreSchema) -> CoreSchema:
     """Strict integers would reject 5e8, which is one in JSON."""
     return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
 

@@ -20,22 +20,23 @@ from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 CLOCK = "tells the time of events"
-"""What a session carries under this is called for the moment."""
+"""Key of a session's entry that returns the present moment."""
 _UNWRITTEN = "events that the flush is to write"
 _WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
-"""No rows of the session's: these, and the question for their ids, cost more than all else of an event."""
+"""Insert statement for events. Rows of the session's, and the query for their ids, would cost more than all else of
+an event."""
 
 
 class _Happened(NamedTuple):
     order: int
-    """Within one flush: ends before what follows from them, studies last."""
+    """Order within one flush: ends before their consequences, studies last."""
     study_id: str
     type: EventType
     data: dict[str, Any]
 
 
 def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
-    """A listener of SQLAlchemy's `before_flush`."""
+    """Collect the events of a flush: a listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
         happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
         listening = webhooks.enabled(session) if happened else ()
@@ -56,7 +57,7 @@ def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow])
 
 
 def write(session: Session, _flush: UOWTransaction) -> None:
-    """A listener of SQLAlchemy's `after_flush`: the studies have their rows now."""
+    """Write the events of a flush: a listener of SQLAlchemy's `after_flush`, when the studies have their rows."""
     rows = session.info.pop(_UNWRITTEN, None)
     if rows:
         session.connection().execute(_WRITTEN, rows)
@@ -65,7 +66,7 @@ def write(session: Session, _flush: UOWTransaction) -> None:
 def notify(
     session: Session, *, project_id: str, study_id: str, kind: EventType, data: dict[str, Any], now: datetime
 ) -> None:
-    """A message to webhooks about something that is no part of a study's own stream, such as `best.stale`.
+    """Send webhooks a message that is no part of a study's own stream, such as `best.stale`.
 
     `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
     """
@@ -112,7 +113,7 @@ def _changed(row: object, name: str) -> bool:
 
 
 def _before(row: object, name: str) -> Sequence[Any]:
-    """The stored value, where this transaction replaces one."""
+    """Return the stored value, where this transaction replaces one."""
     return inspect(row, raiseerr=True).attrs[name].history.deleted or ()
 
 

@@ -1,4 +1,4 @@
-"""From the tables of all ranks to one diagnosis, with what could not be told."""
+"""Combine the tables of all ranks into one diagnosis, with notes on its gaps."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,14 +27,14 @@ from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
 
 _LEAST_WAIT = 0.01
-"""Of a step: less is nobody's fault."""
+"""Fraction of a step below which waiting is nobody's fault."""
 _MOST_RANKS_TOLD = 3
 _CELLS, _MOST_LANES = 200, 16
-"""Of a timeline: the longest lane, and how many ranks it shows."""
+"""Cells of a timeline's longest lane, and most ranks that it shows."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
-    """Of the traces of one job, one a rank.
+    """Diagnose the traces of one job, one per rank.
 
     Raises:
         UnreadableTrace: they are not of one job, or two are of one rank.
@@ -83,7 +83,7 @@ def _check(traces: Sequence[RankTrace]) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """To the nanosecond: what stands in a file is no longer than what was measured."""
+    """Round to the nanosecond, so that the file is no longer than the measurement is exact."""
     return round(seconds, 9)
 
 
@@ -104,7 +104,7 @@ def _rank_step(rank: int, step: StepTimes) -> RankStep:
 def _figures(
     traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
 ) -> list[CollectiveFigures]:
-    """Of every use of a collective, the longest exposed first."""
+    """Return the figures of every use of a collective, the longest exposed first."""
     called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
     for trace, own in zip(traces, times, strict=True):
         for one, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
@@ -137,7 +137,7 @@ def _use_figures(
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """The step in the middle, on one scale for all ranks."""
+    """Return the step in the middle, on one scale for all ranks."""
     numbers = sorted({step.step for _, step in steps})
     chosen = numbers[len(numbers) // 2]
     shown = [(rank, step) for rank, step in steps if step.step == chosen][:_MOST_LANES]
@@ -155,7 +155,7 @@ def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
 def _late_rank(
     traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], told: Sequence[RankStep], step_s: float
 ) -> LateRank | None:
-    """The one that is waited for most, where that is worth a word."""
+    """Return the rank that the others wait for most, where that wait is long enough to report."""
     by_trace: Counter[int] = Counter()
     for step in waited.values():
         by_trace.update(step)
@@ -175,7 +175,7 @@ def _late_rank(
 
 
 def _sizes(trace: RankTrace) -> Iterator[int | None]:
-    """Of the messages within steps; a barrier has none."""
+    """Yield the sizes of the messages within steps; a barrier has none."""
     for one, step in zip(trace.collectives, steps_of(trace), strict=True):
         if step is not None and one.kind != "barrier":
             yield one.message_bytes

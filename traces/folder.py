@@ -1,4 +1,4 @@
-"""Read the traces of one job from a folder: which files they are, and how many are too many."""
+"""Read the traces of one job from a folder, up to a number of ranks."""
 
 import gzip
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MOST_RANKS = 64
 
 
 def diagnosis_of(folder: Path) -> Diagnosis:
-    """Of the traces in a folder, one a rank.
+    """Diagnose the traces in a folder, one per rank.
 
     Raises:
         UnreadableTrace: there are none, or one cannot be read to its end.

@@ -1,4 +1,4 @@
-"""Collectives of CPU ranks: what gloo's threads ran, beside what torch's calls asked for.
+"""Collectives of CPU ranks: operations of gloo's threads, matched with torch's calls.
 
 A thread of gloo tells neither group nor kind as asked (a reduce-scatter runs as an all-reduce of the whole); the call does.
 """
@@ -13,7 +13,7 @@ from shardtune.traces.rank_trace import Collective
 
 
 class Ran(NamedTuple):
-    """`gloo:…` on one of its threads, from when that took it up to its end."""
+    """Operation `gloo:…` on one of its threads, from its start there to its end."""
 
     start: int
     end: int
@@ -22,7 +22,7 @@ class Ran(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """`c10d::…` on the thread that trains."""
+    """Call `c10d::…` on the thread that trains."""
 
     moment: int
     name: str
@@ -30,7 +30,8 @@ class Asked(NamedTuple):
 
 
 def collectives_of(ran: Sequence[Ran], asked: Sequence[Asked], base: int, group_size: int | None) -> list[Collective]:
-    """Each with its call, found by its elements in the order of asking; `group_size` where all ranks are one group."""
+    """Return each operation with its call, matched by its elements in the order of calls; `group_size` where all
+    ranks are one group."""
     calls = _Calls(asked)
     return [_collective(one, calls.of(sum(_sizes(one.arguments))), base, group_size) for one in sorted(ran, key=_start)]
 
@@ -61,18 +62,18 @@ def _collective(ran: Ran, call: "_Call | None", base: int, all_ranks: int | None
 
 
 class _Call(NamedTuple):
-    """Of a collective, on the thread that asked for it."""
+    """Call of a collective, on the thread that made it."""
 
     moment: int
     kind: str
     elements: int
-    """Of the whole message; 0 where unknown."""
+    """Elements of the whole message; 0 where unknown."""
     group_size: int | None
-    """Where what goes in and what comes out tell it."""
+    """Size of the group, where input and output sizes tell it."""
 
 
 class _Calls:
-    """torch's calls by the elements that gloo is given, each taken once, in their order."""
+    """Calls of torch by the number of elements that gloo gets, each taken once, in their order."""
 
     def __init__(self, asked: Sequence[Asked]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
@@ -88,13 +89,13 @@ class _Calls:
                 self._by_elements[sum(sizes)].append(_Call(one.moment, kind, known, None))
 
     def of(self, elements: int) -> _Call | None:
-        """The first that asked for so many and has not been taken."""
+        """Take the first call for that many elements that has not been taken."""
         waiting = self._by_elements.get(elements)
         return waiting.popleft() if waiting else None
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Elements of each tensor among an operator's inputs, those of a list added up; 0 for what is no tensor."""
+    """Return the elements of each tensor among an operator's inputs, those of a list added up; 0 for other inputs."""
     shapes, types = arguments.get("Input Dims") or [], arguments.get("Input type") or []
     return [_elements(shape, str(of)) for shape, of in zip(shapes, types, strict=False)]
 

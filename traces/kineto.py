@@ -1,4 +1,5 @@
-"""From the events of a Kineto trace to the table of one rank: kernels and copies of CUDA, or operators and gloo's threads.
+"""Convert the events of a Kineto trace to the table of one rank: kernels and copies of CUDA, or operators and gloo's
+threads.
 
 Fields as torch 1.12 to 2.13 write them; `record_param_comms` and kernel arguments follow torch's ParamCommsUtils.
 """
@@ -32,14 +33,14 @@ _CATEGORIES = {
     "cuda_driver": "cuda_runtime",
     "user_annotation": "range",
 }
-"""Older and other names (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`, `Runtime`)."""
+"""Categories by older and other names (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`, `Runtime`)."""
 _KNOWN = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
 
 Pair = tuple[int, int]
 
 
 def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events: int = MOST_EVENTS) -> RankTrace:
-    """The table of a trace, from its text.
+    """Read the table of a trace from its text.
 
     Raises:
         UnreadableTrace: it is cut, too large, or has no events that are known.
@@ -60,7 +61,7 @@ def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events:
 
 
 class _Table:
-    """What has been read of one trace, in nanoseconds of its own clock."""
+    """Events of one trace, in nanoseconds of its own clock."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -77,7 +78,7 @@ class _Table:
         self._launches: dict[Any, Pair] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take one event of `traceEvents`; what is none of ours is passed over."""
+        """Take one event of `traceEvents`; other kinds of events are skipped."""
         if event.get("ph") != "X" or "ts" not in event or "dur" not in event:
             return
         category = str(event.get("cat", "")).lower()
@@ -118,7 +119,7 @@ class _Table:
             self._ranges["data"].append(pair)
 
     def finished(self, about: dict[str, Any]) -> RankTrace:
-        """The table on the clock that ranks share, as far as the trace says it (`baseTimeNanoseconds`)."""
+        """Return the table on the clock that ranks share, as far as the trace has it (`baseTimeNanoseconds`)."""
         if not self.events:
             raise UnreadableTrace(
                 f"trace ({self._name}) has no events of torch.profiler (cpu_op, kernel, …); export it with "
@@ -169,7 +170,7 @@ class _Table:
         return Work(spans([pair for pair, _ in recorded]), spans(launched))
 
     def _operator_work(self) -> Work:
-        """Of every thread but gloo's, whose operators belong to a collective."""
+        """Return the operators of every thread but gloo's, whose operators belong to a collective."""
         own = spans(
             [pair for thread, pairs in self._operators.items() if thread not in self._gloo_threads for pair in pairs]
         )
@@ -216,7 +217,7 @@ def _has_groups(told: dict[str, Any]) -> bool:
 
 
 def _rank(told: dict[str, Any], name: str) -> int:
-    """As the trace says, else as its file's name does; 0 where neither does."""
+    """Return the rank that the trace names, else the one in its file's name; 0 where neither has it."""
     if isinstance(told.get("rank"), int):
         return int(told["rank"])
     named = re.search(r"rank[-_.]?(\d+)", name, re.IGNORECASE)

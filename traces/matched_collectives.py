@@ -1,4 +1,4 @@
-"""The same collective on all ranks: who came last, until when the others waited, and how far the ranks' clocks are apart."""
+"""Match each collective on all ranks: its last rank, the waits of the others, and the offsets of the ranks' clocks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,9 +9,9 @@ import numpy as np
 from shardtune.traces.rank_trace import Collective, RankTrace, StepMark
 
 _NOT_OF_ALL = ("send_recv", "other")
-"""Between two ranks of a group, or nobody knows: their order on one rank is not that on another."""
+"""Kinds between two ranks of a group, or of unknown members: their order on one rank is not that on another."""
 _LEAST_FOR_CLOCK = 8
-"""Fewer ends say little of a clock."""
+"""Least number of ends that allow to estimate a clock's offset."""
 _CLOCK_NOISE = 200_000
 """Nanoseconds by which ends differ on one clock (gloo: up to 60 µs in the median)."""
 
@@ -22,11 +22,11 @@ class CollectiveInstance:
 
     members: tuple[tuple[int, int], ...]
     is_whole: bool
-    """Every rank of the group is there."""
+    """Whether every rank of the group was found."""
 
 
 def matched_collectives(traces: Sequence[RankTrace]) -> list[CollectiveInstance]:
-    """Collectives matched by step, group, kind and order; none where a step's counts differ or groups are unknown."""
+    """Match collectives by step, group, kind and order; none where a step's counts differ or groups are unknown."""
     if any(trace.has_unnamed_groups for trace in traces):
         return []
     found: dict[object, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -47,7 +47,7 @@ def _paired(traces: Sequence[RankTrace], by_trace: dict[int, list[int]]) -> Iter
 
 
 def steps_of(trace: RankTrace) -> list[int | None]:
-    """The step in which the host asked for each collective; None outside of all."""
+    """Return the step in which the host asked for each collective; None outside of all."""
     marks = trace.steps or (StepMark(0, trace.first, trace.last + 1),)
     starts = np.array([mark.start for mark in marks])
     asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
@@ -56,7 +56,7 @@ def steps_of(trace: RankTrace) -> list[int | None]:
 
 
 def clock_offsets(traces: Sequence[RankTrace], found: Sequence[CollectiveInstance]) -> list[int]:
-    """What to add to each trace's moments: a collective ends on all ranks at about the same time."""
+    """Return the offset to add to each trace's moments: a collective ends on all ranks at about the same time."""
     apart: dict[int, list[int]] = defaultdict(list)
     for rendezvous in found:
         ends = {at: traces[at].collectives[place].end for at, place in rendezvous.members}
@@ -67,7 +67,7 @@ def clock_offsets(traces: Sequence[RankTrace], found: Sequence[CollectiveInstanc
 
 
 def _offset(differences: list[int]) -> int:
-    """The median where it stands out of the differences' own spread, else none."""
+    """Return the median of the differences where it exceeds their own spread, else 0."""
     if len(differences) < _LEAST_FOR_CLOCK:
         return 0
     middle = float(np.median(differences))
@@ -76,7 +76,7 @@ def _offset(differences: list[int]) -> int:
 
 
 def on_clock(trace: RankTrace, by: int) -> RankTrace:
-    """The trace with all its moments moved."""
+    """Return the trace with all its moments moved."""
     if not by:
         return trace
     return replace(
@@ -97,7 +97,8 @@ def _moved(one: Collective, by: int) -> Collective:
 
 
 def moving_from(traces: Sequence[RankTrace], found: Sequence[CollectiveInstance]) -> list[list[int]]:
-    """For each collective of each trace when its last rank had come; its own start where the others are not known."""
+    """Return the moment at which the last rank joined, for each collective of each trace; its own start where the
+    others are not known."""
     moments = [[one.start for one in trace.collectives] for trace in traces]
     for rendezvous in found:
         last = max(traces[at].collectives[place].start for at, place in rendezvous.members)
@@ -107,7 +108,7 @@ def moving_from(traces: Sequence[RankTrace], found: Sequence[CollectiveInstance]
 
 
 def waits_for(traces: Sequence[RankTrace], found: Sequence[CollectiveInstance]) -> dict[int, dict[int, int]]:
-    """By step: the nanoseconds that all others together waited for each trace, that came last."""
+    """Return by step the nanoseconds that all others together waited for each trace that joined last."""
     waited: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     steps = [steps_of(trace) for trace in traces]
     for rendezvous in found:

@@ -22,7 +22,7 @@ Use = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class UseTimes:
-    """Of the collectives of one use in one step, in seconds."""
+    """Times of the collectives of one use in one step, in seconds."""
 
     transferring_s: float
     waiting_s: float
@@ -39,7 +39,7 @@ class StepTimes:
     hidden_s: float
     uses: dict[Use, UseTimes]
     moments: "Moments"
-    """For a timeline."""
+    """Pieces of the step, for a timeline."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Moments:
     communicates: Pieces
 
     def lane(self, length: int, cell: float) -> tuple[str, str]:
-        """Parts and communication in the middle of each cell, as letters."""
+        """Return parts and communication in the middle of each cell, as letters."""
         if length <= 0 or not len(self.pieces.lengths):
             return "", ""
         count = max(1, round(length / cell))
@@ -66,7 +66,8 @@ class Moments:
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
-    """The steps on the side that works: on CPU ranks the host's own, on a GPU what each step of the host has launched.
+    """Return the steps on the side that works: on CPU ranks the host's own, on a GPU the work that each step of the
+    host has launched.
 
     A GPU is behind its host, so a step lasts there from its first kernel to the next step's; the last, to its own last end.
     """
@@ -95,7 +96,7 @@ class RankTimes:
         self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.uses: list[Use] = []
-        """Of each collective of the trace."""
+        """Use of each collective of the trace."""
         asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
         late = holds(trace.optimizer, asked)
         for one, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
@@ -142,7 +143,8 @@ class RankTimes:
             yield use, pieces.active[before + i], pieces.active[before + count + i]
 
     def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
-        """In order of precedence. On CPU ranks making a batch takes operators, and an optimizer in C++ shows none."""
+        """Return the layers in order of precedence. On CPU ranks making a batch takes operators, and an optimizer in
+        C++ shows none."""
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []
         busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
@@ -152,7 +154,7 @@ class RankTimes:
         return [*busy, *rest, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
 
     def _launched_but_idle(self, start: int, end: int) -> Spans:
-        """Gaps of the device after the call that launched the next thing had returned."""
+        """Return gaps of the device after the call that launched the next operation had returned."""
         nccl = [(one.start, one.end) for one in self._trace.collectives]
         asked = [(one.launched, one.launched) for one in self._trace.collectives]
         every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(asked))]

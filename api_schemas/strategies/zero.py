@@ -16,7 +16,7 @@ _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 class Offload(Schema):
-    """Where a kind of state lives instead of the GPU."""
+    """Device to which a kind of state is offloaded."""
 
     device: Literal["cpu"] = "cpu"
     """The host. NVMe is left out: deepspeed 0.19.8 has no tensors to look at once they are swapped out."""

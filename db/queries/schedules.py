@@ -35,7 +35,7 @@ def page(
 
 
 def count(session: Session, project_id: str) -> int:
-    """How many a project has."""
+    """Count the schedules of a project."""
     query = select(func.count()).select_from(ScheduleRow).where(ScheduleRow.project_id == project_id)
     return session.scalars(query).one()
 

@@ -57,14 +57,14 @@ _REJECTED = (
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Which studies of a list; None: any."""
+    """Filter of studies; None: any."""
 
     project_id: str | None = None
     states: tuple[StudyState, ...] = ()
     created_from: datetime | None = None
     created_before: datetime | None = None
     deleted: bool = False
-    """Those that were deleted; else those that were not."""
+    """Whether to return deleted studies instead of the others."""
 
 
 def page(
@@ -93,13 +93,13 @@ class OpenStudy:
     """A study with work to do, as a question for it sees it: a running one, or an ended one with a trace to be run."""
 
     study: StudyRow
-    """Without its large columns."""
+    """Study without its large columns."""
     open_states: frozenset[TrialState]
-    """Of waiting and running runs, which there are."""
+    """States that occur among its waiting and running runs."""
 
     @property
     def is_background(self) -> bool:
-        """Nobody waits for it, and it may spend only what the day has left."""
+        """Whether nobody waits for the study, so that it may spend only what the day has left."""
         return self.study.purpose != StudyPurpose.USER
 
     @property

@@ -24,18 +24,19 @@ _SEEN = (
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""In one transaction."""
+"""Most workers that one transaction forgets."""
 
 
 def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
-    """The worker of this name in a project, or of those that serve every one; held until the transaction ends."""
+    """Return the worker of this name in a project, or of those that serve every one; held until the transaction
+    ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
     query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """How many a project has; None: how many serve every project."""
+    """Count the workers of a project; None: those that serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
     query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
@@ -50,7 +51,7 @@ def put(
     project_id: str | None = None,
     holder_id: str | None = None,
 ) -> WorkerRow:
-    """The worker of this name, made if there is none; held. Whose it is and its present life are the caller's to judge."""
+    """Return the worker of this name, made if there is none; held. The caller decides about its owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
     row = named(session, name, project_id)
     if row is None:
@@ -79,7 +80,7 @@ def put(
 def begin(
     session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
 ) -> None:
-    """Note a worker's present life, and what it offers. The caller holds the worker."""
+    """Store a worker's session and offer. The caller holds the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.waits = worker_session, now, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
@@ -90,28 +91,29 @@ def begin(
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
-    """Of one project: what a worker says of its host keeps no other project's workers waiting."""
+    """Return the id of a host within one project: a worker's claim about its host must not make other projects'
+    workers wait."""
     return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:
-    """A worker, held until the transaction ends."""
+    """Return a worker, held until the transaction ends."""
     query = select(WorkerRow).where(WorkerRow.id == worker_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
-    """The worker whose present life this is."""
+    """Return the worker of a session."""
     return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
-    """Note that a worker was heard of; whether it is to take no more work."""
+    """Note that a worker was heard of; return whether it is to take no more work."""
     return bool(session.connection().scalars(_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
-    """Workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
+    """Return workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
     query = _whole(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
@@ -128,7 +130,7 @@ def live_first(
 
 
 def _whole(project_id: str | None) -> Select[WorkerRow]:
-    """With all that they say of themselves, which is to be shown."""
+    """Select workers with their inventories, to be shown."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
 
 
@@ -181,7 +183,7 @@ def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
-    """What a worker of that fingerprint has measured of its hardware; of several, the one seen last.
+    """Return the hardware measurement of a worker of that fingerprint; of several, the one seen last.
 
     Of a project's own workers and of those that serve every one: what others report is not for it to believe.
     """

@@ -64,5 +64,5 @@ def _dump_postgres(url: URL, out: Path) -> None:
 
 
 def _newest_debian_pg_dump() -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda path: int(path.parts[4]))
-    return str(found[-1]) if found else None
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda path: int(path.parts[4]))
+    return str(programs[-1]) if programs else None

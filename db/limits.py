@@ -122,12 +122,12 @@ class _PlainCursor(psycopg.Cursor[Any]):
     @property
     def description(self) -> Any:
         """Columns as in PEP 249, without sizes; None where the statement returns no rows."""
-        found = self.pgresult
-        if found is None or not found.nfields:
+        result = self.pgresult
+        if result is None or not result.nfields:
             return None
         unknown = (None,) * 5
-        names = (found.fname(index) or b"" for index in range(found.nfields))
-        return [(name.decode(), found.ftype(index), *unknown) for index, name in enumerate(names)]
+        names = (result.fname(index) or b"" for index in range(result.nfields))
+        return [(name.decode(), result.ftype(index), *unknown) for index, name in enumerate(names)]
 
 
 def is_outage(error: Exception) -> bool:

@@ -28,9 +28,9 @@ def one_page(
 ) -> tuple[list[Any], int]:
     """Return the first column of a page's rows, and the number of rows on all pages, in one query: for queries of
     few columns."""
-    found = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
-    if found:
-        return [row[0] for row in found], found[0][-1]
+    rows = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
+    if rows:
+        return [row[0] for row in rows], rows[0][-1]
     if not page.offset:
         return [], 0
     # Behind the last page nothing says how many come before.

@@ -20,13 +20,13 @@ def put(
     session.execute(delete(TraceRow).where(or_(same, TraceRow.run_id.in_(earlier))))
     size = select(TraceRow.run_id, TraceRow.rank, TraceRow.size).where(TraceRow.project_id == project_id)
     oldest = session.execute(size.order_by(TraceRow.created_at, TraceRow.run_id, TraceRow.rank)).all()
-    excess = sum(one.size for one in oldest) + len(content) - most_bytes
+    excess = sum(trace.size for trace in oldest) + len(content) - most_bytes
     gone = []
-    for one in oldest:
+    for trace in oldest:
         if excess <= 0:
             break
-        excess -= one.size
-        gone.append((one.run_id, one.rank))
+        excess -= trace.size
+        gone.append((trace.run_id, trace.rank))
     session.execute(delete(TraceRow).where(tuple_(TraceRow.run_id, TraceRow.rank).in_(gone)))
     session.add(
         TraceRow(run_id=run.id, rank=rank, project_id=project_id, size=len(content), content=content, created_at=now)
@@ -36,7 +36,7 @@ def put(
 def stored(session: Session, run_id: str) -> Sequence[tuple[int, int]]:
     """Return the rank and the bytes of each stored trace of a run."""
     query = select(TraceRow.rank, TraceRow.size).where(TraceRow.run_id == run_id).order_by(TraceRow.rank)
-    return [(one.rank, one.size) for one in session.execute(query)]
+    return [(trace.rank, trace.size) for trace in session.execute(query)]
 
 
 def content(session: Session, run_id: str, rank: int) -> bytes | None:

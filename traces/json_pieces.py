@@ -94,9 +94,9 @@ class JsonPieces:
     def _peek(self) -> str:
         """Return the next character that is neither blank nor comma."""
         while True:
-            found = _BETWEEN.match(self._text, self._at)
-            assert found is not None
-            self._at = found.end()
+            separators = _BETWEEN.match(self._text, self._at)
+            assert separators is not None
+            self._at = separators.end()
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._fill():

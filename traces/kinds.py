@@ -38,7 +38,7 @@ _DATA = re.compile(r"^(enumerate\(DataLoader\)#|shardtune::data$|#* ?(load_batch
 def collective_kind(name: str) -> str:
     """Return the kind of a kernel, an operator or torch's own name of a collective; `other` where it is unknown."""
     bare = re.sub(r"[^a-z]", "", name.lower())
-    return next((kind for known, kind in KINDS.items() if known in bare), "other")
+    return next((kind for part, kind in KINDS.items() if part in bare), "other")
 
 
 def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
@@ -72,7 +72,7 @@ def computes(operator: str) -> bool:
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 
-def is_asked_on_the_host(operator: str) -> bool:
+def is_host_call(operator: str) -> bool:
     """Whether it is torch's own call of a collective."""
     return operator.startswith("c10d::")
 

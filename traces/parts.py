@@ -1,4 +1,4 @@
-"""One step of one rank, moment by moment: what was computed, moved, waited for, and what is nobody's.
+"""Split one step of one rank, moment by moment, into computation, transfers, waits and unassigned time.
 
 Each moment belongs to the first layer that is there, so the parts sum to the step.
 """
@@ -61,8 +61,8 @@ class Moments:
         middles = self.start + ((np.arange(count) + 0.5) * length / count).astype(np.int64)
         at = self.pieces.at(middles)
         letters = np.array(list(PART_LETTERS))
-        told = np.where(self.communicates, np.where(self.is_busy, "b", "x"), ".")
-        return "".join(letters[self.part[at]]), "".join(told[at])
+        communication = np.where(self.communicates, np.where(self.is_busy, "b", "x"), ".")
+        return "".join(letters[self.part[at]]), "".join(communication[at])
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
@@ -74,16 +74,19 @@ def windows(trace: RankTrace) -> tuple[StepMark, ...]:
     marks = trace.steps or (StepMark(0, trace.first, trace.last),)
     if trace.device == "cpu":
         return marks
-    nccl = [(one.start, one.end) for one in trace.collectives]
+    nccl = [(collective.start, collective.end) for collective in trace.collectives]
     work = np.concatenate((trace.compute.spans, trace.copies.spans, spans(nccl)))
-    asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
-    launched = np.concatenate((trace.compute.launched[:, 0], trace.copies.launched[:, 0], asked))
+    launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
+    launched = np.concatenate((trace.compute.launched[:, 0], trace.copies.launched[:, 0], launches))
     own = [work[(launched >= mark.start) & (launched < mark.end)] for mark in marks]
-    there = [(mark, some) for mark, some in zip(marks, own, strict=True) if len(some)]
-    begins = np.maximum.accumulate([int(some[:, 0].min()) for _, some in there] or [0])
-    ends = [*begins[1:], max(int(there[-1][1][:, 1].max()), int(begins[-1]))] if there else []
+    steps_with_work = [
+        (mark, spans_of_step) for mark, spans_of_step in zip(marks, own, strict=True) if len(spans_of_step)
+    ]
+    begins = np.maximum.accumulate([int(spans_of_step[:, 0].min()) for _, spans_of_step in steps_with_work] or [0])
+    ends = [*begins[1:], max(int(steps_with_work[-1][1][:, 1].max()), int(begins[-1]))] if steps_with_work else []
     return tuple(
-        StepMark(mark.number, int(begin), int(end)) for (mark, _), begin, end in zip(there, begins, ends, strict=False)
+        StepMark(mark.number, int(begin), int(end))
+        for (mark, _), begin, end in zip(steps_with_work, begins, ends, strict=False)
     )
 
 
@@ -97,14 +100,14 @@ class RankTimes:
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.uses: list[Use] = []
         """Use of each collective of the trace."""
-        asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
-        late = holds(trace.optimizer, asked)
-        for one, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
-            use = (one.kind, purpose(one.kind, one.elements, bool(in_step)), one.group_size)
+        launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
+        late = holds(trace.optimizer, launches)
+        for collective, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
+            use = (collective.kind, purpose(collective.kind, collective.elements, bool(in_step)), collective.group_size)
             self.uses.append(use)
             waited, moved = self._uses.setdefault(use, ([], []))
-            waited.append((one.start, moment))
-            moved.append((moment, one.end))
+            waited.append((collective.start, moment))
+            moved.append((moment, collective.end))
 
     def steps(self) -> Iterator[StepTimes]:
         """Every step that the trace has."""
@@ -112,8 +115,8 @@ class RankTimes:
 
     def _step(self, window: StepMark) -> StepTimes:
         start, end = window.start, window.end
-        waited = [spans(one) for one, _ in self._uses.values()]
-        moved = [spans(one) for _, one in self._uses.values()]
+        waited = [spans(waits) for waits, _ in self._uses.values()]
+        moved = [spans(moves) for _, moves in self._uses.values()]
         layers = self._layers(_all(waited), _all(moved), start, end)
         pieces = Segments([layer for _, layer in layers] + waited + moved, start, end)
         shown = np.array([PART_NAMES.index(name) for name, _ in layers] + [PART_NAMES.index("host")])
@@ -148,26 +151,26 @@ class RankTimes:
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []
         busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
-        rest = [("copies", trace.copies.spans), ("waiting", waited)]
+        other = [("copies", trace.copies.spans), ("waiting", waited)]
         if trace.device == "cpu":
-            return [*first, *busy, *rest, ("optimizer", trace.optimizer)]
-        return [*busy, *rest, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
+            return [*first, *busy, *other, ("optimizer", trace.optimizer)]
+        return [*busy, *other, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
 
     def _launched_but_idle(self, start: int, end: int) -> Spans:
         """Return gaps of the device after the call that launched the next operation had returned."""
-        nccl = [(one.start, one.end) for one in self._trace.collectives]
-        asked = [(one.launched, one.launched) for one in self._trace.collectives]
-        every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(asked))]
-        work = np.concatenate([one.spans for one in every])
-        launched = np.concatenate([one.launched for one in every])
+        nccl = [(collective.start, collective.end) for collective in self._trace.collectives]
+        calls_of_nccl = [(collective.launched, collective.launched) for collective in self._trace.collectives]
+        every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(calls_of_nccl))]
+        work = np.concatenate([layer.spans for layer in every])
+        launched = np.concatenate([layer.launched for layer in every])
         order = np.argsort(work[:, 0], kind="stable")
         begins, calls = work[order, 0], launched[order, 1]
         busy = union(clip(work, start, end))
         gaps = np.stack((np.append([start], busy[:, 1]), np.append(busy[:, 0], [end])), axis=1)
         following = np.searchsorted(begins, gaps[:, 1], side="left")
-        known = following < len(begins)
+        has_following = following < len(begins)
         call = (
-            np.where(known, calls[np.minimum(following, max(len(calls) - 1, 0))], gaps[:, 1])
+            np.where(has_following, calls[np.minimum(following, max(len(calls) - 1, 0))], gaps[:, 1])
             if len(calls)
             else gaps[:, 1]
         )

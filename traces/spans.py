@@ -38,8 +38,8 @@ def holds(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
     if not len(merged):
         return np.zeros(len(moments), dtype=np.bool_)
     at = np.searchsorted(merged[:, 0], moments, side="right") - 1
-    found: NDArray[np.bool_] = (at >= 0) & (moments < merged[np.maximum(at, 0), 1])
-    return found
+    is_inside: NDArray[np.bool_] = (at >= 0) & (moments < merged[np.maximum(at, 0), 1])
+    return is_inside
 
 
 class Segments:
@@ -47,12 +47,12 @@ class Segments:
 
     def __init__(self, layers: Sequence[Spans], start: int, end: int) -> None:
         merged = [union(clip(layer, start, end)) for layer in layers]
-        cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(one.ravel() for one in merged)]))
+        cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(layer.ravel() for layer in merged)]))
         self.lengths: NDArray[np.int64] = np.diff(cuts)
         self._cuts = cuts
         self.active = np.zeros((len(layers), len(self.lengths)), dtype=np.bool_)
-        for row, one in zip(self.active, merged, strict=True):
-            row[:] = holds(one, cuts[:-1])
+        for row, layer in zip(self.active, merged, strict=True):
+            row[:] = holds(layer, cuts[:-1])
 
     def time(self, pieces: NDArray[np.bool_]) -> int:
         """Sum the nanoseconds of some of the pieces."""

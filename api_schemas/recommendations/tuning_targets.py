@@ -35,14 +35,14 @@ class Case:
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()
         cluster["memory_gib"] = round(cluster["memory_gib"], 1)
-        model = _plain(self.model.config)
+        model = _without_ineffective_keys(self.model.config)
         if self.model.is_own:
             model = {"entry_point": self.model.entry_point, "script": self.model.script, "config": self.model.config}
         return {"model": model, "workload": workload, "cluster": cluster}
 
     def flat(self) -> Flat:
         """Return the canonical parts by dotted name."""
-        return dict(_flat("", self.canonical()))
+        return dict(_flat_items("", self.canonical()))
 
     @property
     def model_key(self) -> str:
@@ -69,18 +69,18 @@ def differing(wanted: Flat, found: Flat) -> list[str]:
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_ineffective_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: _plain(value) if isinstance(value, dict) else value
+        key: _without_ineffective_keys(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if not key.startswith("_") and key not in _WITHOUT_EFFECT
     }
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flat_items(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+            yield from _flat_items(f"{prefix}.{key}" if prefix else key, inner)
     else:
         yield prefix, value
 

@@ -16,7 +16,7 @@ from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTarge
 from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
-_SERVED_BY = (
+_RECOMMENDING_ACTIONS = (
     DecisionAction.SERVED,
     DecisionAction.RENEWED,
     DecisionAction.APPROVED,
@@ -37,8 +37,8 @@ def served(session: Session, project_id: str, target_key: str) -> TuningTargetRo
 def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
     """Return many tuning targets (project and target_key) at once."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
-    found = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
-    return {(row.project_id, row.target_key): row for row in found}
+    rows = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
+    return {(row.project_id, row.target_key): row for row in rows}
 
 
 def current(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
@@ -53,7 +53,7 @@ def current(session: Session, project_id: str, target_key: str) -> TuningTargetR
 def of_shape(session: Session, project_id: str, target_key_without_fingerprint: str) -> Sequence[TuningTargetRow]:
     """Return the rows of a tuning target on any fingerprint that have a recommendation, the newest first."""
     return session.scalars(
-        _serving(
+        _with_recommendation(
             TuningTargetRow.project_id == project_id,
             TuningTargetRow.target_key_without_fingerprint == target_key_without_fingerprint,
         ).options(joinedload(TuningTargetRow.serving))
@@ -67,10 +67,10 @@ def near(session: Session, project_id: str, model_key: str, model_type: str, dev
     Its answers are read when asked for.
     """
     same = session.scalars(
-        _serving(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
+        _with_recommendation(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
     ).all()
     kind = (TuningTargetRow.model_type == model_type, TuningTargetRow.device == device)
-    return same or session.scalars(_serving(TuningTargetRow.project_id == project_id, *kind)).all()
+    return same or session.scalars(_with_recommendation(TuningTargetRow.project_id == project_id, *kind)).all()
 
 
 def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
@@ -86,7 +86,7 @@ def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
     return session.scalars(query).all()
 
 
-def _serving(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
+def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
     present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     return (
         select(TuningTargetRow)
@@ -172,8 +172,8 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
     """Return the newest proposals of many tuning targets (project and target_key) at once."""
     case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
-    found = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
-    return {(row.project_id, row.target_key): row for row in found}
+    rows = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
+    return {(row.project_id, row.target_key): row for row in rows}
 
 
 def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
@@ -183,13 +183,13 @@ def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
 
-def earlier(session: Session, found: RecommendationRow) -> Sequence[RecommendationRow]:
+def earlier(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
     """Return the recommendations of the same key that are older than the given one, the newest first."""
     query = select(RecommendationRow).where(
-        RecommendationRow.project_id == found.project_id,
-        RecommendationRow.target_key == found.target_key,
-        RecommendationRow.created_at <= found.created_at,
-        RecommendationRow.id != found.id,
+        RecommendationRow.project_id == recommendation.project_id,
+        RecommendationRow.target_key == recommendation.target_key,
+        RecommendationRow.created_at <= recommendation.created_at,
+        RecommendationRow.id != recommendation.id,
     )
     return session.scalars(query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())).all()
 
@@ -233,7 +233,7 @@ def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow |
         .where(
             DecisionRow.project_id == row.project_id,
             DecisionRow.target_key == row.target_key,
-            DecisionRow.action.in_(_SERVED_BY),
+            DecisionRow.action.in_(_RECOMMENDING_ACTIONS),
             DecisionRow.recommendation_id != row.serving_id,
             RecommendationRow.state == RecommendationState.RETIRED,
         )
@@ -255,8 +255,8 @@ def last_resolving(session: Session, project_id: str, resolve_key: str) -> Study
 
 def unrecommended(session: Session) -> Sequence[StudyRow]:
     """Return complete studies without a recommendation, from before there were any."""
-    known = select(RecommendationRow.study_id)
+    recommended = select(RecommendationRow.study_id)
     query = select(StudyRow).where(
-        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known), StudyRow.system_study.is_(None)
+        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(recommended), StudyRow.system_study.is_(None)
     )
     return session.scalars(query.order_by(StudyRow.finished_at)).all()

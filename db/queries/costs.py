@@ -101,8 +101,8 @@ def last_cost(session: Session, project_id: str, target_key: str) -> float | Non
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
     """Return the GPU-seconds of a study, and whether it was a search that somebody asked for."""
-    found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
-    return found.gpu_seconds, found.purpose == StudyPurpose.USER
+    row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
+    return row.gpu_seconds, row.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)

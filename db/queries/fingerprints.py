@@ -119,10 +119,10 @@ def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[
     """Return the periods of these workers by id, the newest first."""
     query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
     query = query.order_by(FingerprintPeriodRow.id.desc())
-    found: dict[str, list[FingerprintPeriodRow]] = {}
+    periods: dict[str, list[FingerprintPeriodRow]] = {}
     for period in session.scalars(query.options(*_WITH_WORKER)):
-        found.setdefault(period.worker_id, []).append(period)
-    return found
+        periods.setdefault(period.worker_id, []).append(period)
+    return periods
 
 
 def get(session: Session, key: str) -> FingerprintRow | None:
@@ -130,16 +130,16 @@ def get(session: Session, key: str) -> FingerprintRow | None:
 
 
 def page(
-    session: Session, wanted: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
+    session: Session, criteria: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[FingerprintRow]:
     """Return fingerprints that match, the newest first, behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
-    if wanted != FingerprintFilter():
+    if criteria != FingerprintFilter():
         query = query.where(
             exists()
             .where(FingerprintPeriodRow.fingerprint_key == key, WorkerRow.id == FingerprintPeriodRow.worker_id)
-            .where(*_matching(wanted))
+            .where(*_matching(criteria))
         )
     if after is not None:
         query = query.where(tuple_(time, key) < after)
@@ -157,10 +157,10 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
     query = query.where(*_matching(FingerprintFilter(project_id))).order_by(
         FingerprintPeriodRow.since.desc(), FingerprintPeriodRow.id
     )
-    found: dict[str, list[FingerprintPeriodRow]] = {key: [] for key in keys}
+    periods: dict[str, list[FingerprintPeriodRow]] = {key: [] for key in keys}
     for period in session.scalars(query.options(*_WITH_WORKER)):
-        found[period.fingerprint_key].append(period)
-    return found
+        periods[period.fingerprint_key].append(period)
+    return periods
 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
@@ -210,12 +210,12 @@ _WITH_WORKER = (
 )
 
 
-def _matching(wanted: FingerprintFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if wanted.project_id is not None:
-        found.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == wanted.project_id))
-    if wanted.worker is not None:
-        found.append(or_(WorkerRow.name == wanted.worker, WorkerRow.id == wanted.worker))
-    if wanted.current_only:
-        found.append(FingerprintPeriodRow.until.is_(None))
-    return found
+def _matching(criteria: FingerprintFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if criteria.project_id is not None:
+        conditions.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == criteria.project_id))
+    if criteria.worker is not None:
+        conditions.append(or_(WorkerRow.name == criteria.worker, WorkerRow.id == criteria.worker))
+    if criteria.current_only:
+        conditions.append(FingerprintPeriodRow.until.is_(None))
+    return conditions

@@ -27,9 +27,9 @@ def find(session: Session, scope: str, key: str) -> IdempotentRow | None:
 
 def get(session: Session, scope: str, key: str) -> IdempotentRow:
     """Return the row of a key that is taken."""
-    known = find(session, scope, key)
-    assert known is not None, "it is taken"
-    return known
+    row = find(session, scope, key)
+    assert row is not None, "it is taken"
+    return row
 
 
 def store(session: Session, scope: str, key: str, status: int, answer: str) -> None:

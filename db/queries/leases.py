@@ -110,17 +110,17 @@ def get(session: Session, run_id: str) -> RunRow | None:
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
     """Return a run and its study, held until the transaction ends; read anew."""
-    found = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
-    return (found[0], found[1]) if found is not None else None
+    row = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
+    return (row[0], row[1]) if row is not None else None
 
 
 def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
     """Return the worker of a session, with its live lease."""
-    found = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
-    if found is None:
+    row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
+    if row is None:
         return None
-    webhooks.note_whether_any(session, found[2])
-    return found[0], found[1]
+    webhooks.note_whether_any(session, row[2])
+    return row[0], row[1]
 
 
 def next_waiting(session: Session, study_id: str) -> RunRow | None:
@@ -137,10 +137,10 @@ def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
     """Return which of the states waiting and running the runs of each study have; studies with neither are left out."""
-    found: defaultdict[str, set[TrialState]] = defaultdict(set)
+    states: defaultdict[str, set[TrialState]] = defaultdict(set)
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
-        found[study_id].add(state)
-    return dict(found)
+        states[study_id].add(state)
+    return dict(states)
 
 
 def gpu_seconds_confirming(session: Session, study_id: str) -> float:
@@ -212,6 +212,6 @@ def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None
 
 def attempts(session: Session, run_id: str) -> list[AttemptRow]:
     """Return the attempts at a run in order. The caller holds the run's study."""
-    found = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
-    webhooks.note_whether_any(session, not found or found[0][1])
-    return [row[0] for row in found]
+    rows = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
+    webhooks.note_whether_any(session, not rows or rows[0][1])
+    return [row[0] for row in rows]

@@ -63,7 +63,7 @@ def best_ids(
     ranked = (
         select(StudyRow.id, position.label("position"))
         .select_from(StudyRow)
-        .where(StudyRow.result.is_not(None), *_of(project_id))
+        .where(StudyRow.result.is_not(None), *_of_project(project_id))
     )
     is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
     ranked = ranked.outerjoin(RecommendationRow, is_served)
@@ -77,7 +77,7 @@ def studies(
     session: Session, project_id: str | None, text: str, states: Sequence[StudyState], page: Page
 ) -> tuple[list[StudyRow], int]:
     """Return studies that match, newest first, and their number."""
-    query = select(StudyRow).where(*_matching(text, None), *_of(project_id))
+    query = select(StudyRow).where(*_matching(text, None), *_of_project(project_id))
     if states:
         query = query.where(StudyRow.state.in_(states))
     # Asked apart: the database would carry whole studies of all pages through a count.
@@ -89,13 +89,13 @@ def studies(
 def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
     """Return studies in the order of their ids."""
     query = select(StudyRow).where(StudyRow.id.in_(ids)).options(joinedload(StudyRow.fingerprint))
-    found = {row.id: row for row in session.scalars(query)}
-    return [found[name] for name in ids if name in found]
+    rows = {row.id: row for row in session.scalars(query)}
+    return [rows[name] for name in ids if name in rows]
 
 
 def has_studies(session: Session, project_id: str | None) -> bool:
     """Whether any study was ever created."""
-    return session.scalar(select(StudyRow.id).where(*_of(project_id)).limit(1)) is not None
+    return session.scalar(select(StudyRow.id).where(*_of_project(project_id)).limit(1)) is not None
 
 
 def count_running(session: Session, project_id: str) -> int:
@@ -106,7 +106,7 @@ def count_running(session: Session, project_id: str) -> int:
 
 def devices(session: Session, project_id: str | None) -> list[str]:
     """Return every accelerator that a study ran on."""
-    return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
+    return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tupl
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
         .group_by(RunRow.study_id, RunRow.purpose, RunRow.comparison_round)
     )
-    found: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
+    costs: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
     for study_id, purpose, number, count, shortest, mean in session.execute(query) if study_ids else ():
-        found[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
-    return found
+        costs[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
+    return costs
 
 
 def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
@@ -172,7 +172,7 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
     return f"{study.version}-{study.state.value}-{digest}", not study.state.is_open
 
 
-def _of(project_id: str | None) -> list[ColumnElement[bool]]:
+def _of_project(project_id: str | None) -> list[ColumnElement[bool]]:
     """Return conditions for the studies of one project (None: of all) that were not deleted."""
     kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
     return kept if project_id is None else [*kept, StudyRow.project_id == project_id]

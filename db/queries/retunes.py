@@ -75,25 +75,27 @@ def put(
             **values,
         }
         session.execute(insert(RetuneRow).values(row).on_conflict_do_nothing())
-        found = unfinished(session, project_id, target_key)
+        unfinished_row = unfinished(session, project_id, target_key)
         # None: the one that was in the way has ended between the two statements.
-        if found is not None:
-            return found, found.id == retune_id
+        if unfinished_row is not None:
+            return unfinished_row, unfinished_row.id == retune_id
     raise AssertionError(f"retunes of {target_key} end as fast as they are made")
 
 
-def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
+def page(
+    session: Session, criteria: RetuneFilter, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[RetuneRow]:
     """Return retunes, newest first, behind `after`."""
     time, name = RetuneRow.created_at, RetuneRow.id
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
-    if wanted.project_id is not None:
-        query = query.where(RetuneRow.project_id == wanted.project_id)
-    if wanted.target_key is not None:
-        query = query.where(RetuneRow.target_key == wanted.target_key)
-    if wanted.schedule_id is not None:
-        query = query.where(RetuneRow.schedule_id == wanted.schedule_id)
-    if wanted.states:
-        query = query.where(RetuneRow.state.in_(wanted.states))
+    if criteria.project_id is not None:
+        query = query.where(RetuneRow.project_id == criteria.project_id)
+    if criteria.target_key is not None:
+        query = query.where(RetuneRow.target_key == criteria.target_key)
+    if criteria.schedule_id is not None:
+        query = query.where(RetuneRow.schedule_id == criteria.schedule_id)
+    if criteria.states:
+        query = query.where(RetuneRow.state.in_(criteria.states))
     if after is not None:
         query = query.where(tuple_(time, name) < after)
     return session.scalars(query).all()

@@ -60,14 +60,14 @@ def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
 
-def advance(session: Session, seen: ScheduleRow, following: datetime | None) -> bool:
+def advance(session: Session, schedule: ScheduleRow, following: datetime | None) -> bool:
     """Take the ticks before `following`, if the schedule is still as it was seen; False: another replica has them."""
     result = session.execute(
         update(ScheduleRow)
         .where(
-            ScheduleRow.id == seen.id,
-            ScheduleRow.next_tick_at == seen.next_tick_at,
-            ScheduleRow.version == seen.version,
+            ScheduleRow.id == schedule.id,
+            ScheduleRow.next_tick_at == schedule.next_tick_at,
+            ScheduleRow.version == schedule.version,
             ScheduleRow.is_paused.is_(False),
         )
         .values(next_tick_at=following)

@@ -68,20 +68,20 @@ class StudyFilter:
 
 
 def page(
-    session: Session, wanted: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
+    session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
     """Studies by time of creation, behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
-    query = query.where(StudyRow.deleted_at.is_not(None) if wanted.deleted else StudyRow.deleted_at.is_(None))
-    if wanted.project_id is not None:
-        query = query.where(StudyRow.project_id == wanted.project_id)
-    if wanted.states:
-        query = query.where(StudyRow.state.in_(wanted.states))
-    if wanted.created_from is not None:
-        query = query.where(time >= wanted.created_from)
-    if wanted.created_before is not None:
-        query = query.where(time < wanted.created_before)
+    query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
+    if criteria.project_id is not None:
+        query = query.where(StudyRow.project_id == criteria.project_id)
+    if criteria.states:
+        query = query.where(StudyRow.state.in_(criteria.states))
+    if criteria.created_from is not None:
+        query = query.where(time >= criteria.created_from)
+    if criteria.created_before is not None:
+        query = query.where(time < criteria.created_before)
     if after is not None:
         place = tuple_(time, name)
         query = query.where(place > after if oldest_first else place < after)
@@ -110,16 +110,16 @@ class OpenStudy:
 
 def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
     """Studies with work to do and their projects, oldest first, which is the order they are served in; or this one alone."""
-    found = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
+    rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
             row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
         )
-        for row in found
+        for row in rows
     ]
 
 
-def _few(query: Select[StudyRow]) -> Select[StudyRow]:
+def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
     """Large columns are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
@@ -127,7 +127,7 @@ def _few(query: Select[StudyRow]) -> Select[StudyRow]:
 
 
 _OPEN = (
-    _few(select(StudyRow).where(StudyRow.id.in_(_WITH_WORK)))
+    _with_small_columns(select(StudyRow).where(StudyRow.id.in_(_WITH_WORK)))
     .add_columns(
         *(
             select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
@@ -156,7 +156,7 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
 
 def running(session: Session) -> Sequence[StudyRow]:
     """Running studies, oldest first."""
-    return session.scalars(_few(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
+    return session.scalars(_with_small_columns(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
@@ -186,5 +186,5 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
     """Number of configurations the memory gate rejected, for each study that has any."""
-    found = session.execute(_REJECTED, {"study_ids": list(study_ids)})
-    return {study_id: int(count) for study_id, count in found}
+    counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
+    return {study_id: int(count) for study_id, count in counts}

@@ -77,15 +77,15 @@ class TrialPoint:
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
-def of_study(session: Session, study_id: str, chosen: TrialFilter, page: Page) -> list[TrialPoint]:
+def of_study(session: Session, study_id: str, criteria: TrialFilter, page: Page) -> list[TrialPoint]:
     """Return trials of a study with their figures; those without the sorting figure come last."""
-    query = paged(_points(study_id, chosen), TRIAL_SORTS[page.sort], TrialRow.number, page)
+    query = paged(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
     return [TrialPoint(*row) for row in session.execute(query)]
 
 
-def count_trials(session: Session, study_id: str, chosen: TrialFilter) -> int:
+def count_trials(session: Session, study_id: str, criteria: TrialFilter) -> int:
     """Count the trials that match."""
-    return session.scalar(select(func.count()).where(*_chosen(study_id, chosen)).select_from(TrialRow)) or 0
+    return session.scalar(select(func.count()).where(*_conditions(study_id, criteria)).select_from(TrialRow)) or 0
 
 
 def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]]:
@@ -100,7 +100,7 @@ def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]
     return [(state.value, str(word), int(count)) for state, word, count in session.execute(query)]
 
 
-def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
+def _points(study_id: str, criteria: TrialFilter) -> Select[Any]:
     return (
         select(
             TrialRow.number,
@@ -123,17 +123,17 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
         )
         .outerjoin(RunRow, and_(RunRow.trial_id == TrialRow.id, RunRow.purpose == RunPurpose.SEARCH))
         .outerjoin(AttemptRow, AttemptRow.run_id == RunRow.id)
-        .where(*_chosen(study_id, chosen))
+        .where(*_conditions(study_id, criteria))
         .group_by(TrialRow.id, RunRow.id)
     )
 
 
-def _chosen(study_id: str, chosen: TrialFilter) -> list[ColumnElement[bool]]:
+def _conditions(study_id: str, criteria: TrialFilter) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = [TrialRow.study_id == study_id]
-    if chosen.states:
-        where.append(TrialRow.state.in_(chosen.states))
-    if chosen.backend:
-        where.append(_CONFIG[("strategy", "kind")].as_string() == chosen.backend)
-    if chosen.failure:
-        where.append(_FAILURE["kind"].as_string() == chosen.failure)
+    if criteria.states:
+        where.append(TrialRow.state.in_(criteria.states))
+    if criteria.backend:
+        where.append(_CONFIG[("strategy", "kind")].as_string() == criteria.backend)
+    if criteria.failure:
+        where.append(_FAILURE["kind"].as_string() == criteria.failure)
     return where

@@ -73,7 +73,7 @@ _SAME_BLOCK = (
     _OTHER.block == RunRow.block,
     _OTHER.id != RunRow.id,
 )
-_BEGUN = (
+_WORKERS_OF_OPEN_BLOCKS = (
     select(RunRow.study_id, _OTHER.worker_id)
     .join(_OTHER, and_(*_SAME_BLOCK))
     .where(
@@ -82,7 +82,7 @@ _BEGUN = (
         _OTHER.worker_id.is_not(None),
     )
 )
-_BEGAN = (
+_WORKERS_OF_BLOCK = (
     select(RunRow.worker_id)
     .where(
         RunRow.study_id == bindparam("of_study"),
@@ -203,22 +203,22 @@ def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
 
 def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:
     """Store rejected configurations; those already stored are left alone. The caller holds the study's lock."""
-    known = set(rejected_keys(session, study_id))
+    stored_keys = set(rejected_keys(session, study_id))
     for value in values:
         key = value.config.content_key()
-        if key not in known:
-            known.add(key)
+        if key not in stored_keys:
+            stored_keys.add(key)
             session.add(RejectionRow(study_id=study_id, config_key=key, value=value, created_at=now))
     session.flush()
 
 
 def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
     """Return the ids of the workers of each begun comparison block that still has a waiting run, by study."""
-    found: dict[str, frozenset[str]] = {}
-    for study_id, worker_id in session.execute(_BEGUN, {"study_ids": list(study_ids)}):
+    workers: dict[str, frozenset[str]] = {}
+    for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
         assert worker_id is not None
-        found[study_id] = found.get(study_id, frozenset()) | {worker_id}
-    return found
+        workers[study_id] = workers.get(study_id, frozenset()) | {worker_id}
+    return workers
 
 
 def began_block(session: Session, run: RunRow) -> frozenset[str]:
@@ -231,5 +231,5 @@ def began_block(session: Session, run: RunRow) -> frozenset[str]:
     }
     # The run itself may be new, and written once it is given out.
     with session.no_autoflush:
-        found = session.scalars(_BEGAN, same | {"run_id": run.id})
-        return frozenset(worker_id for worker_id in found if worker_id is not None)
+        worker_ids = session.scalars(_WORKERS_OF_BLOCK, same | {"run_id": run.id})
+        return frozenset(worker_id for worker_id in worker_ids if worker_id is not None)

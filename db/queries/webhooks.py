@@ -14,7 +14,7 @@ ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
 """Column for another query that tells whether any webhook is enabled: mostly there is none, and no further query is
 needed."""
 _ENABLED = "webhooks that are told of events"
-_TOLD = select(WebhookRow).where(WebhookRow.is_enabled)
+_ALL_ENABLED = select(WebhookRow).where(WebhookRow.is_enabled)
 _WITH_DUE = (
     select(DeliveryRow.webhook_id, WebhookRow.project_id)
     .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
@@ -48,9 +48,9 @@ def count(session: Session, project_id: str | None) -> int:
 def enabled(session: Session) -> Sequence[WebhookRow]:
     """Return enabled webhooks; read once in a transaction."""
     if _ENABLED not in session.info:
-        session.info[_ENABLED] = session.scalars(_TOLD).all()
-    found: Sequence[WebhookRow] = session.info[_ENABLED]
-    return found
+        session.info[_ENABLED] = session.scalars(_ALL_ENABLED).all()
+    rows: Sequence[WebhookRow] = session.info[_ENABLED]
+    return rows
 
 
 def note_whether_any(session: Session, is_any: bool) -> None:

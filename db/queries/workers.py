@@ -17,7 +17,7 @@ from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, Worker
 _MOST_MACHINES = 500
 # Statements of every request of a worker are made once: making one costs more than running it.
 _BY_SESSION = select(WorkerRow).where(WorkerRow.session == bindparam("worker_session"))
-_SEEN = (
+_NOTE_SEEN = (
     update(WorkerRow)
     .where(WorkerRow.session == bindparam("worker_session"))
     .values(seen_at=bindparam("now"))
@@ -109,12 +109,12 @@ def by_session(session: Session, worker_session: str) -> WorkerRow | None:
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
     """Note that a worker was heard of; return whether it is to take no more work."""
-    return bool(session.connection().scalars(_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
+    return bool(session.connection().scalars(_NOTE_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
     """Return workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
-    query = _whole(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
+    query = _with_inventory(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
 
@@ -125,11 +125,11 @@ def live_first(
     there are.
     """
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
-    query = _whole(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
+    query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
 
 
-def _whole(project_id: str | None) -> Select[WorkerRow]:
+def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
     """Select workers with their inventories, to be shown."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
 
@@ -177,9 +177,9 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    known: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
+    conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
-    return known if project_id is None else [*known, whose]
+    return conditions if project_id is None else [*conditions, whose]
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
@@ -187,8 +187,8 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
 
     Of a project's own workers and of those that serve every one: what others report is not for it to believe.
     """
-    asked = {"measured_on": fingerprint_key, "of_project": project_id}
-    offer = session.scalars(_MEASURED, asked).one_or_none()
+    parameters = {"measured_on": fingerprint_key, "of_project": project_id}
+    offer = session.scalars(_MEASURED, parameters).one_or_none()
     return offer.measured if offer is not None else None
 
 

@@ -56,7 +56,7 @@ class Stored(TypeDecorator[T]):
         self._adapter = TypeAdapter(kind)
         # The same few clusters, configurations and measurements are read again and again, and none of them ever changes.
         is_mutable = get_origin(kind) is dict
-        self._known = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
+        self._parse = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
         """Dump the value as plain JSON."""
@@ -66,7 +66,7 @@ class Stored(TypeDecorator[T]):
         """Validate the value again: a row edited by hand fails here, not in the search."""
         if value is None:
             return None
-        return self._known(value) if len(value) <= _LONGEST_KEPT else self._adapter.validate_json(value)
+        return self._parse(value) if len(value) <= _LONGEST_KEPT else self._adapter.validate_json(value)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""

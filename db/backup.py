@@ -12,7 +12,7 @@ from shardtune.db.session import parse_url
 
 
 def backup(url: str, out: Path) -> int:
-    """Write a copy that is consistent as of one moment; returns its size in bytes.
+    """Write a copy that is consistent as of one moment; return its size in bytes.
 
     Raises:
         ValueError: the file exists, the database does not, or pg_dump is missing or failed.

@@ -33,7 +33,7 @@ def hold(session: Session, host_id: str) -> None:
     """Lock a host, so that no other transaction grants runs on it until this one ends. SQLite has one writer at a
     time.
 
-    By note [lock order] behind the study, so that no two wait for each other.
+    By note [lock order] the host is locked after the study, so that no two transactions wait for each other.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(_HOLD, {"name": f"host {host_id}"})

@@ -1,7 +1,7 @@
 """Turn changes of rows into events, and these into messages to webhooks, inside the transaction that makes them.
 
 `record` runs before every flush of a write session and `write` after it, so that no code can change a state without its event. The
-study's own counter numbers them, hence whoever changes a study, its trials or attempts holds the study's lock.
+study's own counter numbers them, hence the caller that changes a study, its trials or attempts holds the study's lock.
 """
 
 import json
@@ -68,7 +68,7 @@ def notify(
 ) -> None:
     """Send webhooks a message that is no part of a study's own stream, such as `best.stale`.
 
-    `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
+    `study_id` is the study whose answer it is about: webhooks of that study alone receive it, too.
     """
     _send_message(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
 

@@ -1,10 +1,10 @@
-"""Engine, transactions and migrations for SQLite (WAL) and Postgres; everything that differs between them stands here.
+"""Engine, transactions and migrations for SQLite (WAL) and Postgres, with all that differs between the two.
 
-`Database.read()` and `Database.write()` are the only ways to a session, `Database.look()` to what needs none. A write on SQLite begins with BEGIN IMMEDIATE:
-a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
+`Database.read()` and `Database.write()` are the only ways to a session; `Database.look()` gives a connection to queries that need none.
+A write on SQLite begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
 
 Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
-lock also guards what retuning spends), schedule, study, run, case, canary, retune, worker, webhook, its messages. It may
+lock also guards what retuning spends), schedule, study, run, tuning target, canary, retune, worker, webhook, its messages. It may
 leave any of them out.
 """
 
@@ -59,7 +59,7 @@ class Database:
     """One engine and its two kinds of transaction."""
 
     def __init__(self, url: str, limits: DatabaseLimits | None = None) -> None:
-        """`limits`: None for migrations, maintenance and whoever else may take long."""
+        """`limits`: None for migrations, maintenance and other work that may take long."""
         self.engine = make_engine(url, limits, json_deserializer=as_text)
         self.clock = DatabaseClock(self.engine)
         self._limits = limits

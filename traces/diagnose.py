@@ -75,7 +75,7 @@ def _check_one_job(traces: Sequence[RankTrace]) -> None:
     if twice:
         names = ", ".join(trace.name for trace in traces if trace.rank == twice[0])
         raise UnreadableTrace(
-            f"rank {twice[0]} is there {len(names.split(', '))} times ({names}); leave one trace a rank"
+            f"rank {twice[0]} has {len(names.split(', '))} traces ({names}); leave one trace per rank"
         )
     if len({trace.world_size for trace in traces}) > 1 or len({trace.device for trace in traces}) > 1:
         sizes = ", ".join(f"{trace.name}: {trace.device}, {trace.world_size} ranks" for trace in traces[:4])

@@ -1,6 +1,7 @@
 """Collectives of CPU ranks: operations of gloo's threads, matched with torch's calls.
 
-A thread of gloo tells neither group nor kind as asked (a reduce-scatter runs as an all-reduce of the whole); the call does.
+A thread of gloo records neither the group nor the kind of the call (a reduce-scatter runs as an all-reduce of the whole
+input); torch's call does.
 """
 
 import math

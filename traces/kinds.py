@@ -44,7 +44,7 @@ def collective_kind(name: str) -> str:
 def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
     """Return the purpose of a collective in data parallel training.
 
-    By kind, not by who called: parameters are gathered or broadcast, gradients reduced, and what is small is a sum that all
+    By kind, not by caller: parameters are gathered or broadcast, gradients reduced, and a small message is a sum that all
     ranks need. Within the optimizer a larger reduction is a late one of gradients.
     """
     if kind in ("all_gather", "broadcast") and (elements is None or elements > _SMALL or not in_optimizer):

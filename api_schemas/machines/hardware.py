@@ -130,7 +130,7 @@ _NAMES = tuple(Fingerprint.model_fields)
 FIRST_FIELDS = _NAMES[: _NAMES.index("nodes")]
 """Fields of version 1, from which its keys are made."""
 OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "environment", "overridden"))
-"""Fields that a worker may be told to report otherwise, to try out the effect of a change."""
+"""Fields that a worker may be configured to report otherwise, to try out the effect of a change."""
 
 _BAND_RATIO = 1.1
 

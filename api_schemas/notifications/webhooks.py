@@ -1,4 +1,4 @@
-"""Webhooks: who is told what, and what became of each message (standardwebhooks.com)."""
+"""Webhooks: receivers of events, and the state of each message (standardwebhooks.com)."""
 
 from datetime import datetime
 from enum import StrEnum

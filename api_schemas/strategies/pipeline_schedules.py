@@ -51,7 +51,7 @@ def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> t
 
 
 def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
-    """Reject a number of stages on each of so many ranks that the schedule does not have.
+    """Reject `virtual` stages on each of `ranks` where the schedule does not allow that number.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -77,8 +77,8 @@ def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
 
 
 def check_split(schedule: str, keeps: bool, waits: bool) -> None:
-    """Reject a schedule that computes gradients of weights later, without what it needs for that: `keeps` gathered parameters from
-    forward to backward, and `waits` with the reduction of gradients for the last micro batch.
+    """Reject a schedule that computes gradients of weights later, without the settings it needs: `keeps` gathered
+    parameters from forward to backward, and `waits` with the reduction of gradients for the last micro batch.
 
     Raises:
         ValueError: names the field, its value and the remedy.

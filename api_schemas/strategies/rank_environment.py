@@ -14,7 +14,8 @@ returns to the system at once, and fetches again page by page in the next step: 
 
 
 def threads_of(inherited: Mapping[str, str], cores: int, ranks: int) -> int:
-    """Threads of a rank whose configuration names none: the worker's OMP_NUM_THREADS, else its share of the node's cores."""
+    """Return the threads of a rank whose configuration names none: the worker's OMP_NUM_THREADS, else its part of
+    the node's cores."""
     first = inherited.get(THREADS, "").partition(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else max(1, cores // ranks)
 

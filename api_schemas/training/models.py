@@ -1,7 +1,7 @@
 """Model to be trained: a Hugging Face `config.json` (in full, or by the name of a preset), or code of the user's own
 that is installed and allowed on the worker, which a study can only name.
 
-What the architecture means (parameters, FLOPs) is found by a worker's `profile` task; nothing here imports transformers.
+A worker's `model_summary` task counts parameters and FLOPs; nothing here imports transformers.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Native dtypes of a device for matrix products, the cost of emulating others, and the precision that `auto`
 chooses.
 
-What was found and measured comes from workers, or from the catalogue of GPUs; here is what follows from it.
+Facts and measurements come from workers, or from the catalogue of GPUs; this module draws the conclusions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A run under the profiler that a study's user has asked for, and what it told."""
+"""Runs under the profiler that a study's user has asked for, and their diagnosis."""
 
 from datetime import datetime
 

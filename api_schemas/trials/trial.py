@@ -1,6 +1,6 @@
 """Trials, their runs and attempts, as read by a user.
 
-A trial is one configuration; a run is one execution of it (one for the search, more for confirmation);
+A trial is one configuration; a run is one execution of it (one for the search, more for validation);
 an attempt is one lease of a run.
 """
 

@@ -36,8 +36,8 @@ def best_ids(
 ) -> tuple[list[str], int]:
     """Return the ids of the study behind each model, workload and cluster that matches, and their number.
 
-    It is the one whose answer is served: one that was not superseded by another fingerprint's first, then a fresh before
-    a stale one, then the last that came to be served; where nothing is served, the newest that was answered.
+    It is the study of the recommended configuration: one that was not superseded by another fingerprint's first, then a
+    fresh before a stale one, then the last that was recommended; without a recommendation, the newest with an answer.
     `project_id` None: of all projects.
     """
     alike = (

@@ -21,12 +21,12 @@ _LOCKED = (
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:
-    """The study as it stands, without a lock."""
+    """Return the study as it is, without a lock."""
     return session.get(StudyRow, study_id)
 
 
 def lock(session: Session, study_id: str) -> StudyRow:
-    """The study, held until the transaction ends; its row is read anew."""
+    """Return the study, held until the transaction ends; its row is read anew."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
@@ -41,7 +41,7 @@ _WITH_WORK = union_all(
         StudyRow.deleted_at.is_(None),
     ),
 )
-"""Studies of which a worker may be given a run."""
+"""Statement for studies of which a worker may be given a run."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 _TRIALS = (
     select(TrialRow.study_id, TrialRow.state, func.count())
@@ -70,7 +70,7 @@ class StudyFilter:
 def page(
     session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
-    """Studies by time of creation, behind `after`."""
+    """Return studies by time of creation, behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
     query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
@@ -90,7 +90,7 @@ def page(
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with work to do, as a question for it sees it: a running one, or an ended one with a trace to be run."""
+    """Study with work to do, as a claim reads it: a running one, or an ended one with a trace to be run."""
 
     study: StudyRow
     """Study without its large columns."""
@@ -104,12 +104,13 @@ class OpenStudy:
 
     @property
     def has_waiting(self) -> bool:
-        """A run may be taken."""
+        """Whether a run may be taken."""
         return TrialState.WAITING in self.open_states
 
 
 def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
-    """Studies with work to do and their projects, oldest first, which is the order they are served in; or this one alone."""
+    """Return studies with work to do and their projects, oldest first, which is the order of claims; or this study
+    alone."""
     rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
@@ -120,7 +121,7 @@ def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
 
 
 def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
-    """Large columns are read when asked for."""
+    """Load small columns only; the large ones are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
@@ -136,18 +137,18 @@ _OPEN = (
     )
     .options(joinedload(StudyRow.project))
 )
-"""Made once, as the statement of every claim."""
+"""Statement of every claim, made once."""
 _ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
 def waiting(session: Session) -> Sequence[StudyRow]:
-    """Studies that wait for a worker, oldest first."""
+    """Return studies that wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state == StudyState.WAITING)
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
-    """Studies of a project (None: of any) that wait for a worker or run, oldest first."""
+    """Return studies of a project (None: of any) that wait for a worker or run, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
@@ -155,29 +156,29 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
 
 
 def running(session: Session) -> Sequence[StudyRow]:
-    """Running studies, oldest first."""
+    """Return running studies, oldest first."""
     return session.scalars(_with_small_columns(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
-    """Read what these are about, in one query."""
+    """Read the specs of these studies, in one query."""
     ids = [row.id for row in rows]
     if ids:
         session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:
-    """Studies of which a worker executes a run now."""
+    """Return the ids of studies of which a worker executes a run now."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Version by study with work to do: where none differs, there is no more work than before."""
+    """Return the version of each study with work to do: while none changes, there is no more work than before."""
     return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Number of trials by state, for each study that has any."""
+    """Count trials by state, for each study that has any."""
     counts: dict[str, dict[str, int]] = {}
     for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
@@ -185,6 +186,6 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Number of configurations the memory gate rejected, for each study that has any."""
+    """Count configurations that the memory gate rejected, for each study that has any."""
     counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
     return {study_id: int(count) for study_id, count in counts}

@@ -121,9 +121,8 @@ def page(session: Session, project_id: str | None, after: tuple[str, str] | None
 def live_first(
     session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
 ) -> tuple[Sequence[WorkerRow], int]:
-    """Workers that serve a project (None: any) from `offset` on, those seen since then first, then by name; and how many
-    there are.
-    """
+    """Return workers that serve a project (None: any) from `offset` on, those seen since `live_since` first, then by
+    name; and their number."""
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
     query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
@@ -136,7 +135,7 @@ def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
 
 @dataclass(frozen=True)
 class OfferedMachine:
-    """Hardware and software that somebody registered; of workers alike, the one heard of last."""
+    """Hardware and software of registered workers; of workers with the same, the one heard of last."""
 
     name: str
     project_id: str | None
@@ -146,7 +145,8 @@ class OfferedMachine:
 
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """The machines of workers that serve a project (None: any), without the rest of what they offer; at most 500."""
+    """Return the machines of workers that serve a project (None: any), without the rest of their offers; at most
+    500."""
     cluster = _offer("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
@@ -163,12 +163,13 @@ def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachin
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
-    """List it nowhere until it registers again, which who has a session of it must do. The caller holds the worker."""
+    """Hide a worker from lists until it registers again, which the holder of its session must do. The caller holds
+    the worker."""
     row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
 
 
 def forget_gone(session: Session, before: datetime, now: datetime) -> int:
-    """Forget those that were not heard of since a moment; returns how many."""
+    """Forget workers that were not heard of since a moment; return their number."""
     gone = select(WorkerRow).where(WorkerRow.seen_at < before, WorkerRow.forgotten_at.is_(None))
     rows = session.scalars(gone.limit(_MOST_FORGOTTEN).with_for_update(skip_locked=True)).all()
     for row in rows:
@@ -195,7 +196,8 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
 def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
-    """Workers, of all or of these ids, that asked for something since then and serve a project (None: any), by name."""
+    """Return workers, of all or of these ids, that sent a request since a moment and serve a project (None: any), by
+    name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
@@ -203,14 +205,14 @@ def seen_since(
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
-    """Key of the fingerprint of each worker that serves a project and asked for something since then."""
+    """Return the fingerprint key of each worker that serves a project and sent a request since a moment."""
     return session.scalars(
         select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *_serving(project_id))
     ).all()
 
 
 def understanding(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
-    """Workers seen since then that take work, and whose release knows a kind of task."""
+    """Return workers seen since a moment that take work, and whose release knows a kind of task."""
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
@@ -220,7 +222,7 @@ def understanding(session: Session, task_kind: str, moment: datetime) -> list[Wo
 
 
 def _offer(name: str) -> ColumnElement[str]:
-    """A field of what workers offer, as text."""
+    """Select a field of the workers' offers, as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
@@ -248,7 +250,7 @@ _MEASURED = (
 
 
 def running(session: Session, project_id: str | None) -> dict[str, str]:
-    """Run by worker, for those that execute one of a project (None: of any)."""
+    """Return the run that each worker executes, of a project (None: of any)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

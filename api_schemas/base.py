@@ -25,18 +25,18 @@ class Schema(BaseModel):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """As pydantic makes it, with exact numbers."""
+        """Build pydantic's schema with exact types for numbers."""
         return cast(CoreSchema, exact(cls, handler(source)))
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """As pydantic makes it, with what stands under each field."""
-        made = handler(core)
-        fields = handler.resolve_ref_schema(made).get("properties", {})
+        """Build pydantic's JSON schema with the docstring of each field as its description."""
+        schema = handler(core)
+        fields = handler.resolve_ref_schema(schema).get("properties", {})
         for name, text in field_docs(cls).items():
             if name in fields:
                 fields[name].setdefault("description", text)
-        return made
+        return schema
 
     def canonical_json(self) -> str:
         """The value as JSON with sorted keys and no spaces: equal values give equal text."""

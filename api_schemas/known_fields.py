@@ -1,4 +1,4 @@
-"""Mistakes that pydantic found, in our words, and which fields an object has, found along the path of a mistake."""
+"""Rephrase mistakes that pydantic found, and list the fields of an object along the path of a mistake."""
 
 import difflib
 import re
@@ -14,7 +14,7 @@ _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
 def plain(message: str) -> str:
-    """Pydantic's words as the rest of a sentence whose subject is the field."""
+    """Rephrase a message of pydantic as the rest of a sentence whose subject is the field."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
     message = re.sub(r"^Input should\b", "must", message)
@@ -22,7 +22,7 @@ def plain(message: str) -> str:
 
 
 def meant(name: str, known: Sequence[str]) -> str:
-    """The remedy for a name that is none of the fields."""
+    """Suggest a remedy for a name that is none of the fields."""
     close = difflib.get_close_matches(name, known, n=2)
     if close:
         return f"did you mean {' or '.join(close)}?"
@@ -30,26 +30,27 @@ def meant(name: str, known: Sequence[str]) -> str:
 
 
 def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
-    """Names of the fields of what may stand at `path` (as pydantic tells it) in a value of this type; none where any may."""
+    """Return the field names that are allowed at `path` (as pydantic gives it) in a value of this type; empty where
+    any may stand."""
     kinds = list(_members(kind))
     for part in path:
-        kinds = [member for inner in _step(kinds, part) for member in _members(inner)]
+        kinds = [member for inner in _types_one_part_further(kinds, part) for member in _members(inner)]
     return list(dict.fromkeys(name for model in _models(kinds) for name in model.model_fields))
 
 
 def model_named(name: str) -> type[Schema] | None:
-    """The schema of this name, as pydantic's errors tell it."""
+    """Return the schema of this name, as pydantic's errors give it; None where there is none."""
     waiting: list[type[Schema]] = [Schema]
     while waiting:
-        one = waiting.pop()
-        if one.__name__ == name:
-            return one
-        waiting += one.__subclasses__()
+        schema = waiting.pop()
+        if schema.__name__ == name:
+            return schema
+        waiting += schema.__subclasses__()
     return None
 
 
-def _step(kinds: Sequence[Any], part: object) -> list[Any]:
-    """Types of what lies one part of a path further."""
+def _types_one_part_further(kinds: Sequence[Any], part: object) -> list[Any]:
+    """Return the types that lie one part of a path further."""
     if isinstance(part, int):
         return [
             item for kind in kinds if get_origin(kind) in _ARRAYS for item in get_args(kind) if item is not Ellipsis
@@ -65,7 +66,7 @@ def _step(kinds: Sequence[Any], part: object) -> list[Any]:
 
 
 def _members(kind: Any) -> Iterator[Any]:
-    """What a type may be: each member of a union, without annotations."""
+    """Yield each member of a union, without annotations."""
     if get_origin(kind) is Annotated:
         yield from _members(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
@@ -80,6 +81,6 @@ def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[object, ...]:
-    """Values by which a union tells this member."""
+    """Return the values of `kind` that select this member of a union."""
     field = model.model_fields.get("kind")
     return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()

@@ -1,6 +1,5 @@
-"""Take numbers and truth values of JSON at their word: pydantic alone would make 8 of "8" and true of 1, which the
-published schema does not say, and which hides mistakes.
-"""
+"""Strict numbers and truth values in JSON: pydantic alone would make 8 of "8" and true of 1, which the published
+schema does not allow, and which hides mistakes."""
 
 from typing import Any
 
@@ -10,7 +9,8 @@ _NO_SCHEMAS = ("metadata", "serialization", "config", "expected", "default")
 
 
 def exact(cls: type, node: Any) -> Any:
-    """A class's core schema with strict numbers in its own fields; classes within have seen to theirs.
+    """Make the numbers in a class's own fields strict in its core schema; the classes inside have done so
+    themselves.
 
     A union already prefers the member of the very type, so it is left as it is.
     """
@@ -24,12 +24,13 @@ def exact(cls: type, node: Any) -> Any:
     if kind in ("bool", "float"):
         return {**node, "strict": True}
     if kind == "int":
-        return _whole(core_schema.int_schema(**{key: value for key, value in node.items() if key != "type"}))
+        return _exact_integers(core_schema.int_schema(**{key: value for key, value in node.items() if key != "type"}))
     return {name: value if name in _NO_SCHEMAS else exact(cls, value) for name, value in node.items()}
 
 
-def _whole(schema: CoreSchema) -> CoreSchema:
-    """Strict integers would reject 5e8, which is one in JSON."""
+def _exact_integers(schema: CoreSchema) -> CoreSchema:
+    """Allow integral floats but neither text nor truth values: strict integers would reject 5e8, which is an integer
+    in JSON."""
     return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
 
 

@@ -1,4 +1,4 @@
-"""Times of day and zones as people write them: `22:00-06:00` in `Europe/Berlin`."""
+"""Times of day and time zones as people write them: `22:00-06:00` in `Europe/Berlin`."""
 
 import difflib
 import re
@@ -9,7 +9,7 @@ _WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
 
 
 def check_zone(field: str, name: str) -> str:
-    """An IANA time zone.
+    """Return an IANA time zone's name if it exists.
 
     Raises:
         ValueError: unknown; with close matches.
@@ -24,7 +24,7 @@ def check_zone(field: str, name: str) -> str:
 
 
 def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
-    """Windows of the day.
+    """Return windows of the day if they can be read.
 
     Raises:
         ValueError: not `HH:MM-HH:MM`, or empty.
@@ -42,24 +42,24 @@ def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
 def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:
     """Whether a moment is in one of the windows; without any, it always is."""
     clock = moment.astimezone(ZoneInfo(zone)).time()
-    return not windows or any(_holds(*_ends(window), clock) for window in windows)
+    return not windows or any(_contains(*_ends(window), clock) for window in windows)
 
 
 def midnight(zone: str, moment: datetime) -> datetime:
-    """The beginning of the day a moment is in."""
+    """Return the beginning of the day that a moment is in."""
     local = moment.astimezone(ZoneInfo(zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 
 
-def _holds(start: time, end: time, clock: time) -> bool:
-    """`22:00-06:00` runs over midnight."""
+def _contains(start: time, end: time, clock: time) -> bool:
+    """Whether a window contains a time of day; `22:00-06:00` runs over midnight."""
     return start <= clock < end if start < end else clock >= start or clock < end
 
 
 def _ends(window: str) -> tuple[time, time]:
-    found = _WINDOW.match(window)
-    if found is None:
+    matched = _WINDOW.match(window)
+    if matched is None:
         raise ValueError(window)
-    hour, minute, to_hour, to_minute = map(int, found.groups())
+    hour, minute, to_hour, to_minute = map(int, matched.groups())
     # 24:00 is how people write the end of the day.
     return time(hour, minute), time(0 if (to_hour, to_minute) == (24, 0) else to_hour, to_minute)

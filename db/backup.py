@@ -12,7 +12,7 @@ from shardtune.db.session import parse_url
 
 
 def backup(url: str, out: Path) -> int:
-    """Write a copy that is consistent as of one moment; returns its size in bytes.
+    """Write a copy that is consistent as of one moment; return its size in bytes.
 
     Raises:
         ValueError: the file exists, the database does not, or pg_dump is missing or failed.
@@ -64,5 +64,5 @@ def _dump_postgres(url: URL, out: Path) -> None:
 
 
 def _newest_debian_pg_dump() -> str | None:
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda path: int(path.parts[4]))
-    return str(found[-1]) if found else None
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/pg_dump"), key=lambda path: int(path.parts[4]))
+    return str(programs[-1]) if programs else None

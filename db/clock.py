@@ -1,4 +1,4 @@
-"""One clock for all replicas: the database's. Leases, schedules and keys are written and judged by it.
+"""Clock of the database, for all replicas. Leases, schedules and keys are written and judged by it.
 
 A process reads it every few seconds, and carries it on by the time that passes on its own machine, which no setting of
 that machine's date changes: no statement more for any request, and an error of half the time the reading took.
@@ -11,34 +11,34 @@ from sqlalchemy import Engine, select
 from sqlalchemy.sql.functions import func
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Linux: runs on while the machine is suspended."""
+"""Clock of this machine that advances while it is suspended, too (Linux)."""
 _USELESS_S = 1.0
-"""A reading that took longer says less than the last one."""
+"""Seconds of a reading beyond which it is less exact than the last one."""
 
 
 def utc_now() -> datetime:
-    """The present moment by this machine's clock."""
+    """Return the present moment by this machine's clock."""
     return datetime.now(UTC)
 
 
 class DatabaseClock:
-    """Call it for the present moment. SQLite has no clock of its own: there it is the machine's."""
+    """Clock that returns the present moment when called. SQLite has no clock of its own: there it is the machine's."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ahead: timedelta | None = None
-        """Of the time elapsed since this machine started."""
+        """Database time minus the time elapsed since this machine started; None before the first reading."""
 
     def __call__(self) -> datetime:
         return utc_now() if self._ahead is None else _elapsed() + self._ahead
 
     @property
     def offset_s(self) -> float:
-        """How far this machine's clock is ahead of it."""
+        """Seconds by which this machine's clock is ahead of the database's."""
         return (utc_now() - self()).total_seconds()
 
     def read(self) -> None:
-        """Look at the database's clock."""
+        """Read the database's clock."""
         if self._engine.dialect.name == "sqlite":
             return
         with self._engine.begin() as connection:

@@ -1,4 +1,5 @@
-"""Queries on hosts that several workers share: who runs or waits there. What follows is service.leasing.host_exclusivity' to say."""
+"""Queries on hosts that several workers share: their runs and waits. The rules are
+service.leasing.host_exclusivity's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,28 +18,29 @@ _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 @dataclass(frozen=True)
 class CoTenant:
-    """Another worker of a host."""
+    """Another worker of the same host."""
 
     share: HostPartition
     seen_at: datetime
     waits: HostWait | None
     purpose: RunPurpose | None
-    """Of the run that it executes; None: it executes nothing."""
+    """Purpose of the run that it executes; None: it executes nothing."""
     system_study: SystemStudy | None
-    """Of that run's study."""
+    """System study of that run; None for a user's study."""
 
 
 def hold(session: Session, host_id: str) -> None:
-    """Keep every other transaction from giving out runs on a host until this one ends. SQLite has one that writes at a time.
+    """Lock a host, so that no other transaction grants runs on it until this one ends. SQLite has one writer at a
+    time.
 
-    By note [lock order] behind the study, so that no two wait for each other.
+    By note [lock order] the host is locked after the study, so that no two transactions wait for each other.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(_HOLD, {"name": f"host {host_id}"})
 
 
 def neighbours(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
-    """The other workers of a host, as far as they run or wait for something. The caller holds the host."""
+    """Return the other workers of a host that run or wait for something. The caller holds the host."""
     query = (
         select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.waits, RunRow.purpose, StudyRow.system_study)
         .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))
@@ -54,7 +56,7 @@ def neighbours(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
 
 
 def ran_meanwhile(session: Session, run: RunRow) -> int:
-    """How many other workers of a run's host executed something since the run was begun."""
+    """Count the other workers of a run's host that executed something since the run began."""
     query = (
         select(func.count(AttemptRow.worker_id.distinct()))
         .join(WorkerRow, WorkerRow.id == AttemptRow.worker_id)
@@ -65,5 +67,5 @@ def ran_meanwhile(session: Session, run: RunRow) -> int:
 
 
 def stop_waiting(session: Session, worker_session: str) -> None:
-    """There is nothing for the worker that its host keeps from it."""
+    """Note that the worker waits for nothing on its host any more."""
     session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(waits=None))

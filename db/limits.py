@@ -1,4 +1,4 @@
-"""How long this process waits for its database, and the database for this process: nothing here waits for ever.
+"""Limits of waiting between this process and its database, so that neither waits for ever.
 
 A host that is lost in mid-transaction holds rows until the server ends its session (`idle_s`); who waits for these rows
 gives up sooner (`lock_s`), and says so. Where server or network fall silent, the process gives its connection up.
@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 _MS = 1000
 _LEAST_S = 1.0
 _LEAST_CONNECT_S = 2
-"""libpq takes less as two."""
+"""Least connect timeout in seconds; libpq raises smaller values to two."""
 _PROBES = 3
 _BUSY = (LockNotAvailable, QueryCanceled, DeadlockDetected, SerializationFailure)
 
@@ -28,19 +28,20 @@ class DatabaseLimits:
     """Limits of one process towards Postgres; a SQLite file has none of these."""
 
     connections: int = 15
-    """Opened at most."""
+    """Most open connections."""
     lock_s: float = 4.0
-    """Waiting for a row, or for a free connection. Shorter than a worker waits for an answer (5 s)."""
+    """Seconds of waiting for a row, or for a free connection. Shorter than a worker waits for an answer (5 s)."""
     statement_s: float = 10.0
-    """One statement, waiting for rows included."""
+    """Seconds of one statement, waiting for rows included."""
     idle_s: float = 10.0
-    """Between two statements of a transaction, after which the server ends it: how long a lost host can hold a row."""
+    """Seconds between two statements of a transaction, after which the server ends it: the longest that a lost host
+    can hold a row."""
     silence_s: float = 12.0
-    """Without an answer, after which the connection is given up. Longer than a statement may take."""
+    """Seconds without an answer, after which the connection is given up. Longer than a statement may take."""
 
     @classmethod
     def within(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
-        """What leaves time to ask again, and another replica, before a lease of this length ends."""
+        """Choose limits that leave time to try again, and another replica, before a lease of this length ends."""
         return cls(
             connections,
             lock_s=max(_LEAST_S, lease_s / 5),
@@ -50,13 +51,13 @@ class DatabaseLimits:
         )
 
     def pool(self) -> dict[str, Any]:
-        """Options of the engine."""
+        """Return options of the engine's pool."""
         # The one used last first: each connection prepares and plans its own statements, and few are enough for most work.
         used = {"pool_use_lifo": True}
         return {"pool_size": self.connections, "max_overflow": 0, "pool_timeout": self.lock_s} | used
 
     def connect_args(self, url: URL) -> dict[str, Any]:
-        """libpq's parameters, but for those that the URL names itself."""
+        """Return libpq's parameters, except those that the URL names itself."""
         quiet_s = max(1, round(self.idle_s / 2))
         probe_s = max(1, round(self.idle_s / (2 * _PROBES)))
         unacknowledged_ms = round(self.idle_s * _MS)
@@ -98,12 +99,13 @@ class DatabaseLimits:
 
 
 class _BoundedConnection(psycopg.Connection[Any]):
-    """A server that hangs sends no error, and its kernel still acknowledges: only a clock of ours ends the wait."""
+    """Connection that gives up a silent server. A server that hangs sends no error, and its kernel still
+    acknowledges: only a clock of ours ends the wait."""
 
     silence_s: float | None = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Wait for the answer; a connection whose question is still open after that is closed, for nobody to reuse it."""
+        """Wait for the answer; close a connection that is still waiting after the limit, so that nobody reuses it."""
         try:
             return super().wait(gen, interval, self.silence_s if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -113,30 +115,31 @@ class _BoundedConnection(psycopg.Connection[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """Describes columns by name and type. SQLAlchemy asks for a description after each statement, of which it mostly needs
-    whether there is one; psycopg's own look up how each column's type is written, a twentieth of what a request cost.
-    """
+    """Cursor that describes columns by name and type only. SQLAlchemy asks for a description after each statement,
+    mostly to learn whether there is one; psycopg's own looks up how each column's type is written, a twentieth of
+    the cost of a request."""
 
     @property
     def description(self) -> Any:
-        """As in PEP 249, without sizes; None where the statement returns no rows."""
-        found = self.pgresult
-        if found is None or not found.nfields:
+        """Columns as in PEP 249, without sizes; None where the statement returns no rows."""
+        result = self.pgresult
+        if result is None or not result.nfields:
             return None
         unknown = (None,) * 5
-        names = (found.fname(index) or b"" for index in range(found.nfields))
-        return [(name.decode(), found.ftype(index), *unknown) for index, name in enumerate(names)]
+        names = (result.fname(index) or b"" for index in range(result.nfields))
+        return [(name.decode(), result.ftype(index), *unknown) for index, name in enumerate(names)]
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the database is away or too busy, and the same may succeed later."""
+    """Whether the database is away or too busy, so that the same request may succeed later."""
     if isinstance(error, DBAPIError):
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return isinstance(error, PoolTimeout)
 
 
 def is_busy(error: Exception) -> bool:
-    """Of outages: the database answers, but a row, a connection or a statement's end was waited for in vain."""
+    """Whether an outage is only a delay: the database answers, but a row, a connection or a statement's end took too
+    long."""
     if isinstance(error, PoolTimeout):
         return True
     if not isinstance(error, OperationalError) or error.connection_invalidated:

@@ -1,4 +1,4 @@
-"""Parts of a list: sorted and cut by the database."""
+"""Pages of a list, sorted and cut by the database."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True)
 class Page:
-    """Which part of a list."""
+    """Part of a list: sort key and range."""
 
     sort: str
     descending: bool = False
@@ -18,7 +18,7 @@ class Page:
 
 
 def paged(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page) -> Select[Any]:
-    """The query cut to a page; what lacks the figure that sorts comes last, and `tie` decides between equals."""
+    """Cut a query to a page. Rows without the sorting value come last, and `tie` decides between equals."""
     direction = key.desc() if page.descending else key.asc()
     return query.order_by(direction.nulls_last(), tie).limit(page.limit).offset(page.offset)
 
@@ -26,10 +26,11 @@ def paged(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Pag
 def one_page(
     session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
 ) -> tuple[list[Any], int]:
-    """The first column of a page's rows, and how many rows there are on all pages, in one look: for queries of few columns."""
-    found = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
-    if found:
-        return [row[0] for row in found], found[0][-1]
+    """Return the first column of a page's rows, and the number of rows on all pages, in one query: for queries of
+    few columns."""
+    rows = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
+    if rows:
+        return [row[0] for row in rows], rows[0][-1]
     if not page.offset:
         return [], 0
     # Behind the last page nothing says how many come before.

@@ -1,7 +1,7 @@
 """Turn changes of rows into events, and these into messages to webhooks, inside the transaction that makes them.
 
 `record` runs before every flush of a write session and `write` after it, so that no code can change a state without its event. The
-study's own counter numbers them, hence whoever changes a study, its trials or attempts holds the study's lock.
+study's own counter numbers them, hence the caller that changes a study, its trials or attempts holds the study's lock.
 """
 
 import json
@@ -20,43 +20,44 @@ from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 CLOCK = "tells the time of events"
-"""What a session carries under this is called for the moment."""
+"""Key of a session's entry that returns the present moment."""
 _UNWRITTEN = "events that the flush is to write"
 _WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
-"""No rows of the session's: these, and the question for their ids, cost more than all else of an event."""
+"""Insert statement for events. Rows of the session's, and the query for their ids, would cost more than all else of
+an event."""
 
 
-class _Happened(NamedTuple):
+class _NewEvent(NamedTuple):
     order: int
-    """Within one flush: ends before what follows from them, studies last."""
+    """Order within one flush: ends before their consequences, studies last."""
     study_id: str
     type: EventType
     data: dict[str, Any]
 
 
 def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
-    """A listener of SQLAlchemy's `before_flush`."""
+    """Collect the events of a flush: a listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
-        happened = [found for row in (*session.new, *session.dirty) for found in _changes(session, row)]
-        listening = webhooks.enabled(session) if happened else ()
-        for found in sorted(happened, key=lambda found: found.order):
-            _append(session, found, listening)
+        events = [event for row in (*session.new, *session.dirty) for event in _events_of(session, row)]
+        listening = webhooks.enabled(session) if events else ()
+        for event in sorted(events, key=lambda event: event.order):
+            _append_event(session, event, listening)
 
 
-def _append(session: Session, found: _Happened, listening: Sequence[WebhookRow]) -> None:
-    new = (row for row in session.new if isinstance(row, StudyRow) and row.id == found.study_id)
-    study = next(new, None) or session.get(StudyRow, found.study_id)
-    assert study is not None, found.study_id
+def _append_event(session: Session, event: _NewEvent, listening: Sequence[WebhookRow]) -> None:
+    new = (row for row in session.new if isinstance(row, StudyRow) and row.id == event.study_id)
+    study = next(new, None) or session.get(StudyRow, event.study_id)
+    assert study is not None, event.study_id
     study.last_event = (study.last_event or 0) + 1
     now = session.info[CLOCK]()
-    written = {"study_id": study.id, "number": study.last_event, "type": found.type, "created_at": now}
-    session.info.setdefault(_UNWRITTEN, []).append(written | {"data": found.data})
-    data = {"study_id": study.id, "number": study.last_event} | found.data
-    _send(session, listening, study.id, study.project_id, found.type, data, now)
+    written = {"study_id": study.id, "number": study.last_event, "type": event.type, "created_at": now}
+    session.info.setdefault(_UNWRITTEN, []).append(written | {"data": event.data})
+    data = {"study_id": study.id, "number": study.last_event} | event.data
+    _send_message(session, listening, study.id, study.project_id, event.type, data, now)
 
 
 def write(session: Session, _flush: UOWTransaction) -> None:
-    """A listener of SQLAlchemy's `after_flush`: the studies have their rows now."""
+    """Write the events of a flush: a listener of SQLAlchemy's `after_flush`, when the studies have their rows."""
     rows = session.info.pop(_UNWRITTEN, None)
     if rows:
         session.connection().execute(_WRITTEN, rows)
@@ -65,14 +66,14 @@ def write(session: Session, _flush: UOWTransaction) -> None:
 def notify(
     session: Session, *, project_id: str, study_id: str, kind: EventType, data: dict[str, Any], now: datetime
 ) -> None:
-    """A message to webhooks about something that is no part of a study's own stream, such as `best.stale`.
+    """Send webhooks a message that is no part of a study's own stream, such as `best.stale`.
 
-    `study_id` is the study whose answer it is about: webhooks of that study alone are told, too.
+    `study_id` is the study whose answer it is about: webhooks of that study alone receive it, too.
     """
-    _send(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
+    _send_message(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
 
 
-def _send(
+def _send_message(
     session: Session,
     listening: Sequence[WebhookRow],
     study_id: str,
@@ -81,38 +82,38 @@ def _send(
     data: dict[str, Any],
     now: datetime,
 ) -> None:
-    wanted = [
+    receivers = [
         webhook
         for webhook in listening
         if webhook.study_id in (None, study_id) and webhook.project_id in (None, project_id)
         if not webhook.events or kind in webhook.events
     ]
-    if not wanted:
+    if not receivers:
         return
     body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})
     # One that was deleted since it was read would take the change down with it.
-    kept = webhooks.keep(session, [webhook.id for webhook in wanted])
-    for webhook in wanted:
+    kept = webhooks.keep(session, [webhook.id for webhook in receivers])
+    for webhook in receivers:
         if webhook.id in kept:
             webhooks.add_delivery(session, webhook, kind, body, now)
 
 
-def _changes(session: Session, row: object) -> Iterator[_Happened]:
+def _events_of(session: Session, row: object) -> Iterator[_NewEvent]:
     match row:
         case StudyRow():
-            yield from _of_study(row)
+            yield from _events_of_study(row)
         case TrialRow():
-            yield from _of_trial(row)
+            yield from _events_of_trial(row)
         case AttemptRow():
-            yield from _of_attempt(session, row)
+            yield from _events_of_attempt(session, row)
 
 
-def _changed(row: object, name: str) -> bool:
+def _has_changed(row: object, name: str) -> bool:
     return bool(inspect(row, raiseerr=True).attrs[name].history.has_changes())
 
 
-def _before(row: object, name: str) -> Sequence[Any]:
-    """The stored value, where this transaction replaces one."""
+def _replaced_values(row: object, name: str) -> Sequence[Any]:
+    """Return the stored value, where this transaction replaces one."""
     return inspect(row, raiseerr=True).attrs[name].history.deleted or ()
 
 
@@ -121,41 +122,41 @@ def _best_figures(best: Contender) -> dict[str, Any]:
     return figures | {"description": best.description}
 
 
-def _of_study(row: StudyRow) -> Iterator[_Happened]:
+def _events_of_study(row: StudyRow) -> Iterator[_NewEvent]:
     if inspect(row).pending:
-        yield _Happened(0, row.id, EventType.STUDY_CREATED, {"model": row.spec.model.name})
+        yield _NewEvent(0, row.id, EventType.STUDY_CREATED, {"model": row.spec.model.name})
         return
-    if _changed(row, "spec"):
-        yield _Happened(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
-    if _changed(row, "best_so_far") and row.best_so_far is not None:
+    if _has_changed(row, "spec"):
+        yield _NewEvent(4, row.id, EventType.STUDY_EXTENDED, {"budget": row.spec.budget.model_dump(mode="json")})
+    if _has_changed(row, "best_so_far") and row.best_so_far is not None:
         figures = _best_figures(row.best_so_far)
         # How often it was run changes with each validation run, which is no news.
-        if figures not in [_best_figures(best) for best in _before(row, "best_so_far") if best is not None]:
-            yield _Happened(5, row.id, EventType.STUDY_BEST_CHANGED, figures)
-    if _changed(row, "phase"):
-        yield _Happened(6, row.id, EventType.STUDY_PHASE_CHANGED, {"phase": row.phase.value})
-    if _changed(row, "state"):
-        is_first = StudyState.WAITING in _before(row, "state")
+        if figures not in [_best_figures(best) for best in _replaced_values(row, "best_so_far") if best is not None]:
+            yield _NewEvent(5, row.id, EventType.STUDY_BEST_CHANGED, figures)
+    if _has_changed(row, "phase"):
+        yield _NewEvent(6, row.id, EventType.STUDY_PHASE_CHANGED, {"phase": row.phase.value})
+    if _has_changed(row, "state"):
+        is_first = StudyState.WAITING in _replaced_values(row, "state")
         going_on = "started" if is_first else "resumed"
         word = going_on if row.state is StudyState.RUNNING else row.state.value
-        yield _Happened(7, row.id, EventType(f"study.{word}"), {"state": row.state.value, "reason": row.reason})
+        yield _NewEvent(7, row.id, EventType(f"study.{word}"), {"state": row.state.value, "reason": row.reason})
 
 
-def _of_trial(row: TrialRow) -> Iterator[_Happened]:
+def _events_of_trial(row: TrialRow) -> Iterator[_NewEvent]:
     data: dict[str, Any] = {"trial_number": row.number, "state": row.state.value}
     if inspect(row).pending:
-        made = {"state": TrialState.WAITING.value, "origin": row.origin, "description": row.config.describe()}
-        yield _Happened(2, row.study_id, EventType.TRIAL_CREATED, data | made)
+        created = {"state": TrialState.WAITING.value, "origin": row.origin, "description": row.config.describe()}
+        yield _NewEvent(2, row.study_id, EventType.TRIAL_CREATED, data | created)
         # One that is made for a worker that waits is given out in the same transaction.
         if row.state is not TrialState.WAITING:
-            yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
-    elif _changed(row, "state"):
+            yield _NewEvent(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
+    elif _has_changed(row, "state"):
         if row.failure is not None:
             data |= {"failure": row.failure.kind.value, "message": row.failure.message}
-        yield _Happened(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
+        yield _NewEvent(2, row.study_id, EventType(f"trial.{row.state.value}"), data)
 
 
-def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
+def _events_of_attempt(session: Session, row: AttemptRow) -> Iterator[_NewEvent]:
     # A run and a trial that are written with the attempt have no keys yet to be found by.
     run = row.run or session.get_one(RunRow, row.run_id)
     trial = run.trial
@@ -167,8 +168,8 @@ def _of_attempt(session: Session, row: AttemptRow) -> Iterator[_Happened]:
         "trial_number": trial.number if trial is not None else None,
     }
     if inspect(row).pending:
-        yield _Happened(3, run.study_id, EventType.RUN_LEASED, data)
-    elif _changed(row, "end") and row.end is not None:
+        yield _NewEvent(3, run.study_id, EventType.RUN_LEASED, data)
+    elif _has_changed(row, "end") and row.end is not None:
         measured = run.measurement.tokens_per_s_per_gpu if run.measurement is not None else None
         figures = {"end": row.end, "gpu_seconds": row.gpu_seconds, "tokens_per_s_per_gpu": measured}
-        yield _Happened(1, run.study_id, EventType.RUN_ENDED, data | figures)
+        yield _NewEvent(1, run.study_id, EventType.RUN_ENDED, data | figures)

@@ -5,7 +5,7 @@ from shardtune.db.session import Database, upgrade, without_secrets
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate SQLite; reject a Postgres that is not migrated, since that may take long and stop other replicas.
+    """Migrate SQLite; reject a Postgres that is not migrated, which the service does not do unasked.
 
     Raises:
         DatabaseNotMigrated: names the command, or what to do with a database that cannot be upgraded.

@@ -1,4 +1,4 @@
-"""Deletion of what has had its time, in batches that hold locks only shortly."""
+"""Deletion of expired rows, in batches that hold locks only shortly."""
 
 from datetime import datetime
 from typing import Any
@@ -27,62 +27,69 @@ _BATCH = 1000
 
 
 def delete_events(session: Session, before: datetime) -> int:
-    """Events of ended studies written before a moment."""
+    """Delete events of ended studies written before a moment."""
     ended = select(StudyRow.id).where(StudyRow.finished_at.is_not(None))
     old = select(EventRow.id).where(EventRow.created_at < before, EventRow.study_id.in_(ended)).limit(_BATCH)
-    return _count(session.execute(delete(EventRow).where(EventRow.id.in_(old)).execution_options(**_PLAIN)))
+    return _count(
+        session.execute(delete(EventRow).where(EventRow.id.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING))
+    )
 
 
 def delete_deliveries(session: Session, before: datetime) -> int:
-    """Webhook messages that were delivered or given up before a moment."""
+    """Delete webhook messages that were delivered or given up before a moment."""
     old = select(DeliveryRow.id).where(DeliveryRow.finished_at < before).limit(_BATCH)
-    return _count(session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_PLAIN)))
+    return _count(
+        session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING))
+    )
 
 
 def delete_ticks(session: Session, before: datetime) -> int:
-    """Ticks of schedules that were accounted for before a moment, but for those that wait."""
+    """Delete ticks of schedules that were accounted for before a moment, except those that wait."""
     old = select(ScheduleTickRow.id).where(
         ScheduleTickRow.created_at < before, ScheduleTickRow.state != TickState.QUEUED
     )
     gone = delete(ScheduleTickRow).where(ScheduleTickRow.id.in_(old.limit(_BATCH)))
-    return _count(session.execute(gone.execution_options(**_PLAIN)))
+    return _count(session.execute(gone.execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
 def delete_idempotent(session: Session, before: datetime) -> int:
-    """Answers to requests with an idempotency key that were made before a moment."""
+    """Delete answers to requests with an idempotency key that were made before a moment."""
     name = tuple_(IdempotentRow.scope, IdempotentRow.key)
     old = select(IdempotentRow.scope, IdempotentRow.key).where(IdempotentRow.created_at < before).limit(_BATCH)
-    return _count(session.execute(delete(IdempotentRow).where(name.in_(old)).execution_options(**_PLAIN)))
+    return _count(
+        session.execute(delete(IdempotentRow).where(name.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING))
+    )
 
 
 def clear_log_tails(session: Session, before: datetime) -> int:
-    """Output of ranks, of runs that ended before a moment."""
+    """Clear the output of ranks of runs that ended before a moment."""
     old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
     changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
-    return _count(session.execute(changed.execution_options(**_PLAIN)))
+    return _count(session.execute(changed.execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
 def delete_traces(session: Session, before: datetime) -> int:
-    """Raw traces that were stored before a moment."""
+    """Delete raw traces that were stored before a moment."""
     name = tuple_(TraceRow.run_id, TraceRow.rank)
     old = select(TraceRow.run_id, TraceRow.rank).where(TraceRow.created_at < before).limit(_BATCH)
-    return _count(session.execute(delete(TraceRow).where(name.in_(old)).execution_options(**_PLAIN)))
+    return _count(session.execute(delete(TraceRow).where(name.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
 def delete_workers(session: Session, before: datetime) -> int:
-    """Workers that were not heard of since a moment and never ran anything, with the fingerprints they had when."""
+    """Delete workers that were not heard of since a moment and never ran anything, with the periods of their
+    fingerprints."""
     old = select(WorkerRow.id).where(
         WorkerRow.seen_at < before,
         *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),
     )
     ids = session.scalars(old.limit(_BATCH)).all()
     for row in (FingerprintPeriodRow.worker_id, WorkerRow.id):
-        session.execute(delete(row.class_).where(row.in_(ids)).execution_options(**_PLAIN))
+        session.execute(delete(row.class_).where(row.in_(ids)).execution_options(**_WITHOUT_SYNCHRONIZING))
     return len(ids)
 
 
 def delete_fingerprints(session: Session, before: datetime) -> int:
-    """Fingerprints that came before a moment and that nothing names any more: no worker, study, run or answer."""
+    """Delete fingerprints that came before a moment and that no worker, study, run or answer refers to any more."""
     naming = (
         WorkerRow.fingerprint_key,
         FingerprintPeriodRow.fingerprint_key,
@@ -95,10 +102,10 @@ def delete_fingerprints(session: Session, before: datetime) -> int:
         FingerprintRow.first_seen_at < before, *(~exists().where(name == FingerprintRow.key) for name in naming)
     )
     gone = delete(FingerprintRow).where(FingerprintRow.key.in_(old.limit(_BATCH)))
-    return _count(session.execute(gone.execution_options(**_PLAIN)))
+    return _count(session.execute(gone.execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
-_PLAIN: dict[str, Any] = {"synchronize_session": False}
+_WITHOUT_SYNCHRONIZING: dict[str, Any] = {"synchronize_session": False}
 
 
 def _count(result: object) -> int:

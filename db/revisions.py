@@ -67,7 +67,7 @@ def reject_unknown_revision(connection: Connection, subject: str) -> None:
 
 
 def _removal(url: URL) -> str:
-    """How a person gets rid of a database, without its path: readiness shows the sentence to anybody."""
+    """Describe how to get rid of a database, without its path: readiness shows the sentence to anybody."""
     if url.get_backend_name() == "sqlite":
         name = Path(url.database or "").name
         # A -wal file that is left behind would be replayed into the new file of the same name.

@@ -1,10 +1,10 @@
-"""Engine, transactions and migrations for SQLite (WAL) and Postgres; everything that differs between them stands here.
+"""Engine, transactions and migrations for SQLite (WAL) and Postgres, with all that differs between the two.
 
-`Database.read()` and `Database.write()` are the only ways to a session, `Database.look()` to what needs none. A write on SQLite begins with BEGIN IMMEDIATE:
-a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
+`Database.read()` and `Database.write()` are the only ways to a session; `Database.look()` gives a connection to queries that need none.
+A write on SQLite begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
 
 Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
-lock also guards what retuning spends), schedule, study, run, case, canary, retune, worker, webhook, its messages. It may
+lock also guards what retuning spends), schedule, study, run, tuning target, canary, retune, worker, webhook, its messages. It may
 leave any of them out.
 """
 
@@ -32,21 +32,23 @@ from shardtune.db.tables.types import as_text
 _BUSY_TIMEOUT_MS = 30_000
 _USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
-"""Where no limits are set."""
+"""Seconds for which a name may be held where no limits are set."""
 _TAKE = text(
     "SELECT set_config('lock_timeout', :patience, true), "
     "set_config('idle_in_transaction_session_timeout', :longest, true), "
     "pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS got"
 )
-"""Ends with its transaction, which the server itself ends when nothing is heard of it."""
+"""Statement that takes an advisory lock. It ends with its transaction, which the server itself ends when nothing is
+heard of it."""
 _WAIT = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _AT_ONCE_S = 0.01
-"""Patience for less is none."""
+"""Patience in seconds below which nothing is waited for."""
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
 class _WriteSession(Session):
-    """Tells the outbox of every flush. Listened to once: a listener for each session costs more than a small transaction."""
+    """Session that tells the outbox of every flush. The listeners are on the class: a listener for each session
+    costs more than a small transaction."""
 
 
 event.listen(_WriteSession, "before_flush", outbox.record)
@@ -57,7 +59,7 @@ class Database:
     """One engine and its two kinds of transaction."""
 
     def __init__(self, url: str, limits: DatabaseLimits | None = None) -> None:
-        """`limits`: None for migrations, maintenance and whoever else may take long."""
+        """`limits`: None for migrations, maintenance and other work that may take long."""
         self.engine = make_engine(url, limits, json_deserializer=as_text)
         self.clock = DatabaseClock(self.engine)
         self._limits = limits
@@ -70,24 +72,26 @@ class Database:
 
     @property
     def is_sqlite(self) -> bool:
-        """True for SQLite, which the service migrates by itself."""
+        """Whether the database is SQLite, which the service migrates by itself."""
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session to read with; on SQLite it sees one state of the database, on Postgres each query sees the newest."""
+        """Open a session to read with; on SQLite it sees one state of the database, on Postgres each query sees the
+        newest."""
         with Session(self._read_engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def look(self) -> Iterator[Connection]:
-        """A connection to read with where no row is wanted: a session costs as much as a small statement."""
+        """Open a connection to read with where no row objects are needed: a session costs as much as a small
+        statement."""
         with self._read_engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A session that commits at the end, or rolls back when an exception leaves it."""
+        """Open a session that commits at the end, or rolls back when an exception leaves it."""
         with _WriteSession(self._write_engine, expire_on_commit=False) as session, session.begin():
             session.info[outbox.CLOCK] = self.clock
             yield session
@@ -132,7 +136,7 @@ def _wait(connection: Connection, name: str) -> bool:
 
 
 def parse_url(url: str) -> URL:
-    """The URL with the driver we install.
+    """Parse a database URL and set the driver we install.
 
     Raises:
         ValueError: not SQLite or Postgres, or not a URL.
@@ -157,12 +161,12 @@ def parse_url(url: str) -> URL:
 
 
 def without_secrets(url: URL) -> str:
-    """As it may be shown: a password can stand in the query, too."""
+    """Format a URL without its secrets: a password can stand in the query, too."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) -> Engine:
-    """An engine with the settings both databases need; creates the folder of a SQLite file."""
+    """Make an engine with the settings both databases need; creates the folder of a SQLite file."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         bounded = {"connect_args": limits.connect_args(parsed), **limits.pool()} if limits is not None else {}
@@ -185,7 +189,8 @@ def _note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
 
 
 def _check_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
-    """As `pool_pre_ping`, but not between two transactions in a row: that would be a round trip more for each."""
+    """Check a connection as `pool_pre_ping` does, but not between two transactions in a row: that would be a round
+    trip more for each."""
     if time.monotonic() - record.info.get(_USED_S, time.monotonic()) < _IDLE_S:
         return
     try:
@@ -213,7 +218,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def migration_config(url: str) -> Iterator[Config]:
-    """Alembic's configuration with a connection inside one transaction that serialises concurrent migrations."""
+    """Open Alembic's configuration with a connection inside one transaction that serialises concurrent migrations."""
     engine = make_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         # Alembic changes a SQLite table by copying it, which must not cascade into the tables that refer to it.

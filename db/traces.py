@@ -1,4 +1,4 @@
-"""Raw traces of ranks, within what a project may store of them."""
+"""Raw traces of ranks, within the storage that a project may use for them."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,19 +13,20 @@ from shardtune.db.tables.traces import TraceRow
 def put(
     session: Session, run: RunRow, project_id: str, rank: int, content: bytes, most_bytes: int, now: datetime
 ) -> None:
-    """Store a rank's trace in place of those of the trial's earlier runs; the project's oldest go, as far as `most_bytes` asks."""
+    """Store a rank's trace in place of those of the trial's earlier runs; delete the project's oldest as far as
+    `most_bytes` requires."""
     earlier = select(RunRow.id).where(RunRow.trial_id == run.trial_id, RunRow.id != run.id)
     same = (TraceRow.run_id == run.id) & (TraceRow.rank == rank)
     session.execute(delete(TraceRow).where(or_(same, TraceRow.run_id.in_(earlier))))
     size = select(TraceRow.run_id, TraceRow.rank, TraceRow.size).where(TraceRow.project_id == project_id)
     oldest = session.execute(size.order_by(TraceRow.created_at, TraceRow.run_id, TraceRow.rank)).all()
-    excess = sum(one.size for one in oldest) + len(content) - most_bytes
+    excess = sum(trace.size for trace in oldest) + len(content) - most_bytes
     gone = []
-    for one in oldest:
+    for trace in oldest:
         if excess <= 0:
             break
-        excess -= one.size
-        gone.append((one.run_id, one.rank))
+        excess -= trace.size
+        gone.append((trace.run_id, trace.rank))
     session.execute(delete(TraceRow).where(tuple_(TraceRow.run_id, TraceRow.rank).in_(gone)))
     session.add(
         TraceRow(run_id=run.id, rank=rank, project_id=project_id, size=len(content), content=content, created_at=now)
@@ -33,12 +34,12 @@ def put(
 
 
 def stored(session: Session, run_id: str) -> Sequence[tuple[int, int]]:
-    """Rank and bytes of each."""
+    """Return the rank and the bytes of each stored trace of a run."""
     query = select(TraceRow.rank, TraceRow.size).where(TraceRow.run_id == run_id).order_by(TraceRow.rank)
-    return [(one.rank, one.size) for one in session.execute(query)]
+    return [(trace.rank, trace.size) for trace in session.execute(query)]
 
 
 def content(session: Session, run_id: str, rank: int) -> bytes | None:
-    """As the rank compressed it; None where it is not stored (any more)."""
+    """Return a trace as the rank compressed it; None where it is not stored (any more)."""
     query = select(TraceRow.content).where(TraceRow.run_id == run_id, TraceRow.rank == rank)
     return session.scalars(query).one_or_none()

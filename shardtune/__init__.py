@@ -1,4 +1,4 @@
-"""What is installed and imported. Public faces: `shardtune.adapter` for training scripts, `shardtune.client` for the API.
+"""Installed package. Public modules: `shardtune.adapter` for training scripts, `shardtune.client` for the API.
 
 The parts lie side by side at the top of the repository; the links here give them one name, so that a training
 repository with a folder named `db` or `workers` hides nothing of ours (docs/decisions/0007-one-package.md).

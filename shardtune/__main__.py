@@ -1,4 +1,4 @@
-"""`python -m shardtune`: the same as `shardtune`."""
+"""Run the command line: `python -m shardtune` is the same as `shardtune`."""
 
 from shardtune.service.cli import main
 

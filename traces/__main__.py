@@ -1,4 +1,5 @@
-"""`python -m shardtune.traces FOLDER`: the diagnosis of a folder as JSON; exit code 2 with the reason where there is none.
+"""Print the diagnosis of a folder as JSON (`python -m shardtune.traces FOLDER`); exit code 2 with the reason where
+there is none.
 
 A process of its own for the worker's agent, which must renew its leases meanwhile.
 """
@@ -11,7 +12,7 @@ from shardtune.traces.json_pieces import UnreadableTrace
 
 
 def main(folder: Path) -> int:
-    """Print it; returns the exit code."""
+    """Print the diagnosis; return the exit code."""
     try:
         print(diagnosis_of(folder).model_dump_json())
     except UnreadableTrace as error:

@@ -1,4 +1,4 @@
-"""From the tables of all ranks to one diagnosis, with what could not be told."""
+"""Combine the tables of all ranks into one diagnosis, with notes on its gaps."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,24 +27,24 @@ from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
 
 _LEAST_WAIT = 0.01
-"""Of a step: less is nobody's fault."""
+"""Fraction of a step below which waiting is nobody's fault."""
 _MOST_RANKS_TOLD = 3
 _CELLS, _MOST_LANES = 200, 16
-"""Of a timeline: the longest lane, and how many ranks it shows."""
+"""Cells of a timeline's longest lane, and most ranks that it shows."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
-    """Of the traces of one job, one a rank.
+    """Diagnose the traces of one job, one per rank.
 
     Raises:
         UnreadableTrace: they are not of one job, or two are of one rank.
     """
     ordered = sorted(traces, key=lambda trace: trace.rank)
-    _check(ordered)
-    met = matched_collectives(ordered)
-    offsets = clock_offsets(ordered, met)
+    _check_one_job(ordered)
+    instances = matched_collectives(ordered)
+    offsets = clock_offsets(ordered, instances)
     ordered = [on_clock(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
-    moving = moving_from(ordered, met)
+    moving = moving_from(ordered, instances)
     times = [RankTimes(trace, moments) for trace, moments in zip(ordered, moving, strict=True)]
     steps = [(trace.rank, step) for trace, own in zip(ordered, times, strict=True) for step in own.steps()]
     if not steps:
@@ -52,30 +52,30 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
             f"trace ({ordered[0].name}): nothing ran on the device within its steps; record whole steps (call prof.step() "
             "after each)"
         )
-    told = [_rank_step(rank, step) for rank, step in steps]
-    communicated, hidden = sum(one.communication_s for one in told), sum(one.hidden_s for one in told)
-    step_s = fmean(one.parts.step_s for one in told)
+    rank_steps = [_rank_step(rank, step) for rank, step in steps]
+    communicated, hidden = sum(step.communication_s for step in rank_steps), sum(step.hidden_s for step in rank_steps)
+    step_s = fmean(step.parts.step_s for step in rank_steps)
     return Diagnosis(
         device=ordered[0].device,
         world_size=ordered[0].world_size,
         ranks=tuple(trace.rank for trace in ordered),
         step_s=_rounded(step_s),
-        parts=_mean([one.parts for one in told]),
+        parts=_mean([step.parts for step in rank_steps]),
         overlap=round(min(1.0, hidden / communicated), 4) if communicated else None,
-        steps=tuple(told),
+        steps=tuple(rank_steps),
         collectives=tuple(_figures(ordered, times, [step for _, step in steps])),
-        late_rank=_late_rank(ordered, waits_for(ordered, met), told, step_s),
+        late_rank=_late_rank(ordered, waits_for(ordered, instances), rank_steps, step_s),
         timeline=_timeline(steps),
-        notes=tuple(_notes(ordered, any(one.is_whole for one in met), offsets)),
+        notes=tuple(_notes(ordered, any(instance.is_complete for instance in instances), offsets)),
     )
 
 
-def _check(traces: Sequence[RankTrace]) -> None:
+def _check_one_job(traces: Sequence[RankTrace]) -> None:
     twice = [rank for rank, count in Counter(trace.rank for trace in traces).items() if count > 1]
     if twice:
         names = ", ".join(trace.name for trace in traces if trace.rank == twice[0])
         raise UnreadableTrace(
-            f"rank {twice[0]} is there {len(names.split(', '))} times ({names}); leave one trace a rank"
+            f"rank {twice[0]} has {len(names.split(', '))} traces ({names}); leave one trace per rank"
         )
     if len({trace.world_size for trace in traces}) > 1 or len({trace.device for trace in traces}) > 1:
         sizes = ", ".join(f"{trace.name}: {trace.device}, {trace.world_size} ranks" for trace in traces[:4])
@@ -83,12 +83,14 @@ def _check(traces: Sequence[RankTrace]) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """To the nanosecond: what stands in a file is no longer than what was measured."""
+    """Round to the nanosecond, so that the file is no longer than the measurement is exact."""
     return round(seconds, 9)
 
 
-def _mean(some: Sequence[StepParts]) -> StepParts:
-    return StepParts(**{f"{name}_s": _rounded(fmean(getattr(one, f"{name}_s") for one in some)) for name in PART_NAMES})
+def _mean(parts_of_steps: Sequence[StepParts]) -> StepParts:
+    return StepParts(
+        **{f"{name}_s": _rounded(fmean(getattr(parts, f"{name}_s") for parts in parts_of_steps)) for name in PART_NAMES}
+    )
 
 
 def _rank_step(rank: int, step: StepTimes) -> RankStep:
@@ -104,21 +106,21 @@ def _rank_step(rank: int, step: StepTimes) -> RankStep:
 def _figures(
     traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
 ) -> list[CollectiveFigures]:
-    """Of every use of a collective, the longest exposed first."""
+    """Return the figures of every use of a collective, the longest exposed first."""
     called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
     for trace, own in zip(traces, times, strict=True):
-        for one, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
+        for collective, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
             if step is not None:
-                called[use].append((one.message_bytes, one.moved_bytes))
+                called[use].append((collective.message_bytes, collective.moved_bytes))
     figures = [_use_figures(use, sizes, steps) for use, sizes in called.items()]
-    return sorted(figures, key=lambda one: -one.exposed_s)
+    return sorted(figures, key=lambda figure: -figure.exposed_s)
 
 
 def _use_figures(
     use: Use, sizes: Sequence[tuple[int | None, float | None]], steps: Sequence[StepTimes]
 ) -> CollectiveFigures:
     of_step = [step.uses[use] for step in steps if use in step.uses]
-    transferring_s = sum(one.transferring_s for one in of_step) / len(steps)
+    transferring_s = sum(times.transferring_s for times in of_step) / len(steps)
     messages = [size for size, _ in sizes if size is not None]
     moved = [size for _, size in sizes if size is not None]
     moved_bytes = sum(moved) / len(steps) if len(moved) == len(sizes) else None
@@ -130,14 +132,14 @@ def _use_figures(
         message_bytes=round(fmean(messages)) if len(messages) == len(sizes) else None,
         moved_bytes=None if moved_bytes is None else round(moved_bytes),
         transferring_s=_rounded(transferring_s),
-        waiting_s=_rounded(sum(one.waiting_s for one in of_step) / len(steps)),
-        exposed_s=_rounded(sum(one.exposed_s for one in of_step) / len(steps)),
+        waiting_s=_rounded(sum(times.waiting_s for times in of_step) / len(steps)),
+        exposed_s=_rounded(sum(times.exposed_s for times in of_step) / len(steps)),
         bytes_per_s=round(moved_bytes / transferring_s) if moved_bytes and transferring_s > 0 else None,
     )
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """The step in the middle, on one scale for all ranks."""
+    """Return the step in the middle, on one scale for all ranks."""
     numbers = sorted({step.step for _, step in steps})
     chosen = numbers[len(numbers) // 2]
     shown = [(rank, step) for rank, step in steps if step.step == chosen][:_MOST_LANES]
@@ -153,9 +155,9 @@ def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
 
 
 def _late_rank(
-    traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], told: Sequence[RankStep], step_s: float
+    traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], rank_steps: Sequence[RankStep], step_s: float
 ) -> LateRank | None:
-    """The one that is waited for most, where that is worth a word."""
+    """Return the rank that the others wait for most, where that wait is long enough to report."""
     by_trace: Counter[int] = Counter()
     for step in waited.values():
         by_trace.update(step)
@@ -163,7 +165,9 @@ def _late_rank(
         return None
     late, most = by_trace.most_common(1)[0]
     share = most / by_trace.total()
-    others_wait_s = share * fmean(one.parts.waiting_s for one in told if one.rank != traces[late].rank)
+    others_wait_s = share * fmean(
+        rank_step.parts.waiting_s for rank_step in rank_steps if rank_step.rank != traces[late].rank
+    )
     if others_wait_s < _LEAST_WAIT * step_s:
         return None
     return LateRank(
@@ -174,11 +178,11 @@ def _late_rank(
     )
 
 
-def _sizes(trace: RankTrace) -> Iterator[int | None]:
-    """Of the messages within steps; a barrier has none."""
-    for one, step in zip(trace.collectives, steps_of(trace), strict=True):
-        if step is not None and one.kind != "barrier":
-            yield one.message_bytes
+def _message_sizes(trace: RankTrace) -> Iterator[int | None]:
+    """Yield the sizes of the messages within steps; a barrier has none."""
+    for collective, step in zip(trace.collectives, steps_of(trace), strict=True):
+        if step is not None and collective.kind != "barrier":
+            yield collective.message_bytes
 
 
 def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int]) -> Iterator[str]:
@@ -202,7 +206,7 @@ def _notes(traces: Sequence[RankTrace], has_whole: bool, offsets: Sequence[int])
         )
     if any(not trace.steps for trace in traces):
         yield "no steps are marked (ProfilerStep#): the whole trace is taken for one step; call prof.step() after each"
-    if any(size is None for trace in traces for size in _sizes(trace)):
+    if any(size is None for trace in traces for size in _message_sizes(trace)):
         yield "some collectives come without sizes: bytes are unknown (record_shapes=True, or torch 2.2 and later on GPUs)"
     if any(offsets):
         most = max(offsets, key=abs)

@@ -1,4 +1,4 @@
-"""Read the traces of one job from a folder: which files they are, and how many are too many."""
+"""Read the traces of one job from a folder, up to a number of ranks."""
 
 import gzip
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ MOST_RANKS = 64
 
 
 def diagnosis_of(folder: Path) -> Diagnosis:
-    """Of the traces in a folder, one a rank.
+    """Diagnose the traces in a folder, one per rank.
 
     Raises:
         UnreadableTrace: there are none, or one cannot be read to its end.
     """
-    return diagnosis([_read(path) for path in _traces(folder)])
+    return diagnosis([_read(path) for path in _trace_files(folder)])
 
 
-def _traces(folder: Path) -> Sequence[Path]:
+def _trace_files(folder: Path) -> Sequence[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
         raise UnreadableTrace("it does not exist; give the folder with one trace a rank")
-    found = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
-    if not found:
+    files = sorted(path for path in folder.iterdir() if path.name.endswith((".json", ".json.gz")))
+    if not files:
         raise UnreadableTrace(
             "it has no .json or .json.gz; give the folder that the profiler's export of each rank went to"
         )
-    if len(found) > MOST_RANKS:
+    if len(files) > MOST_RANKS:
         raise UnreadableTrace(
-            f"it has {len(found)} traces, more than the {MOST_RANKS} that are read; leave those of some hosts"
+            f"it has {len(files)} traces, more than the {MOST_RANKS} that are read; leave those of some hosts"
         )
-    return found
+    return files
 
 
 def _read(path: Path) -> RankTrace:

@@ -1,6 +1,7 @@
-"""Collectives of CPU ranks: what gloo's threads ran, beside what torch's calls asked for.
+"""Collectives of CPU ranks: operations of gloo's threads, matched with torch's calls.
 
-A thread of gloo tells neither group nor kind as asked (a reduce-scatter runs as an all-reduce of the whole); the call does.
+A thread of gloo records neither the group nor the kind of the call (a reduce-scatter runs as an all-reduce of the whole
+input); torch's call does.
 """
 
 import math
@@ -12,8 +13,8 @@ from shardtune.traces.kinds import collective_kind, dtype_bytes
 from shardtune.traces.rank_trace import Collective
 
 
-class Ran(NamedTuple):
-    """`gloo:…` on one of its threads, from when that took it up to its end."""
+class GlooOperation(NamedTuple):
+    """Operation `gloo:…` on one of its threads, from its start there to its end."""
 
     start: int
     end: int
@@ -21,90 +22,98 @@ class Ran(NamedTuple):
     arguments: dict[str, Any]
 
 
-class Asked(NamedTuple):
-    """`c10d::…` on the thread that trains."""
+class HostCall(NamedTuple):
+    """Call `c10d::…` on the thread that trains."""
 
     moment: int
     name: str
     arguments: dict[str, Any]
 
 
-def collectives_of(ran: Sequence[Ran], asked: Sequence[Asked], base: int, group_size: int | None) -> list[Collective]:
-    """Each with its call, found by its elements in the order of asking; `group_size` where all ranks are one group."""
-    calls = _Calls(asked)
-    return [_collective(one, calls.of(sum(_sizes(one.arguments))), base, group_size) for one in sorted(ran, key=_start)]
+def collectives_of(
+    operations: Sequence[GlooOperation], host_calls: Sequence[HostCall], base: int, group_size: int | None
+) -> list[Collective]:
+    """Return each operation with its call, matched by its elements in the order of calls; `group_size` where all
+    ranks are one group."""
+    calls = _Calls(host_calls)
+    return [
+        _collective(operation, calls.of(sum(_sizes(operation.arguments))), base, group_size)
+        for operation in sorted(operations, key=_start)
+    ]
 
 
-def _start(one: Ran) -> int:
-    return one.start
+def _start(operation: GlooOperation) -> int:
+    return operation.start
 
 
-def _collective(ran: Ran, call: "_Call | None", base: int, all_ranks: int | None) -> Collective:
-    elements = sum(_sizes(ran.arguments))
-    call = call or _Call(ran.start, collective_kind(ran.name), 0, None)
+def _collective(operation: GlooOperation, call: "_Call | None", base: int, all_ranks: int | None) -> Collective:
+    elements = sum(_sizes(operation.arguments))
+    call = call or _Call(operation.start, collective_kind(operation.name), 0, None)
     group_size = call.group_size or all_ranks
     if not call.elements and call.kind == "all_gather":
         elements *= group_size or 0
-    whole = max(call.elements, elements) or None
-    sizes = [dtype_bytes(str(one)) for one in ran.arguments.get("Input type") or []]
-    size = next((one for one in sizes if one), None)
+    message_elements = max(call.elements, elements) or None
+    sizes = [dtype_bytes(str(dtype)) for dtype in operation.arguments.get("Input type") or []]
+    size = next((size for size in sizes if size), None)
     return Collective(
         kind=call.kind,
-        start=ran.start + base,
-        end=ran.end + base,
+        start=operation.start + base,
+        end=operation.end + base,
         launched=call.moment + base,
-        message_bytes=None if whole is None or size is None else whole * size,
-        elements=whole,
+        message_bytes=None if message_elements is None or size is None else message_elements * size,
+        elements=message_elements,
         group=None,
         group_size=group_size,
     )
 
 
 class _Call(NamedTuple):
-    """Of a collective, on the thread that asked for it."""
+    """Call of a collective, on the thread that made it."""
 
     moment: int
     kind: str
     elements: int
-    """Of the whole message; 0 where unknown."""
+    """Elements of the whole message; 0 where unknown."""
     group_size: int | None
-    """Where what goes in and what comes out tell it."""
+    """Size of the group, where input and output sizes tell it."""
 
 
 class _Calls:
-    """torch's calls by the elements that gloo is given, each taken once, in their order."""
+    """Calls of torch by the number of elements that gloo gets, each taken once, in their order."""
 
-    def __init__(self, asked: Sequence[Asked]) -> None:
+    def __init__(self, host_calls: Sequence[HostCall]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
-        for one in sorted(asked, key=lambda one: one.moment):
-            sizes, kind = [size for size in _sizes(one.arguments) if size], collective_kind(one.name)
-            whole, part = max(sizes, default=0), min(sizes, default=0)
-            if kind in ("all_gather", "reduce_scatter") and whole > part:
-                given = part if kind == "all_gather" else whole
-                self._by_elements[given].append(_Call(one.moment, kind, whole, whole // part))
+        for call in sorted(host_calls, key=lambda call: call.moment):
+            sizes, kind = [size for size in _sizes(call.arguments) if size], collective_kind(call.name)
+            largest, smallest = max(sizes, default=0), min(sizes, default=0)
+            if kind in ("all_gather", "reduce_scatter") and largest > smallest:
+                gloo_elements = smallest if kind == "all_gather" else largest
+                self._by_elements[gloo_elements].append(_Call(call.moment, kind, largest, largest // smallest))
             else:
                 # An all-gather into a list of tensors shows what goes in only.
-                known = 0 if kind == "all_gather" else sum(sizes)
-                self._by_elements[sum(sizes)].append(_Call(one.moment, kind, known, None))
+                message_elements = 0 if kind == "all_gather" else sum(sizes)
+                self._by_elements[sum(sizes)].append(_Call(call.moment, kind, message_elements, None))
 
     def of(self, elements: int) -> _Call | None:
-        """The first that asked for so many and has not been taken."""
+        """Take the first call for that many elements that has not been taken."""
         waiting = self._by_elements.get(elements)
         return waiting.popleft() if waiting else None
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Elements of each tensor among an operator's inputs, those of a list added up; 0 for what is no tensor."""
+    """Return the elements of each tensor among an operator's inputs, those of a list added up; 0 for other inputs."""
     shapes, types = arguments.get("Input Dims") or [], arguments.get("Input type") or []
     return [_elements(shape, str(of)) for shape, of in zip(shapes, types, strict=False)]
 
 
-def _elements(shape: Any, of: str) -> int:
+def _elements(shape: Any, type_name: str) -> int:
     if not isinstance(shape, list):
         return 0
-    if of.endswith("TensorList") or any(isinstance(one, list) for one in shape):
+    if type_name.endswith("TensorList") or any(isinstance(inner, list) for inner in shape):
         return sum(
-            math.prod(one) for one in shape if isinstance(one, list) and not any(isinstance(n, list) for n in one)
+            math.prod(inner)
+            for inner in shape
+            if isinstance(inner, list) and not any(isinstance(n, list) for n in inner)
         )
     # A tensor without dimensions has one element; a number has the type `Scalar`.
-    return math.prod(shape) if dtype_bytes(of) is not None else 0
+    return math.prod(shape) if dtype_bytes(type_name) is not None else 0

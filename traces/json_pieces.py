@@ -1,4 +1,5 @@
-"""A large JSON trace, one event after the other: memory stays that of a piece, and what is too large ends early."""
+"""Read a large JSON trace one event after the other: memory stays that of a piece, and a file that is too large ends
+early."""
 
 import codecs
 import json
@@ -11,17 +12,17 @@ EVENTS = "traceEvents"
 _CHUNK = 1 << 22
 _BETWEEN = re.compile(r"[\s,]*")
 _LARGEST = 1 << 26
-"""Characters of one value; what has not parsed by then will not with more text."""
+"""Characters of one value; a value that has not parsed by then will not with more text."""
 _MARGIN = 64
-"""A number that ends so near the end of what has been read may go on."""
+"""Characters at the end of the buffer; a number that ends so near it may continue."""
 
 
 class UnreadableTrace(ValueError):
-    """A trace of which nothing can be told; the message names it, what is wrong and the remedy."""
+    """Trace that cannot be analysed; the message has its name, the problem and the remedy."""
 
 
 def too_large(name: str, most_bytes: int) -> UnreadableTrace:
-    """Of a trace with more text than is read."""
+    """Make the error for a trace with more text than is read."""
     return UnreadableTrace(
         f"trace ({name}) has more than {most_bytes >> 20:,} MiB of JSON, the most that is read; record fewer steps "
         "(torch.profiler.schedule, active=3) without stacks and memory"
@@ -29,7 +30,7 @@ def too_large(name: str, most_bytes: int) -> UnreadableTrace:
 
 
 class JsonPieces:
-    """Of a chrome trace: an object with `traceEvents`, or the bare list of them."""
+    """Reader of a chrome trace: an object with `traceEvents`, or the bare list of them."""
 
     def __init__(self, stream: BinaryIO, name: str, most_bytes: int) -> None:
         self._stream, self._name, self._most_bytes = stream, name, most_bytes
@@ -38,7 +39,7 @@ class JsonPieces:
         self._text, self._at, self._read, self._is_over = "", 0, 0, False
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Each event under `traceEvents`, and every other key with its value, in the order of the file.
+        """Yield each event under `traceEvents`, and every other key with its value, in the order of the file.
 
         Raises:
             UnreadableTrace: it is cut, is no JSON, or has more than `most_bytes`.
@@ -91,18 +92,18 @@ class JsonPieces:
         self._at += 1
 
     def _peek(self) -> str:
-        """The next character that says something."""
+        """Return the next character that is neither blank nor comma."""
         while True:
-            found = _BETWEEN.match(self._text, self._at)
-            assert found is not None
-            self._at = found.end()
+            separators = _BETWEEN.match(self._text, self._at)
+            assert separators is not None
+            self._at = separators.end()
             if self._at < len(self._text):
                 return self._text[self._at]
             if not self._fill():
                 raise self._cut()
 
     def _fill(self) -> bool:
-        """Read on; False at the end of the file."""
+        """Read on; return False at the end of the file."""
         if self._is_over:
             return False
         try:

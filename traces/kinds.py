@@ -1,4 +1,4 @@
-"""Names that torch and NCCL give to the same things: collectives, their purpose, dtypes, and ranges of the host."""
+"""Names that torch and NCCL give to collectives, their purpose, dtypes, and ranges of the host."""
 
 import re
 
@@ -16,7 +16,7 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""By what a name contains without its punctuation, the longer first."""
+"""Kinds of collectives by a part of their names without punctuation, the longer first."""
 
 _BYTES = {
     **dict.fromkeys(("double", "long", "long int", "int64", "uint64"), 8),
@@ -25,7 +25,7 @@ _BYTES = {
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool", "int8", "uint8"), 1),
 }
 _SMALL = 64
-"""Elements: a norm, a loss or a count, never a gradient bucket."""
+"""Elements of a small message: a norm, a loss or a count, never a gradient bucket."""
 
 _COMMUNICATES = re.compile(r"^(c10d::|_?c10d_functional::|record_param_comms|gloo:|nccl:|mpi:|ucc:)", re.IGNORECASE)
 _CONTAINS_OTHERS = re.compile(
@@ -36,15 +36,15 @@ _DATA = re.compile(r"^(enumerate\(DataLoader\)#|shardtune::data$|#* ?(load_batch
 
 
 def collective_kind(name: str) -> str:
-    """Of a kernel, an operator or torch's own name of a collective; `other` where nothing is known."""
+    """Return the kind of a kernel, an operator or torch's own name of a collective; `other` where it is unknown."""
     bare = re.sub(r"[^a-z]", "", name.lower())
-    return next((kind for known, kind in KINDS.items() if known in bare), "other")
+    return next((kind for part, kind in KINDS.items() if part in bare), "other")
 
 
 def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
-    """What data parallel training uses a collective for.
+    """Return the purpose of a collective in data parallel training.
 
-    By kind, not by who called: parameters are gathered or broadcast, gradients reduced, and what is small is a sum that all
+    By kind, not by caller: parameters are gathered or broadcast, gradients reduced, and a small message is a sum that all
     ranks need. Within the optimizer a larger reduction is a late one of gradients.
     """
     if kind in ("all_gather", "broadcast") and (elements is None or elements > _SMALL or not in_optimizer):
@@ -57,22 +57,22 @@ def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
 
 
 def dtype_bytes(name: str) -> int | None:
-    """Of one element, in torch's words or C++'s; None where it is unknown."""
+    """Return the bytes of one element by the dtype's name in torch or C++; None where it is unknown."""
     bare = name.lower().replace("c10::", "").strip()
     return 1 if bare.startswith("float8") else _BYTES.get(bare)
 
 
 def is_collective_kernel(name: str) -> bool:
-    """Of NCCL or RCCL, whose kernels have the same names."""
+    """Whether a kernel is a collective of NCCL or RCCL, whose kernels have the same names."""
     return name.startswith("nccl") or "ncclDevKernel" in name or "ncclKernel" in name
 
 
 def computes(operator: str) -> bool:
-    """Whether an operator works itself: it neither communicates nor only encloses others that may wait."""
+    """Whether an operator computes itself: it neither communicates nor only encloses others that may wait."""
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 
-def is_asked_on_the_host(operator: str) -> bool:
+def is_host_call(operator: str) -> bool:
     """Whether it is torch's own call of a collective."""
     return operator.startswith("c10d::")
 

@@ -1,4 +1,5 @@
-"""From the events of a Kineto trace to the table of one rank: kernels and copies of CUDA, or operators and gloo's threads.
+"""Convert the events of a Kineto trace to the table of one rank: kernels and copies of CUDA, or operators and gloo's
+threads.
 
 Fields as torch 1.12 to 2.13 write them; `record_param_comms` and kernel arguments follow torch's ParamCommsUtils.
 """
@@ -7,15 +8,15 @@ import re
 from collections import defaultdict
 from typing import Any, BinaryIO
 
-from shardtune.traces.gloo import Asked, Ran, collectives_of
+from shardtune.traces.gloo import GlooOperation, HostCall, collectives_of
 from shardtune.traces.json_pieces import EVENTS, JsonPieces, UnreadableTrace
 from shardtune.traces.kinds import (
     collective_kind,
     computes,
     dtype_bytes,
-    is_asked_on_the_host,
     is_collective_kernel,
     is_data,
+    is_host_call,
     is_optimizer,
 )
 from shardtune.traces.rank_trace import Collective, RankTrace, StepMark, Work
@@ -32,14 +33,14 @@ _CATEGORIES = {
     "cuda_driver": "cuda_runtime",
     "user_annotation": "range",
 }
-"""Older and other names (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`, `Runtime`)."""
-_KNOWN = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
+"""Categories by older and other names (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`, `Runtime`)."""
+_READ_CATEGORIES = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
 
 Pair = tuple[int, int]
 
 
 def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events: int = MOST_EVENTS) -> RankTrace:
-    """The table of a trace, from its text.
+    """Read the table of a trace from its text.
 
     Raises:
         UnreadableTrace: it is cut, too large, or has no events that are known.
@@ -60,16 +61,16 @@ def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events:
 
 
 class _Table:
-    """What has been read of one trace, in nanoseconds of its own clock."""
+    """Events of one trace, in nanoseconds of its own clock."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self.events = 0
         self._steps: list[StepMark] = []
         self._operators: dict[Any, list[Pair]] = defaultdict(list)
-        self._asked: list[Asked] = []
+        self._host_calls: list[HostCall] = []
         self._ranges: dict[str, list[Pair]] = {"optimizer": [], "data": []}
-        self._gloo: list[Ran] = []
+        self._gloo: list[GlooOperation] = []
         self._gloo_threads: set[Any] = set()
         self._kernels: list[tuple[Pair, Any]] = []
         self._copies: list[tuple[Pair, Any]] = []
@@ -77,12 +78,12 @@ class _Table:
         self._launches: dict[Any, Pair] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take one event of `traceEvents`; what is none of ours is passed over."""
+        """Take one event of `traceEvents`; other kinds of events are skipped."""
         if event.get("ph") != "X" or "ts" not in event or "dur" not in event:
             return
         category = str(event.get("cat", "")).lower()
         category = _CATEGORIES.get(category, category)
-        if category not in _KNOWN:
+        if category not in _READ_CATEGORIES:
             return
         self.events += 1
         start = round(float(event["ts"]) * 1000)
@@ -101,8 +102,8 @@ class _Table:
             (self._kernels if category == "kernel" else self._copies).append((pair, arguments.get("correlation")))
 
     def _add_operator(self, name: str, pair: Pair, thread: Any, arguments: dict[str, Any]) -> None:
-        if is_asked_on_the_host(name):
-            self._asked.append(Asked(pair[0], name, arguments))
+        if is_host_call(name):
+            self._host_calls.append(HostCall(pair[0], name, arguments))
         elif computes(name):
             self._operators[thread].append(pair)
 
@@ -110,7 +111,7 @@ class _Table:
         if (step := _STEP.match(name)) is not None:
             self._steps.append(StepMark(int(step[1]), *pair))
         elif name.startswith("gloo:"):
-            self._gloo.append(Ran(*pair, name, arguments))
+            self._gloo.append(GlooOperation(*pair, name, arguments))
             self._gloo_threads.add(thread)
         elif is_optimizer(name):
             self._ranges["optimizer"].append(pair)
@@ -118,26 +119,26 @@ class _Table:
             self._ranges["data"].append(pair)
 
     def finished(self, about: dict[str, Any]) -> RankTrace:
-        """The table on the clock that ranks share, as far as the trace says it (`baseTimeNanoseconds`)."""
+        """Return the table on the clock that ranks share, as far as the trace has it (`baseTimeNanoseconds`)."""
         if not self.events:
             raise UnreadableTrace(
                 f"trace ({self._name}) has no events of torch.profiler (cpu_op, kernel, …); export it with "
                 "`prof.export_chrome_trace`, one file a rank"
             )
         base = int(about.get("baseTimeNanoseconds") or 0)
-        told = about.get("distributedInfo") or {}
-        world_size = told.get("world_size")
+        distributed = about.get("distributedInfo") or {}
+        world_size = distributed.get("world_size")
         is_cuda = bool(self._kernels or self._nccl)
         compute = self._work(self._kernels) if is_cuda else self._operator_work()
         collectives = (
             self._of_nccl(base)
             if is_cuda
-            else collectives_of(self._gloo, self._asked, base, None if _has_groups(told) else world_size)
+            else collectives_of(self._gloo, self._host_calls, base, None if _has_groups(distributed) else world_size)
         )
         moments = [moment for pair in self._all() for moment in pair]
         return RankTrace(
             name=self._name,
-            rank=_rank(told, self._name),
+            rank=_rank(distributed, self._name),
             world_size=world_size,
             device="cuda" if is_cuda else "cpu",
             steps=tuple(
@@ -148,8 +149,8 @@ class _Table:
             copies=self._work(self._copies).shifted(base),
             optimizer=spans(self._ranges["optimizer"]) + base,
             data=spans(self._ranges["data"]) + base,
-            collectives=tuple(sorted(collectives, key=lambda one: one.start)),
-            has_unnamed_groups=any(one.group is None for one in collectives) and _has_groups(told),
+            collectives=tuple(sorted(collectives, key=lambda collective: collective.start)),
+            has_unnamed_groups=any(collective.group is None for collective in collectives) and _has_groups(distributed),
             first=min(moments) + base,
             last=max(moments) + base,
             events=self.events,
@@ -169,20 +170,20 @@ class _Table:
         return Work(spans([pair for pair, _ in recorded]), spans(launched))
 
     def _operator_work(self) -> Work:
-        """Of every thread but gloo's, whose operators belong to a collective."""
+        """Return the operators of every thread but gloo's, whose operators belong to a collective."""
         own = spans(
             [pair for thread, pairs in self._operators.items() if thread not in self._gloo_threads for pair in pairs]
         )
         return Work(own, own[:, [0, 0]])
 
     def _of_nccl(self, base: int) -> list[Collective]:
-        found = []
+        collectives = []
         for (start, end), arguments, name in self._nccl:
             launched = self._launches.get(arguments.get("correlation"), (start, start))[0]
             kind = collective_kind(str(arguments.get("Collective name") or name))
             elements = max(_count(arguments.get("In msg nelems")), _count(arguments.get("Out msg nelems"))) or None
             size = dtype_bytes(str(arguments.get("dtype", "")))
-            found.append(
+            collectives.append(
                 Collective(
                     kind=kind,
                     start=start + base,
@@ -194,7 +195,7 @@ class _Table:
                     group_size=arguments.get("Group size"),
                 )
             )
-        return found
+        return collectives
 
 
 def _count(value: Any) -> int:
@@ -209,15 +210,15 @@ def _group(arguments: dict[str, Any]) -> tuple[int, ...] | str | None:
     return None if name is None else str(name)
 
 
-def _has_groups(told: dict[str, Any]) -> bool:
-    groups = told.get("pg_config") or []
+def _has_groups(distributed: dict[str, Any]) -> bool:
+    groups = distributed.get("pg_config") or []
     sizes = {len(group.get("ranks") or ()) or group.get("pg_size") for group in groups if isinstance(group, dict)}
-    return any(size is not None and 1 < int(size) < int(told.get("world_size") or 0) for size in sizes)
+    return any(size is not None and 1 < int(size) < int(distributed.get("world_size") or 0) for size in sizes)
 
 
-def _rank(told: dict[str, Any], name: str) -> int:
-    """As the trace says, else as its file's name does; 0 where neither does."""
-    if isinstance(told.get("rank"), int):
-        return int(told["rank"])
+def _rank(distributed: dict[str, Any], name: str) -> int:
+    """Return the rank that the trace names, else the one in its file's name; 0 where neither has it."""
+    if isinstance(distributed.get("rank"), int):
+        return int(distributed["rank"])
     named = re.search(r"rank[-_.]?(\d+)", name, re.IGNORECASE)
     return int(named[1]) if named else 0

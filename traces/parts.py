@@ -1,4 +1,4 @@
-"""One step of one rank, moment by moment: what was computed, moved, waited for, and what is nobody's.
+"""Split one step of one rank, moment by moment, into computation, transfers, waits and unassigned time.
 
 Each moment belongs to the first layer that is there, so the parts sum to the step.
 """
@@ -22,7 +22,7 @@ Use = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class UseTimes:
-    """Of the collectives of one use in one step, in seconds."""
+    """Times of the collectives of one use in one step, in seconds."""
 
     transferring_s: float
     waiting_s: float
@@ -39,7 +39,7 @@ class StepTimes:
     hidden_s: float
     uses: dict[Use, UseTimes]
     moments: "Moments"
-    """For a timeline."""
+    """Pieces of the step, for a timeline."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +54,39 @@ class Moments:
     communicates: Pieces
 
     def lane(self, length: int, cell: float) -> tuple[str, str]:
-        """Parts and communication in the middle of each cell, as letters."""
+        """Return parts and communication in the middle of each cell, as letters."""
         if length <= 0 or not len(self.pieces.lengths):
             return "", ""
         count = max(1, round(length / cell))
         middles = self.start + ((np.arange(count) + 0.5) * length / count).astype(np.int64)
         at = self.pieces.at(middles)
         letters = np.array(list(PART_LETTERS))
-        told = np.where(self.communicates, np.where(self.is_busy, "b", "x"), ".")
-        return "".join(letters[self.part[at]]), "".join(told[at])
+        communication = np.where(self.communicates, np.where(self.is_busy, "b", "x"), ".")
+        return "".join(letters[self.part[at]]), "".join(communication[at])
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
-    """The steps on the side that works: on CPU ranks the host's own, on a GPU what each step of the host has launched.
+    """Return the steps on the side that works: on CPU ranks the host's own, on a GPU the work that each step of the
+    host has launched.
 
     A GPU is behind its host, so a step lasts there from its first kernel to the next step's; the last, to its own last end.
     """
     marks = trace.steps or (StepMark(0, trace.first, trace.last),)
     if trace.device == "cpu":
         return marks
-    nccl = [(one.start, one.end) for one in trace.collectives]
+    nccl = [(collective.start, collective.end) for collective in trace.collectives]
     work = np.concatenate((trace.compute.spans, trace.copies.spans, spans(nccl)))
-    asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
-    launched = np.concatenate((trace.compute.launched[:, 0], trace.copies.launched[:, 0], asked))
+    launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
+    launched = np.concatenate((trace.compute.launched[:, 0], trace.copies.launched[:, 0], launches))
     own = [work[(launched >= mark.start) & (launched < mark.end)] for mark in marks]
-    there = [(mark, some) for mark, some in zip(marks, own, strict=True) if len(some)]
-    begins = np.maximum.accumulate([int(some[:, 0].min()) for _, some in there] or [0])
-    ends = [*begins[1:], max(int(there[-1][1][:, 1].max()), int(begins[-1]))] if there else []
+    steps_with_work = [
+        (mark, spans_of_step) for mark, spans_of_step in zip(marks, own, strict=True) if len(spans_of_step)
+    ]
+    begins = np.maximum.accumulate([int(spans_of_step[:, 0].min()) for _, spans_of_step in steps_with_work] or [0])
+    ends = [*begins[1:], max(int(steps_with_work[-1][1][:, 1].max()), int(begins[-1]))] if steps_with_work else []
     return tuple(
-        StepMark(mark.number, int(begin), int(end)) for (mark, _), begin, end in zip(there, begins, ends, strict=False)
+        StepMark(mark.number, int(begin), int(end))
+        for (mark, _), begin, end in zip(steps_with_work, begins, ends, strict=False)
     )
 
 
@@ -95,15 +99,15 @@ class RankTimes:
         self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.uses: list[Use] = []
-        """Of each collective of the trace."""
-        asked = np.array([one.launched for one in trace.collectives], dtype=np.int64)
-        late = holds(trace.optimizer, asked)
-        for one, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
-            use = (one.kind, purpose(one.kind, one.elements, bool(in_step)), one.group_size)
+        """Use of each collective of the trace."""
+        launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
+        late = holds(trace.optimizer, launches)
+        for collective, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
+            use = (collective.kind, purpose(collective.kind, collective.elements, bool(in_step)), collective.group_size)
             self.uses.append(use)
             waited, moved = self._uses.setdefault(use, ([], []))
-            waited.append((one.start, moment))
-            moved.append((moment, one.end))
+            waited.append((collective.start, moment))
+            moved.append((moment, collective.end))
 
     def steps(self) -> Iterator[StepTimes]:
         """Every step that the trace has."""
@@ -111,8 +115,8 @@ class RankTimes:
 
     def _step(self, window: StepMark) -> StepTimes:
         start, end = window.start, window.end
-        waited = [spans(one) for one, _ in self._uses.values()]
-        moved = [spans(one) for _, one in self._uses.values()]
+        waited = [spans(waits) for waits, _ in self._uses.values()]
+        moved = [spans(moves) for _, moves in self._uses.values()]
         layers = self._layers(_all(waited), _all(moved), start, end)
         pieces = Segments([layer for _, layer in layers] + waited + moved, start, end)
         shown = np.array([PART_NAMES.index(name) for name, _ in layers] + [PART_NAMES.index("host")])
@@ -142,30 +146,31 @@ class RankTimes:
             yield use, pieces.active[before + i], pieces.active[before + count + i]
 
     def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
-        """In order of precedence. On CPU ranks making a batch takes operators, and an optimizer in C++ shows none."""
+        """Return the layers in order of precedence. On CPU ranks making a batch takes operators, and an optimizer in
+        C++ shows none."""
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []
         busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
-        rest = [("copies", trace.copies.spans), ("waiting", waited)]
+        other = [("copies", trace.copies.spans), ("waiting", waited)]
         if trace.device == "cpu":
-            return [*first, *busy, *rest, ("optimizer", trace.optimizer)]
-        return [*busy, *rest, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
+            return [*first, *busy, *other, ("optimizer", trace.optimizer)]
+        return [*busy, *other, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
 
     def _launched_but_idle(self, start: int, end: int) -> Spans:
-        """Gaps of the device after the call that launched the next thing had returned."""
-        nccl = [(one.start, one.end) for one in self._trace.collectives]
-        asked = [(one.launched, one.launched) for one in self._trace.collectives]
-        every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(asked))]
-        work = np.concatenate([one.spans for one in every])
-        launched = np.concatenate([one.launched for one in every])
+        """Return gaps of the device after the call that launched the next operation had returned."""
+        nccl = [(collective.start, collective.end) for collective in self._trace.collectives]
+        calls_of_nccl = [(collective.launched, collective.launched) for collective in self._trace.collectives]
+        every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(calls_of_nccl))]
+        work = np.concatenate([layer.spans for layer in every])
+        launched = np.concatenate([layer.launched for layer in every])
         order = np.argsort(work[:, 0], kind="stable")
         begins, calls = work[order, 0], launched[order, 1]
         busy = union(clip(work, start, end))
         gaps = np.stack((np.append([start], busy[:, 1]), np.append(busy[:, 0], [end])), axis=1)
         following = np.searchsorted(begins, gaps[:, 1], side="left")
-        known = following < len(begins)
+        has_following = following < len(begins)
         call = (
-            np.where(known, calls[np.minimum(following, max(len(calls) - 1, 0))], gaps[:, 1])
+            np.where(has_following, calls[np.minimum(following, max(len(calls) - 1, 0))], gaps[:, 1])
             if len(calls)
             else gaps[:, 1]
         )

@@ -1,4 +1,4 @@
-"""The compact table of one rank's trace: what ran when, on which side, and what each collective moved."""
+"""Compact table of one rank's trace: intervals of work on each side, and the collectives with their sizes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Device = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True)
 class StepMark:
-    """`ProfilerStep#number` on the host."""
+    """Range `ProfilerStep#number` on the host."""
 
     number: int
     start: int
@@ -23,10 +23,11 @@ class Work:
 
     spans: Spans
     launched: Spans
-    """Beside each: the host's call that launched it; where there is none (CPU ranks, nothing recorded), its own start twice."""
+    """Host's call that launched each of `spans`; where there is none (CPU ranks, nothing recorded), its own start
+    twice."""
 
     def shifted(self, by: int) -> "Work":
-        """On another clock."""
+        """Return the work on another clock."""
         return Work(self.spans + by, self.launched + by)
 
 
@@ -39,17 +40,17 @@ class Collective:
     start: int
     end: int
     launched: int
-    """When the host asked for it."""
+    """Moment at which the host asked for it."""
     message_bytes: int | None
-    """Of the whole message, as nccl-tests count: the gathered result, what is scattered, the buffer that is reduced."""
+    """Bytes of the whole message, as nccl-tests count: the gathered result, the scattered input, the reduced buffer."""
     elements: int | None
     group: tuple[int, ...] | str | None
-    """Its ranks, else the process group's name; None where the trace names none."""
+    """Ranks of its group, else the process group's name; None where the trace names none."""
     group_size: int | None
 
     @property
     def moved_bytes(self) -> float | None:
-        """Through a rank's link, by a ring (nccl-tests' bus bytes)."""
+        """Bytes through a rank's link, by a ring (nccl-tests' bus bytes)."""
         if self.message_bytes is None or not self.group_size:
             return None
         share = (self.group_size - 1) / self.group_size
@@ -59,7 +60,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """What the analysis needs of a trace; moments in nanoseconds on one clock."""
+    """Trace of one rank for the analysis; moments in nanoseconds on one clock."""
 
     name: str
     rank: int
@@ -69,12 +70,12 @@ class RankTrace:
     compute: Work
     copies: Work
     optimizer: Spans
-    """Ranges of the host."""
+    """Ranges of the host in the optimizer."""
     data: Spans
     collectives: tuple[Collective, ...]
     has_unnamed_groups: bool
-    """Some ranks form groups of their own, and the collectives do not say which is theirs (gloo)."""
+    """Whether some ranks form groups of their own, and the collectives do not name theirs (gloo)."""
     first: int
     last: int
-    """Of all that was recorded."""
+    """End of all that was recorded; `first` is its begin."""
     events: int

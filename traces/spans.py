@@ -10,12 +10,12 @@ Spans = NDArray[np.int64]
 
 
 def spans(pairs: Sequence[tuple[int, int]]) -> Spans:
-    """Of Python pairs, also of none."""
+    """Make an array of Python pairs, also of none."""
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def union(some: Spans) -> Spans:
-    """Sorted and disjoint, the same moments."""
+    """Return the same moments as sorted and disjoint spans."""
     some = some[some[:, 1] > some[:, 0]]
     if not len(some):
         return some
@@ -27,19 +27,19 @@ def union(some: Spans) -> Spans:
 
 
 def clip(some: Spans, start: int, end: int) -> Spans:
-    """What lies within a window."""
+    """Return the part of the spans that lies within a window."""
     cut = np.clip(some, start, end)
     return cut[cut[:, 1] > cut[:, 0]]
 
 
 def holds(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which moments lie in one of the ranges (its end not counted)."""
+    """Whether each moment lies in one of the ranges (its end not counted)."""
     merged = union(ranges)
     if not len(merged):
         return np.zeros(len(moments), dtype=np.bool_)
     at = np.searchsorted(merged[:, 0], moments, side="right") - 1
-    found: NDArray[np.bool_] = (at >= 0) & (moments < merged[np.maximum(at, 0), 1])
-    return found
+    is_inside: NDArray[np.bool_] = (at >= 0) & (moments < merged[np.maximum(at, 0), 1])
+    return is_inside
 
 
 class Segments:
@@ -47,23 +47,23 @@ class Segments:
 
     def __init__(self, layers: Sequence[Spans], start: int, end: int) -> None:
         merged = [union(clip(layer, start, end)) for layer in layers]
-        cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(one.ravel() for one in merged)]))
+        cuts = np.unique(np.concatenate([np.array([start, end], dtype=np.int64), *(layer.ravel() for layer in merged)]))
         self.lengths: NDArray[np.int64] = np.diff(cuts)
         self._cuts = cuts
         self.active = np.zeros((len(layers), len(self.lengths)), dtype=np.bool_)
-        for row, one in zip(self.active, merged, strict=True):
-            row[:] = holds(one, cuts[:-1])
+        for row, layer in zip(self.active, merged, strict=True):
+            row[:] = holds(layer, cuts[:-1])
 
     def time(self, pieces: NDArray[np.bool_]) -> int:
-        """Nanoseconds of some of the pieces."""
+        """Sum the nanoseconds of some of the pieces."""
         return int(self.lengths[pieces].sum())
 
     def at(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The piece that each of these moments of the window is in."""
+        """Return the piece that each of these moments of the window is in."""
         last = len(self.lengths) - 1
         return np.clip(np.searchsorted(self._cuts, moments, side="right") - 1, 0, last)
 
     def first_active(self, layers: int) -> NDArray[np.int64]:
-        """For each piece the first of the first `layers` that is there; their number where none is."""
+        """Return for each piece the first of the first `layers` that is active; their number where none is."""
         some = self.active[:layers]
         return np.where(some.any(axis=0), np.argmax(some, axis=0), layers)

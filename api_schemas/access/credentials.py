@@ -1,4 +1,4 @@
-"""Where a client finds its API key: never on a command line, which every user of the machine can read."""
+"""Look up a client's API key. It is never on a command line, which every user of the machine can read."""
 
 import ctypes
 import os
@@ -7,14 +7,15 @@ from pathlib import Path
 
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
-"""Names a file that has the key, which another user cannot read out of the process's environment."""
+"""Name of the variable with the path of the key's file, which another user cannot read out of the process's
+environment."""
 
 
 class KeySource:
-    """An API key, and the file it comes from, which has another one once the key was rotated."""
+    """API key, and the file it comes from. The file has another key once the key was rotated."""
 
     def __init__(self, key: str | None = None, file: Path | None = None) -> None:
-        """Exactly one of them, or neither: there may be no keys.
+        """Take a key or a file with one; neither where the service has no keys.
 
         Raises:
             ValueError: the file cannot be read, or is empty.
@@ -25,7 +26,7 @@ class KeySource:
 
     @classmethod
     def of(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
-        """The key of the environment, or of the file it names.
+        """Return the key of the environment, or of the file it names.
 
         Raises:
             ValueError: the file cannot be read, or is empty.
@@ -37,21 +38,22 @@ class KeySource:
 
     @classmethod
     def taken(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
-        """The same, and removed from the environment, so that processes started later do not have it, and others cannot
-        read it out of /proc.
+        """Take the key and remove it from the environment: later child processes do not inherit it, and others
+        cannot read it out of /proc.
 
         Raises:
             ValueError: the file cannot be read, or is empty.
         """
-        found = cls.of(environment)
+        source = cls.of(environment)
         if environment is os.environ:
             _overwrite(KEY_VARIABLE)
         environment.pop(KEY_VARIABLE, None)
         environment.pop(FILE_VARIABLE, None)
-        return found
+        return source
 
     def reread(self) -> bool:
-        """Read the file again; whether it has another key now. A file that is just being written has none."""
+        """Read the file again and return whether the key changed. A file that is being written at the moment has
+        none."""
         if self.file is None:
             return False
         try:

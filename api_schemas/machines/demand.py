@@ -1,4 +1,4 @@
-"""What studies need that wait for a worker, for whoever starts machines."""
+"""Demand of studies that wait for a worker, for a program that starts machines."""
 
 from datetime import datetime
 
@@ -8,27 +8,27 @@ from shardtune.api_schemas.names import OwnName
 
 
 class Need(Schema):
-    """Studies that need the same of a worker."""
+    """Studies with the same requirements for a worker."""
 
     cluster: Cluster
-    """What each of their trials runs on; more of the same will do."""
+    """Cluster that each of their trials runs on; a larger one of the same kind will do."""
     entry_point: OwnName | None = None
-    """The entry point that the worker's owner has to allow; None: none."""
+    """Entry point that the worker's owner has to allow; None: none."""
     script: OwnName | None = None
-    """The training script that the worker's owner has to allow; None: none."""
+    """Training script that the worker's owner has to allow; None: none."""
     waiting: tuple[str, ...]
-    """Ids of studies for which no worker is there, the one that waits longest first."""
+    """Ids of studies without a worker, longest wait first."""
     running: int
-    """Studies that have begun: while there are any, their workers have work."""
+    """Number of studies that have started; while there are any, their workers have work."""
     live_workers: int
-    """That could run them and take work."""
+    """Number of live workers that could run the studies and take work."""
     waiting_since: datetime | None = None
-    """When the oldest of them was created; None: none waits."""
+    """Creation time of the oldest waiting study; None: none waits."""
     until: datetime | None = None
-    """When the first of them gives up; None: none waits."""
+    """Time at which the first waiting study gives up; None: none waits."""
 
 
 class Demand(Schema):
-    """What the open studies need, most waiting first."""
+    """Requirements of the open studies, most waiting studies first."""
 
     needs: tuple[Need, ...]

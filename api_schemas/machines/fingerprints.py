@@ -1,4 +1,5 @@
-"""Fingerprints as a user reads them: which there were, who had them when, what changed and what depends on them."""
+"""Fingerprints as a user reads them: their holders over time, their changes and the recommendations that depend on
+them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -17,16 +18,16 @@ class Freshness(StrEnum):
 
 
 class Effect(StrEnum):
-    """What a difference between two fingerprints does."""
+    """Consequence of a difference between two fingerprints."""
 
     STALE = "stale"
-    """Measurements on both do not compare, and recommendations must be renewed."""
+    """Measurements on both cannot be compared, and recommendations must be renewed."""
     CONFIDENCE = "confidence"
-    """They still compare, but are trusted less."""
+    """Measurements on both can be compared, with lower confidence."""
 
 
 class FieldChange(Schema):
-    """A field in which two fingerprints differ in a way that counts."""
+    """Field in which two fingerprints differ in a way that counts."""
 
     field: str
     was: JsonValue
@@ -34,39 +35,39 @@ class FieldChange(Schema):
     effect: Effect
 
     def describe(self) -> str:
-        """In words."""
+        """Return the change in words."""
         return f"{self.field} {self.was} → {self.now}"
 
 
 class FingerprintHolder(Schema):
-    """A time in which a worker had a fingerprint."""
+    """Period in which a worker had a fingerprint."""
 
     worker_id: str
     worker: str
     """Name of the worker."""
     since: datetime
     until: datetime | None
-    """None: it has it now, or had it when it was last heard of."""
+    """End of the period; None: the worker has the fingerprint now, or had it when it was last heard of."""
     is_live: bool
-    """It has it now, and was heard of lately."""
+    """Whether the worker has the fingerprint now and was heard of lately."""
     predecessor_id: str | None
-    """The fingerprint that this worker had before."""
+    """Fingerprint that this worker had before."""
     changes: tuple[FieldChange, ...]
-    """Against the predecessor. What was unknown before is no change."""
+    """Changes against the predecessor. A value that was unknown before is no change."""
 
 
 class FingerprintRecord(Schema):
-    """One fingerprint, named by its content, and who had it."""
+    """One fingerprint, named by its content, and its holders."""
 
     fingerprint_id: str
     fingerprint: Fingerprint
     is_overridden: bool
-    """Some fields were declared with `--fingerprint-override`: this is no real machine."""
+    """Whether some fields were declared with `--fingerprint-override`, so that this is no real machine."""
     first_seen_at: datetime
     is_current: bool
-    """A worker has it, whether it is live or not."""
+    """Whether a worker has the fingerprint, live or not."""
     holders: tuple[FingerprintHolder, ...]
-    """The newest first; of the workers that the sender may see."""
+    """Periods of the workers that the sender may see, newest first."""
 
 
 class FingerprintPage(Schema):
@@ -77,7 +78,7 @@ class FingerprintPage(Schema):
 
 
 class Dependent(Schema):
-    """A recommendation that is served, and was measured under a fingerprint."""
+    """Recommendation in use that was measured under a fingerprint."""
 
     project_id: str
     target_key: str
@@ -88,7 +89,7 @@ class Dependent(Schema):
 
 
 class FingerprintDetail(FingerprintRecord):
-    """One fingerprint with what depends on it."""
+    """One fingerprint with the recommendations that depend on it."""
 
     dependents: tuple[Dependent, ...]
-    """At most 500, by study key."""
+    """Recommendations in use that were measured under it, at most 500, sorted by tuning target key."""

@@ -1,4 +1,4 @@
-"""What is known of each GPU model, figure by figure with its source, for what is predicted and what is measured.
+"""Catalogue of GPU models: each figure with its source, for predictions and measurements.
 
 Peaks are vendors' dense figures.
 """
@@ -23,32 +23,32 @@ class GpuModel:
     peak_flops: float | None
     """Dense bf16 (fp16 where the card has no bf16), multiply-add counted as two."""
     memory_gib: float | None
-    """As the device reports it: the nominal GB of HBM are 10^9 bytes on some cards and 2^30 on others."""
+    """Memory as the device reports it: the nominal GB of HBM are 10^9 bytes on some cards and 2^30 on others."""
     memory_bytes_per_s: float | None
     link_bytes_per_s: float | None
-    """Between GPUs of a node, per GPU and direction; None: PCIe only."""
+    """Bandwidth between GPUs of a node, per GPU and direction; None: PCIe only."""
     host_link_bytes_per_s: float
     network_bytes_per_s: float
-    """Per GPU and direction, of a typical cluster of this generation."""
+    """Network bandwidth per GPU and direction, of a typical cluster of this generation."""
     sources: tuple[tuple[str, str], ...] = ()
     doubts: tuple[tuple[str, str], ...] = ()
     """Figures whose source was not checked, or that are assumptions: field and reason."""
 
     @property
     def peer_bytes_per_s(self) -> float:
-        """Between GPUs of one node: NVLink or its like, else through the host."""
+        """Bandwidth between GPUs of one node: NVLink or a similar link, else through the host."""
         return self.link_bytes_per_s or self.host_link_bytes_per_s
 
 
 # Vendors sell 80 and 40 "GB" of HBM that torch sees as 79.1-79.2 and 39.4 GiB: nominal GB are GiB less about 1 %.
 _USABLE = 0.99
 _BINARY_GIB = {"H200-SXM-141GB": 139.8, "GH200-141GB": 139.8, "H100-SXM-96GB-HBM2e-500W": 95.0, "B200-SXM-180GB": 178.4}
-"""Cards whose nominal figure is decimal; as printed by torch."""
+"""Memory of cards whose nominal figure is decimal, as printed by torch."""
 
 
 @cache
 def models() -> Mapping[str, GpuModel]:
-    """Every model by its name."""
+    """Return every model by its name."""
     data = json.loads((files("shardtune.api_schemas.machines") / "gpus.json").read_text())
     network = data["network_gbit_per_s_per_gpu"]
     gpus = [_gpu(entry, network[entry["architecture"]]) for entry in data["gpus"]]

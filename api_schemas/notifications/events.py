@@ -1,4 +1,4 @@
-"""What happened to a study, in order: the content of its event stream and of webhooks."""
+"""Events of a study, in order: the content of its event stream and of webhooks."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,7 +9,8 @@ from shardtune.api_schemas.base import Schema
 
 
 class EventType(StrEnum):
-    """`noun.what_happened`. Those of `best` are about what is served, and no part of any study's stream."""
+    """Type of an event: `noun.what_happened`. Those of `best` are about recommendations, and no part of any study's
+    stream."""
 
     STUDY_CREATED = "study.created"
     """The study was stored."""
@@ -52,15 +53,15 @@ class EventType(StrEnum):
     RUN_ENDED = "run.ended"
     """An attempt ended."""
     BEST_STALE = "best.stale"
-    """Hardware or software has changed since the recommended configuration was measured."""
+    """The machines have changed since the recommendation was measured."""
     BEST_PROPOSED = "best.proposed"
     """A new answer waits for approval."""
     BEST_REPLACED = "best.replaced"
-    """Another configuration is recommended now."""
+    """Another answer is recommended now."""
     BEST_RENEWED = "best.renewed"
     """The recommended configuration was measured again and stays."""
     BEST_REGRESSION = "best.regression"
-    """The recommended configuration has become slower without a change of hardware or software."""
+    """The configuration has become slower without a change of the machines."""
 
 
 EVENT_TYPES = tuple(EventType)
@@ -70,21 +71,21 @@ WHAT_MATTERS = (
     EventType.STUDY_FAILED,
     *(event for event in EVENT_TYPES if event.startswith("best.")),
 )
-"""What webhooks are told of unless they ask for more: ends of studies, and what becomes of answers. A study has hundreds of
+"""Types that a webhook receives by default: ends of studies and changes of recommendations. A study has hundreds of
 other events."""
 
 
 class Event(Schema):
-    """One thing that happened, written in the transaction that made it true; never changed afterwards."""
+    """Event, written in the transaction that made it true; never changed afterwards."""
 
     study_id: str
     number: int
-    """1, 2, 3 … within the study, without gaps, in the order in which things became true."""
+    """Number within the study: 1, 2, 3 … without gaps, in the order in which the events became true."""
     type: str
-    """One of `EVENT_TYPES`; readers skip those they do not know."""
+    """Type, one of `EVENT_TYPES`; readers skip those they do not know."""
     created_at: datetime
     data: dict[str, JsonValue]
-    """What changed: `trial_number`, `state`, `attempt`, `worker`, figures. For details read the noun itself."""
+    """Changed values: `trial_number`, `state`, `attempt`, `worker`, figures. For details read the resource itself."""
 
 
 class EventPage(Schema):
@@ -92,6 +93,6 @@ class EventPage(Schema):
 
     events: tuple[Event, ...]
     next_after: int
-    """Ask for events after this one next."""
+    """Number after which to ask for further events."""
     is_last: bool = Field(description="The study has ended and nothing follows this page, unless it is extended.")
     """The study has ended and nothing follows this page, unless it is extended."""

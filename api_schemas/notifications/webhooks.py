@@ -1,4 +1,4 @@
-"""Webhooks: who is told what, and what became of each message (standardwebhooks.com)."""
+"""Webhooks: receivers of events, and the state of each message (standardwebhooks.com)."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,18 +10,20 @@ from shardtune.api_schemas.notifications.events import EVENT_TYPES, WHAT_MATTERS
 
 
 class WebhookSpec(Schema):
-    """Whom to tell of what."""
+    """Request to send events to an address."""
 
     url: str = Field(min_length=8, max_length=2000)
-    """`https://…` or `http://…`; private, loopback and metadata addresses are rejected unless the operator allows them."""
+    """Address: `https://…` or `http://…`; private, loopback and metadata addresses are rejected unless the operator
+    allows them."""
     events: tuple[str, ...] = Field(default=WHAT_MATTERS, max_length=len(EVENT_TYPES))
-    """Types of events, such as `study.complete`; left out: ends of studies and what becomes of answers; empty: all."""
+    """Types of events, such as `study.complete`. Left out: ends of studies and changes of recommendations; empty:
+    all."""
     study_id: str | None = Field(default=None, max_length=32)
-    """Only events of this study."""
+    """Study to which the events are limited; None: all studies."""
 
     @field_validator("events")
     @classmethod
-    def _known(cls, events: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_types(cls, events: tuple[str, ...]) -> tuple[str, ...]:
         for event in events:
             if event not in EVENT_TYPES:
                 raise ValueError(f"events ({event!r:.80}) is not a type of event; choose from {', '.join(EVENT_TYPES)}")
@@ -29,24 +31,24 @@ class WebhookSpec(Schema):
 
 
 class Webhook(WebhookSpec):
-    """A webhook as stored."""
+    """Webhook as stored."""
 
     webhook_id: str
     is_enabled: bool
     disabled_reason: str | None = None
-    """Why the service stopped delivering; `:enable` starts it again."""
+    """Reason why the service stopped delivering; `:enable` starts it again."""
     created_at: datetime
 
 
 class WebhookWithSecret(Webhook):
-    """The answer to creating or rotating, and the only one that has the secret."""
+    """Answer to creating or rotating a webhook, and the only one that has the secret."""
 
     secret: str
-    """`whsec_…`: verifies the `webhook-signature` header. Shown once."""
+    """Secret (`whsec_…`) that verifies the `webhook-signature` header. Shown once."""
 
 
 class DeliveryState(StrEnum):
-    """What became of a message."""
+    """State of a message."""
 
     WAITING = "waiting"
     DELIVERED = "delivered"
@@ -54,18 +56,18 @@ class DeliveryState(StrEnum):
 
 
 class Delivery(Schema):
-    """One message to one webhook."""
+    """Message to one webhook."""
 
     delivery_id: str
-    """The `webhook-id` header, the same at each try: receivers drop what they have had."""
+    """Id in the `webhook-id` header, the same at each try: receivers drop messages that they have had."""
     type: str
     state: DeliveryState
     tries: int
     status: int | None = None
     """HTTP status of the last answer."""
     error: str | None = None
-    """Why the last try failed."""
+    """Reason why the last try failed."""
     created_at: datetime
     next_at: datetime | None = None
-    """When it is tried (again)."""
+    """Time of the next try; None: there is none."""
     finished_at: datetime | None = None

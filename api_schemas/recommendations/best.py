@@ -1,4 +1,4 @@
-"""Best configurations as a platform asks for them, and the recommendations and decisions behind them."""
+"""Best configurations as a platform asks for them, with their recommendations and decisions."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,7 +15,8 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 class RecommendationState(StrEnum):
-    """`proposed → serving → retired`, or `proposed → rejected | retired`; a retired one may serve again."""
+    """State of a recommendation: `proposed → serving → retired`, or `proposed → rejected | retired`; a retired one
+    may serve again."""
 
     PROPOSED = "proposed"
     SERVING = "serving"
@@ -24,7 +25,7 @@ class RecommendationState(StrEnum):
 
 
 class Renewed(Schema):
-    """What was shown of a configuration when it was first recommended, on an earlier fingerprint or at another time."""
+    """Verdict on a configuration when it was first recommended, on an earlier fingerprint or at another time."""
 
     recommendation_id: str
     study_id: str
@@ -33,7 +34,7 @@ class Renewed(Schema):
 
 
 class Answer(Schema):
-    """What a finished study recommends, and for what."""
+    """Recommendation of a finished study, with the model, workload and cluster that it is for."""
 
     model: ModelSpec
     workload: Workload
@@ -41,11 +42,11 @@ class Answer(Schema):
     fingerprint: Fingerprint
     result: StudyResult
     renewed: Renewed | None = None
-    """Where a retune measured again what was recommended before: `result` is the retune's, this is what it goes back to."""
+    """Earlier verdict, where a retune measured the configuration again: `result` is then the retune's."""
 
 
 class Recommendation(Schema):
-    """The answer of one study, and whether it is served."""
+    """Answer of one study, and whether it is recommended now."""
 
     recommendation_id: str
     project_id: str
@@ -64,12 +65,12 @@ class RecommendationPage(Schema):
 
 
 class DecisionAction(StrEnum):
-    """What was decided, by a person or by the service."""
+    """Decision of a person or of the service."""
 
     PROPOSED = "proposed"
     SERVED = "served"
     KEPT = "kept"
-    """A new study's answer was not faster than the one that is served."""
+    """The answer of a new study was not faster than the recommended one."""
     APPROVED = "approved"
     REJECTED = "rejected"
     PINNED = "pinned"
@@ -78,37 +79,37 @@ class DecisionAction(StrEnum):
     STALE = "stale"
     """The machines have changed, in the fields that the note names."""
     FRESH = "fresh"
-    """They have changed back."""
+    """The machines have changed back."""
     WITHDRAWN = "withdrawn"
-    """Its study was deleted with it."""
+    """The study of the recommendation was deleted."""
     RENEWED = "renewed"
     """A retune measured the configuration again, and it stays."""
     SUPERSEDED = "superseded"
-    """It goes on under the key in the note."""
+    """The recommendation goes on under the key in the note."""
     INCONCLUSIVE = "inconclusive"
-    """A retune left it as it was."""
+    """A retune left the recommendation as it was."""
     REGRESSION = "regression"
-    """A canary found it slower than it was measured."""
+    """A canary found the configuration slower than it was measured."""
 
 
 class ConfidenceLevel(StrEnum):
-    """How far to trust an answer."""
+    """Level of confidence in an answer."""
 
     HIGH = "high"
-    """Measured for exactly this, confirmed, fresh."""
+    """Measured for exactly this tuning target, confirmed, fresh."""
     MEDIUM = "medium"
     LOW = "low"
-    """Another model, cluster or software, or stale."""
+    """Measured for another model, cluster or software, or stale."""
 
 
 class Decision(Schema):
-    """One thing that was decided about a best configuration, by a person or by the service."""
+    """Decision about a best configuration, by a person or by the service."""
 
     at: datetime
     action: DecisionAction
     recommendation_id: str
     by: str
-    """Name of the key; `service` for what follows from a study's end."""
+    """Name of the key; `service` for decisions that follow from the end of a study."""
     note: str | None = None
 
 
@@ -120,7 +121,7 @@ class DecisionPage(Schema):
 
 
 class UserDecision(StrEnum):
-    """What a person can ask for: the last word of `POST /v1/best:pin`."""
+    """Decision that a person can make: the last word of `POST /v1/best:pin`."""
 
     PIN = "pin"
     UNPIN = "unpin"
@@ -130,17 +131,17 @@ class UserDecision(StrEnum):
 
 
 class DecisionRequest(Schema):
-    """What a person decides."""
+    """Request of a person to decide."""
 
     target_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
-    """Of the case; here or in the query."""
+    """Key of the tuning target; here or in the query."""
     recommendation_id: str | None = Field(default=None, max_length=40)
-    """Default: pin what is served, approve or reject the newest proposal."""
+    """Recommendation that is decided on. Default: pin the recommended one, approve or reject the newest proposal."""
     note: str | None = Field(default=None, max_length=1000)
 
 
 class Difference(Schema):
-    """A field in which the nearest known answer is another case than the one asked for."""
+    """Field in which the nearest known answer differs from the tuning target that was asked for."""
 
     field: str
     wanted: JsonValue
@@ -148,38 +149,39 @@ class Difference(Schema):
 
 
 class Confidence(Schema):
-    """How far to trust the answer; every reason that lowers it is named."""
+    """Confidence in the answer; every reason that lowers it is named."""
 
     level: ConfidenceLevel
     reasons: tuple[str, ...] = ()
 
 
 class BestConfig(Schema):
-    """The configuration to train with."""
+    """Configuration to train with."""
 
     target_key: str
     asked_key: str | None = None
-    """The target_key that was asked for, where the case has been measured on another fingerprint since: the answer is
+    """Key that was asked for, where the tuning target has been measured on another fingerprint since: the answer is
     that of `target_key`."""
     match: Literal["exact", "nearest"]
     differences: tuple[Difference, ...] = ()
-    """Empty for an exact match."""
+    """Differences from the tuning target that was asked for; empty for an exact match."""
     freshness: Freshness
     changed_fields: tuple[str, ...] = ()
-    """Of the fingerprint: where stale, those that make it so; where fresh, those that lower the confidence."""
+    """Changed fields of the fingerprint: where stale, those that make it so; where fresh, those that lower the
+    confidence."""
     is_pinned: bool
     confidence: Confidence
     measured_at: datetime
     age_s: float
-    """Seconds since then. Not part of the ETag."""
+    """Seconds since the measurement. Not part of the ETag."""
     recommendation_id: str
     study_id: str
     description: str
-    """The strategy in words."""
+    """Strategy in words."""
     verdict: Verdict
     speedup: Speedup | None
     renewed: Renewed | None = None
-    """Where a retune confirmed that the configuration still stands: what had been shown of it before."""
+    """Earlier verdict on the configuration, where a retune confirmed that it is still the best."""
     best: Contender
     baseline: Contender
     model: ModelSpec
@@ -189,17 +191,18 @@ class BestConfig(Schema):
 
 
 class ResolveRequest(Schema):
-    """Ask for the best configuration of a study's case, and start the study where nothing is known."""
+    """Request for the best configuration of a study's tuning target. The study is started where no answer is known."""
 
     study: StudyRequest
     accept_nearest: bool = False
-    """Take the nearest known answer rather than start a study."""
+    """Whether to take the nearest known answer rather than start a study."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Of the nearest answer: `medium` differs in the workload only; `low` in model, cluster or software, too, and is to be asked for."""
+    """Lowest confidence of a nearest answer: `medium` differs in the workload only; `low` in model, cluster or
+    software, too, and must be asked for."""
 
 
 class Resolved(Schema):
-    """Exactly one: what is known, or the study that will know."""
+    """Exactly one of: the known best configuration, or the study that will find it."""
 
     best: BestConfig | None = None
     study: Study | None = None

@@ -1,4 +1,4 @@
-"""What an answer is about: model, workload, cluster and fingerprint in canonical form, their keys and their differences."""
+"""Tuning target of an answer: model, workload, cluster and fingerprint in canonical form, with keys and differences."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architecture
 """Keys of a config.json that change nothing in a trial, beside those that begin with an underscore: the workload has
 the dtypes, and weights are made, never loaded."""
 Flat = Mapping[str, Any]
-"""Values of a case by dotted name."""
+"""Values of a tuning target by dotted name."""
 _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
 @dataclass(frozen=True)
 class Case:
-    """The case a study decides."""
+    """Tuning target that a study decides."""
 
     model: ModelSpec
     workload: Workload
     cluster: Cluster
 
     def canonical(self) -> dict[str, Any]:
-        """The parts that decide the answer, equal for equal cases."""
+        """Return the parts that decide the answer, equal for equal tuning targets."""
         precision = self.workload.precision
         # Cases are known by their keys: those of precisions without autocast have no word about it.
         unsaid = {"name"} if precision.autocast else {"name", "autocast"}
@@ -35,52 +35,52 @@ class Case:
         cluster = self.cluster.model_dump(mode="json", include=set(_CLUSTER))
         cluster["gpu"] = cluster["gpu"].strip().casefold()
         cluster["memory_gib"] = round(cluster["memory_gib"], 1)
-        model = _plain(self.model.config)
+        model = _without_ineffective_keys(self.model.config)
         if self.model.is_own:
             model = {"entry_point": self.model.entry_point, "script": self.model.script, "config": self.model.config}
         return {"model": model, "workload": workload, "cluster": cluster}
 
     def flat(self) -> Flat:
-        """The same by dotted name."""
-        return dict(_flat("", self.canonical()))
+        """Return the canonical parts by dotted name."""
+        return dict(_flat_items("", self.canonical()))
 
     @property
     def model_key(self) -> str:
-        """Of the architecture alone."""
+        """Key of the architecture alone."""
         return _key(self.canonical()["model"])
 
     @property
     def model_type(self) -> str:
-        """The architecture, or the name of the user's own code: what the nearest answer must share at least."""
+        """Architecture, or the name of the user's own code: the nearest answer must share at least this."""
         return (self.model.model_type or f"own:{self.model.entry_point or self.model.script}")[:100]
 
     @property
     def target_key_without_fingerprint(self) -> str:
-        """Of everything but the fingerprint."""
+        """Key of everything but the fingerprint."""
         return _key(self.canonical())
 
     def target_key(self, fingerprint: Fingerprint) -> str:
-        """Of everything."""
+        """Return the key of everything, the fingerprint included."""
         return _key([self.canonical(), fingerprint.content_key()])
 
 
 def differing(wanted: Flat, found: Flat) -> list[str]:
-    """Every field in which two cases differ, by dotted name."""
+    """Return every field in which two tuning targets differ, by dotted name."""
     return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def _without_ineffective_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key: _plain(value) if isinstance(value, dict) else value
+        key: _without_ineffective_keys(value) if isinstance(value, dict) else value
         for key, value in config.items()
         if not key.startswith("_") and key not in _WITHOUT_EFFECT
     }
 
 
-def _flat(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flat_items(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+            yield from _flat_items(f"{prefix}.{key}" if prefix else key, inner)
     else:
         yield prefix, value
 

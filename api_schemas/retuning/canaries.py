@@ -1,4 +1,4 @@
-"""Canaries: looks at whether what is served is as fast as it was measured."""
+"""Canaries: runs that check whether a recommended configuration is as fast as it was measured."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -7,43 +7,43 @@ from shardtune.api_schemas.base import Schema
 
 
 class CanaryRole(StrEnum):
-    """What a canary is sent for."""
+    """Task of a canary."""
 
     WATCH = "watch"
     PEER = "peer"
-    """On another worker, to tell a slow worker from a slow case."""
+    """Run on another worker, to tell a slow worker from a slow configuration."""
 
 
 class CanaryVerdict(StrEnum):
-    """What a canary found."""
+    """Verdict of a canary."""
 
     NORMAL = "normal"
     SLOW = "slow"
-    """Not the last word: a peer is asked."""
+    """Slow; a peer is run before the verdict is final."""
     DRIFT = "drift"
-    """Slow everywhere it could be tried."""
+    """Slow on every worker that was tried."""
     WORKER = "worker"
-    """Slow there alone: the peer is as fast as ever."""
+    """Slow on this worker alone: the peer is as fast as ever."""
     UNMEASURED = "unmeasured"
 
 
 class Canary(Schema):
-    """One look at one worker."""
+    """Run of the recommended configuration on one worker."""
 
     canary_id: str
     project_id: str
     target_key: str
     recommendation_id: str
     study_id: str
-    """Its runs."""
+    """Study with the runs of the canary."""
     worker: str
     role: CanaryRole
     verdict: CanaryVerdict | None = None
-    """None while it runs."""
+    """Verdict; None while it runs."""
     tokens_per_s_per_gpu: float | None = None
-    """Of its fastest run."""
+    """Speed of its fastest run."""
     change: float | None = None
-    """That over the median of the runs it is held against; None for too few of them."""
+    """Ratio of its speed to the median of the earlier runs; None for too few of them."""
     reason: str | None = None
     created_at: datetime
     ended_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""A retune: one recommendation measured again, its cost, and what came of it."""
+"""Retune: one recommendation measured again, with its cost and outcome."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,19 +12,19 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 class RetuneCause(StrEnum):
-    """Why a recommendation is measured again."""
+    """Reason to measure a recommendation again."""
 
     FINGERPRINT = "fingerprint"
-    """Hardware or software changed."""
+    """A change of hardware or software."""
     SCHEDULE = "schedule"
     DRIFT = "drift"
-    """A canary found it slower than it was."""
+    """A canary that found the configuration slower than it was."""
     MANUAL = "manual"
-    """A person asked."""
+    """The request of a person."""
 
 
 class RetuneState(StrEnum):
-    """`queued → running → ended`; a start that nobody can serve yet goes back to `queued`."""
+    """State of a retune: `queued → running → ended`; a start for which no worker is free goes back to `queued`."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -35,16 +35,16 @@ OPEN_RETUNE_STATES = (RetuneState.QUEUED, RetuneState.RUNNING)
 
 
 class RetuneOutcome(StrEnum):
-    """How a retune ended."""
+    """Outcome of a retune."""
 
     KEPT = "kept"
     """The incumbent is still the best known, and was measured on the present fingerprint."""
     REPLACED = "replaced"
-    """Another configuration was confirmed to be faster; whether it is served is a matter of consent."""
+    """Another configuration was confirmed to be faster; whether it is recommended depends on approval."""
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """It was not begun, or was stopped, because it is not worth its cost or is not wanted."""
+    """The retune was not started, or was stopped, because it is not worth its cost or is not wanted."""
 
 
 class Gain(Schema):
@@ -55,36 +55,37 @@ class Gain(Schema):
 
 
 class Retune(Schema):
-    """A retune as stored."""
+    """Retune as stored."""
 
     retune_id: str
     project_id: str
     target_key: str
-    """The case: key of the recommendation that is in question."""
+    """Key of the tuning target whose recommendation is measured again."""
     cause: RetuneCause
     model: str | None = None
-    """Name of the model of the answer in question; None: nothing is served for the case any more."""
+    """Name of the model of the answer in question; None: nothing is recommended for the tuning target any more."""
     workload: Workload | None = None
-    """Of the same."""
+    """Workload of the answer in question."""
     changes: tuple[FieldChange, ...] = ()
-    """Of hardware and software against what was measured on: field, old and new value."""
+    """Changes of hardware and software since the measurement: field, old and new value."""
     schedule_id: str | None = None
     state: RetuneState
     outcome: RetuneOutcome | None = None
     reason: str | None = None
-    """Why it waits, or why it ended as it did, in words."""
+    """Reason why it waits, or why it ended with this outcome, in words."""
     challenge_study_id: str | None = None
-    """Validation runs of the incumbent against few challengers."""
+    """Study with validation runs of the incumbent against few challengers."""
     search_study_id: str | None = None
-    """The wide search, where the challenge did not settle it."""
+    """Study of the wide search, where the challenge was inconclusive."""
     gpu_seconds: float
-    """Spent so far: seconds × ranks of every ended attempt of its studies."""
+    """GPU-seconds so far: seconds × ranks of every ended attempt of its studies."""
     planned_gpu_seconds: float | None = None
     """Declared length of the training run that the answer is for; None: not declared, and no saving is claimed."""
     expected_saving_gpu_seconds: float | None = None
-    """Share of time the measured gain saves × the declared run; 0 where the incumbent was kept. None: not known."""
+    """Fraction of time that the measured gain saves × the declared run; 0 where the incumbent was kept. None: not
+    known."""
     price: float | None = None
-    """Of `gpu_seconds`, in the operator's currency; None: no price is set."""
+    """Price of `gpu_seconds` in the operator's currency; None: no price is set."""
     gain: Gain | None = None
     not_before: datetime
     created_at: datetime
@@ -93,7 +94,7 @@ class Retune(Schema):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of what changed."""
+        """Names of the changed fields."""
         return tuple(change.field for change in self.changes)
 
 
@@ -105,30 +106,32 @@ class RetunePage(Schema):
 
 
 class PlannedRun(Schema):
-    """The training run a best configuration is for."""
+    """Training run that a best configuration is for."""
 
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Hours × GPUs. None: not declared, and no saving of a retune is claimed."""
+    """Declared length in hours × GPUs. None: not declared, and no saving of a retune is claimed."""
 
 
 class RetunePolicy(Schema):
-    """What a project lets retuning do by itself; the operator's limits for the fleet hold besides."""
+    """Limits of a project's automatic retuning. The operator's limits for the fleet apply as well."""
 
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Seconds × ranks that retunes and canaries may use between two midnights of `timezone`. None: no limit of its own."""
+    """Seconds × ranks that retunes and canaries may use between two midnights of `timezone`. None: no limit of the
+    project's own."""
     timezone: str = Field(default="UTC", max_length=64)
-    """IANA name; of the day and of the windows."""
+    """IANA time zone of the day and of the windows."""
     windows: tuple[str, ...] = Field(default=(), max_length=24)
-    """When retunes may start, such as `22:00-06:00`; empty: at any time."""
+    """Windows in which retunes may start, such as `22:00-06:00`; empty: at any time."""
     on_fingerprint: bool = True
-    """A change of hardware or software has the recommendations it made stale measured again. False: only where a schedule says so."""
+    """Whether a change of hardware or software starts retunes of the recommendations it made stale. False: only
+    schedules do."""
 
     @field_validator("timezone")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_timezone(cls, name: str) -> str:
         return check_zone("timezone", name)
 
     @field_validator("windows")
     @classmethod
-    def _readable(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return check_windows("windows", windows)

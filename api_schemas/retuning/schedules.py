@@ -1,4 +1,4 @@
-"""Schedules of retuning: when which recommendations are measured again, and what became of each tick."""
+"""Schedules of retuning and their ticks."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,47 +12,48 @@ from shardtune.api_schemas.times import check_windows, check_zone
 
 
 class Trigger(StrEnum):
-    """What makes a schedule run; besides, a person can (`:run`)."""
+    """Trigger of a schedule. A person can run a schedule as well (`:run`)."""
 
     CRON = "cron"
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
     DRIFT = "drift"
-    """A canary found it slower than it was. `cron` says when its canaries are sent; without it the operator's period does."""
+    """A canary that found the configuration slower than it was. `cron` sets when canaries are sent; without it the
+    operator's period does."""
     MANUAL = "manual"
-    """Only a person."""
+    """A person alone."""
 
 
 _TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
 
 
 class Overlap(StrEnum):
-    """A tick comes while retunes of the tick before are unfinished."""
+    """Rule for a tick while retunes of the previous tick are unfinished."""
 
     SKIP = "skip"
     QUEUE = "queue"
-    """It runs when they have ended."""
+    """The tick runs when the retunes have ended."""
 
 
 class CatchUp(StrEnum):
-    """What is done about missed ticks."""
+    """Rule for missed ticks."""
 
     NONE = "none"
     ONE = "one"
-    """One tick for all of them."""
+    """All missed ticks are merged into one."""
     ALL = "all"
-    """Each, the newest `catch_up_limit` of them."""
+    """Each missed tick runs, up to the newest `catch_up_limit` of them."""
 
 
 class TickKind(StrEnum):
-    """Where a tick comes from: the clock, or a person."""
+    """Origin of a tick: the clock, or a person."""
 
     CRON = "cron"
     MANUAL = "manual"
 
 
 class TickState(StrEnum):
-    """What became of a tick."""
+    """State of a tick."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -61,55 +62,58 @@ class TickState(StrEnum):
 
 
 class Cases(Schema):
-    """Which recommendations of the project; without any field, all of them."""
+    """Selection of the project's recommendations; without any field, all of them."""
 
     target_keys: tuple[str, ...] = Field(default=(), max_length=500)
-    """Exactly these."""
+    """Keys of tuning targets: exactly these."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    """Those for this model, by its name or its `model_type`."""
+    """Model, by its name or its `model_type`: all recommendations for it."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_one_selection(self) -> Self:
         if self.target_keys and self.model is not None:
             raise ValueError(f"model ({self.model}) cannot be given beside target_keys; leave one of them out")
         return self
 
 
 class ScheduleSpec(Schema):
-    """When recommendations are measured again, and what that may cost."""
+    """Times at which recommendations are measured again, and limits of the cost."""
 
     name: str = Field(min_length=1, max_length=100, pattern=ONE_LINE)
     trigger: Trigger
     cron: str | None = Field(default=None, max_length=100)
-    """Five fields: minute, hour, day of month, month, day of week. Needed for trigger `cron`; for `drift`, when canaries are
-    sent; for no other."""
+    """Five fields: minute, hour, day of month, month, day of week. Required for trigger `cron`; for `drift` it sets
+    when canaries are sent; rejected for any other."""
     timezone: str = Field(default="UTC", max_length=64)
-    """IANA name; of `cron` and of `windows`."""
+    """IANA time zone of `cron` and of `windows`."""
     cases: Cases = Cases()
     overlap: Overlap = Overlap.SKIP
-    """A tick comes while retunes of the tick before are unfinished: leave it out, or run it when they have ended."""
+    """Rule for a tick while retunes of the previous tick are unfinished: skip it, or run it when they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
-    """A tick the service notices later than this is a missed one."""
+    """Seconds after which a tick that the service notices late counts as missed."""
     catch_up: CatchUp = CatchUp.ONE
-    """Missed ticks: none is made up for; one for all of them; or each, the newest `catch_up_limit` of them."""
+    """Rule for missed ticks: `none` runs none of them; `one` merges them into the next on-time tick; `all` runs
+    each, up to the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
     windows: tuple[str, ...] = Field(default=(), max_length=24)
-    """When its retunes may start, such as `22:00-06:00`; empty: at any time. Those of project and fleet hold besides."""
+    """Windows in which its retunes may start, such as `22:00-06:00`; empty: at any time. Windows of project and
+    fleet apply as well."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Hours × GPUs of the training run that each of its cases is for. Without it no saving is claimed."""
+    """Hours × GPUs of the training run that each tuning target is for. Without it no saving is claimed."""
     likely_gain: float | None = Field(default=None, gt=0, le=10)
-    """Gain in speed to reckon with where none is measured, such as 0.05: a retune that could not earn its cost with it is skipped."""
+    """Expected speed-up where none is measured, such as 0.05. A retune that could not earn its cost with it is
+    skipped."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
-    """Seconds × ranks one retune may use; beyond, it is stopped."""
+    """Seconds × ranks that one retune may use; beyond, it is stopped."""
 
     @field_validator("timezone")
     @classmethod
-    def _known(cls, name: str) -> str:
+    def _check_timezone(cls, name: str) -> str:
         return check_zone("timezone", name)
 
     @field_validator("windows")
     @classmethod
-    def _readable(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return check_windows("windows", windows)
 
     @model_validator(mode="after")
@@ -126,29 +130,29 @@ class ScheduleSpec(Schema):
 
 
 class Tick(Schema):
-    """One tick and what became of it."""
+    """Tick of a schedule, and its state."""
 
     at: datetime
-    """When it was due; for a run by hand, when it was asked for."""
+    """Time at which it was due; for a run by hand, when it was asked for."""
     kind: TickKind
     state: TickState
     stands_for: int = 1
-    """Ticks this one accounts for: itself, and missed ones before it."""
+    """Number of ticks merged into this one: itself, and missed ticks before it."""
     cases: int = 0
-    """Recommendations it asked to be measured."""
+    """Number of recommendations that it asked to measure."""
     reason: str | None = None
 
 
 class Schedule(ScheduleSpec):
-    """A schedule as stored."""
+    """Schedule as stored."""
 
     schedule_id: str
     project_id: str
     is_paused: bool
     next_tick_at: datetime | None = None
-    """None: paused, or the trigger has no times."""
+    """Time of the next tick; None: paused, or the trigger has no times."""
     last_ticks: tuple[Tick, ...] = ()
-    """The newest five, newest first."""
+    """Newest five ticks, newest first."""
     created_at: datetime
     updated_at: datetime
 

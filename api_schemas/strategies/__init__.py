@@ -33,31 +33,34 @@ Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(d
 
 
 class TrialConfig(Schema):
-    """One point of the search space. Gradient accumulation follows from the workload's global batch."""
+    """Point of the search space. Gradient accumulation follows from the workload's global batch."""
 
     strategy: Strategy
     micro_batch: int = Field(default=1, ge=1)
     """Samples per forward pass and rank; ranks that share samples take the same."""
     context_parallel: int = Field(default=1, ge=1, le=4096)
-    """Neighbouring ranks that share samples: each takes an equal part of the sequence, and attention exchanges positions for
-    heads (Ulysses). More: longer sequences fit, and each block makes four exchanges forward and four backward."""
+    """Adjacent ranks that share samples: each takes an equal part of the sequence, and attention exchanges positions
+    for heads (Ulysses). More: longer sequences fit, and each block makes four exchanges forward and four backward."""
     activation_checkpointing: Checkpointing = "none"
     checkpoint_every: int = Field(default=1, ge=1)
-    """Of the repeated blocks, every so many-th is checkpointed, counted from the first; 1: all. More: less is recomputed
-    in backward and more kept."""
+    """Distance of checkpointed blocks, counted from the first; 1: all. More: less is recomputed in backward and more
+    kept."""
     compile: bool = False
-    """`torch.compile` each repeated block."""
+    """Whether to `torch.compile` each repeated block."""
     malloc: Literal["default", "keep"] = "default"
-    """Host memory that was freed: glibc's own rules, or kept by the process. Keeping saves page faults and holds more."""
+    """Treatment of freed host memory: glibc's own rules, or kept by the process. Keeping saves page faults and holds
+    more."""
     threads: int = Field(default=0, ge=0, le=1024)
     """Threads of each rank; 0: OMP_NUM_THREADS where the worker has it, else the cores of the node by its ranks."""
     expandable_segments: bool = False
-    """The CUDA allocator grows its segments instead of adding others: less fragmentation, slower first steps."""
+    """Whether the CUDA allocator grows its segments instead of adding others: less fragmentation, slower first
+    steps."""
     max_connections: int = Field(default=0, ge=0, le=32)
     """Hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which order kernels and collectives; 0: the driver's 8."""
     numa_binding: NumaBinding = "none"
-    """Cores that a GPU's rank stays on: any of the worker's; those of its GPU's NUMA node; or a share of these that no
-    other rank has (torchrun's `--numa-binding`). Host memory is then near, and a rank that needs more cores waits."""
+    """Cores that a GPU's rank stays on: any of the worker's; those of its GPU's NUMA node; or a part of these that
+    no other rank has (torchrun's `--numa-binding`). Host memory is then near, and a rank that needs more cores
+    waits."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -72,15 +75,15 @@ class TrialConfig(Schema):
 
     @property
     def sharing(self) -> int:
-        """Neighbouring ranks that train the same samples, each a part of the sequence or of the model."""
+        """Adjacent ranks that train the same samples, each a part of the sequence or of the model."""
         return self.context_parallel * self.strategy.model_parallel
 
     def data_ranks(self, ranks: int) -> int:
-        """Groups of ranks that each take samples of their own."""
+        """Return the number of groups of ranks that each take samples of their own."""
         return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
-        """Micro batches per optimizer step on each rank.
+        """Return the micro batches per optimizer step on each rank.
 
         Raises:
             ValueError: as `gradient_accumulation`.
@@ -89,7 +92,7 @@ class TrialConfig(Schema):
 
     @property
     def checkpoints_whole_blocks(self) -> bool:
-        """What libraries mean by a plain yes: each block keeps its input only."""
+        """Whether each block keeps its input only, which is what libraries mean by enabling checkpointing."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property
@@ -99,11 +102,11 @@ class TrialConfig(Schema):
 
     @property
     def backend(self) -> str:
-        """`ddp`, `zero`, `fsdp1` or `fsdp2`."""
+        """Kind of the strategy: `ddp`, `zero`, `fsdp1` or `fsdp2`."""
         return self.strategy.kind
 
     def describe(self) -> str:
-        """The configuration in words, for tables."""
+        """Return the configuration in words, for tables."""
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))

@@ -1,4 +1,4 @@
-"""What every strategy shares: the words, and what each is asked."""
+"""Common interface and words of all strategies."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,42 +18,43 @@ _ORDINALS = {1: "1st", 2: "2nd", 3: "3rd"}
 
 
 def checkpointing_words(mode: Checkpointing, every: int) -> str:
-    """`full checkpointing`, `full checkpointing of every 2nd block`."""
+    """Describe checkpointing: `full checkpointing`, `full checkpointing of every 2nd block`."""
     return f"{mode} checkpointing" + (f" of every {_ORDINALS.get(every, f'{every}th')} block" if every > 1 else "")
 
 
 GradSync = Literal["every", "reduce_scatter", "last"]
-"""When gradients are reduced while accumulating: every micro batch; every micro batch within the shard group and
-once across replicate groups; or once, after the last micro batch (unsharded gradients are then held)."""
+"""Time at which gradients are reduced while accumulating: every micro batch; every micro batch within the shard
+group and once across replicate groups; or once, after the last micro batch (unsharded gradients are then held)."""
 
 
 @dataclass(frozen=True)
 class TrainerStep:
-    """What Hugging Face's Trainer has to be told besides a strategy's own fields."""
+    """Arguments of Hugging Face's Trainer besides a strategy's own fields."""
 
     workload: Workload
     micro_batch: int
     accumulation: int
     checkpoints: bool
-    """Trainer, not the caller, recomputes whole blocks in backward."""
+    """Whether Trainer, not the caller, recomputes whole blocks in backward."""
     block_class: str | None
-    """None: Trainer asks the model for it."""
+    """Class of the repeated block; None: Trainer asks the model for it."""
 
     def sync_each_batch(self, policy: GradSync) -> dict[str, Any]:
-        """Accelerate reduces gradients once a step unless it is told otherwise."""
+        """Return arguments that make Accelerate reduce gradients at each micro batch; by default it reduces once a
+        step."""
         if policy != "every" or self.accumulation == 1:
             return {}
         return {"accelerator_config": {"gradient_accumulation_kwargs": {"sync_each_batch": True}}}
 
     def checkpointing(self) -> dict[str, Any]:
-        """Trainer's own arguments for it."""
+        """Return Trainer's own arguments for activation checkpointing."""
         if not self.checkpoints:
             return {}
         return {"activation_checkpointing": True, "activation_checkpointing_kwargs": {"use_reentrant": False}}
 
 
 class StrategySchema(Schema):
-    """What a configuration, a baseline, the predictor and the exports ask of every strategy."""
+    """Interface of every strategy for configurations, baselines, the predictor and the exports."""
 
     @property
     def compiles(self) -> bool:
@@ -67,17 +68,17 @@ class StrategySchema(Schema):
 
     @property
     def stages(self) -> int:
-        """Of these, how many take turns, each with blocks of its own."""
+        """Pipeline stages among these ranks, each with blocks of its own."""
         return 1
 
     @property
     def virtual_stages(self) -> int:
-        """Stages on each of those that take turns."""
+        """Stages on each rank of the pipeline."""
         return 1
 
     @property
     def expert_ranks(self) -> int:
-        """Neighbouring ranks that divide the experts of a layer, each with samples of its own."""
+        """Adjacent ranks that divide the experts of a layer, each with samples of its own."""
         return 1
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
@@ -88,14 +89,14 @@ class StrategySchema(Schema):
         """
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject groups that do not come out.
+        """Reject groups whose sizes do not divide the ranks.
 
         Raises:
             ValueError: names the field and the remedy.
         """
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """Reject what cannot run there, or would train something else.
+        """Reject a configuration that cannot run on the cluster, or would train something else.
 
         Raises:
             ValueError: names the field and the remedy.
@@ -103,12 +104,12 @@ class StrategySchema(Schema):
         self.check_ranks(cluster.world_size)
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any] | None:
-        """Fields of Hugging Face `TrainingArguments` (transformers 5); None: Trainer has no such backend."""
+        """Return fields of Hugging Face `TrainingArguments` (transformers 5); None: Trainer has no such backend."""
         return None
 
 
 def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1, stages: int = 1) -> None:
-    """Raises ValueError for a mesh of another size than the ranks."""
+    """Check the size of a mesh; raises ValueError where it differs from the number of ranks."""
     if replicate * shard * tensor * stages != ranks:
         names, sizes = "dp_replicate × dp_shard", f"{replicate} × {shard}"
         for name, size in (("tensor_parallel", tensor), ("pipeline_parallel", stages)):

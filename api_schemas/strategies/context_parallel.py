@@ -1,4 +1,4 @@
-"""Context parallelism: which numbers of ranks may share a sample, and why others may not."""
+"""Context parallelism: legal numbers of ranks that share a sample."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,8 @@ def check(
     model_summary: ModelSummary | None = None,
     split: int = 1,
 ) -> None:
-    """Reject what does not come out or would train something else, as far as is known; `split`: ranks that split the model.
+    """Reject a size that does not divide the workload or would train something else, as far as is known; `split`:
+    ranks that split the model.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -32,7 +33,7 @@ def check(
 
 
 def check_heads(size: int, heads: int | None, note: str | None) -> None:
-    """The same of what a profile says of the model (`context_heads`, `context_note`).
+    """Reject a size that the model summary does not allow (`context_heads`, `context_note`).
 
     Raises:
         ValueError: as `check`.
@@ -50,12 +51,13 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
 
 
 def sizes(cluster: Cluster, workload: Workload, model_summary: ModelSummary) -> tuple[tuple[int, ...], str | None]:
-    """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    """Return the sizes that may be searched, in rising order, and why the first other divisor of the ranks may not."""
     return divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
 
 
 def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
-    """Of a number of ranks, those that pass a check (which raises ValueError), and why the first other one does not."""
+    """Return the divisors of a number of ranks that pass a check (which raises ValueError), and why the first other
+    one does not."""
     legal, why_not = [], None
     for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
         try:

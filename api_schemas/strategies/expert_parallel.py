@@ -1,10 +1,11 @@
-"""Expert parallelism: which numbers of ranks can divide a model's experts, and why others not."""
+"""Expert parallelism: legal numbers of ranks that divide a model's experts."""
 
 from shardtune.api_schemas.training.models import ModelSpec
 
 
 def check(size: int, shard: int, tensor: int) -> None:
-    """Reject what does not come out; `shard`: ranks of `dp_shard`, of which so many divide experts.
+    """Reject a size that does not divide the shard group; `shard`: ranks of `dp_shard`, of which `size` divide
+    experts.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -18,7 +19,7 @@ def check(size: int, shard: int, tensor: int) -> None:
 
 
 def check_model(size: int, model: ModelSpec | None) -> None:
-    """Reject what a study's model cannot do, as far as is known without looking at it.
+    """Reject a study's model that has no experts to divide, as far as is known without looking at it.
 
     Raises:
         ValueError: as `check`.
@@ -28,7 +29,7 @@ def check_model(size: int, model: ModelSpec | None) -> None:
 
 
 def check_experts(size: int, shard: int, experts: int | None, width: int | None, note: str | None) -> None:
-    """The same of what a profile says of the model (`experts`, `expert_width`, `expert_note`).
+    """Reject a size that the model summary does not allow (`experts`, `expert_width`, `expert_note`).
 
     Raises:
         ValueError: as `check`.
@@ -50,7 +51,8 @@ def check_experts(size: int, shard: int, experts: int | None, width: int | None,
 
 
 def sharded_axis(size: int, shard: int, experts: int, width: int) -> int | None:
-    """Along which axis of stacked experts FSDP2 shards what a rank has of them: whole experts, or parts of each; None: neither."""
+    """Return the axis of stacked experts along which FSDP2 shards a rank's part: whole experts, or parts of each;
+    None: neither."""
     over = shard // size
     if experts // size % over == 0:
         return 0

@@ -28,13 +28,15 @@ class Fsdp1Config(StrategySchema):
     dp_shard: int = Field(ge=1)
     """Ranks over which parameters, gradients and optimizer state are sharded."""
     backward_prefetch: Literal["BACKWARD_PRE", "BACKWARD_POST"] | None = "BACKWARD_PRE"
-    """When backward gathers the next unit: before the current one's gradients, after them, or only when it is needed."""
+    """Time at which backward gathers the next unit: before the current one's gradients, after them, or only when it
+    is needed."""
     forward_prefetch: bool = False
-    """Gather the next unit before the current forward, which helps where the host is slow to launch."""
+    """Whether to gather the next unit before the current forward, which helps where the host is slow to launch."""
     limit_all_gathers: bool = True
-    """The host waits rather than gather more than two units ahead. False: more memory, no waiting."""
+    """Whether the host waits rather than gather more than two units ahead. False: more memory, no waiting."""
     use_orig_params: bool = False
-    """The optimizer sees the model's own parameters instead of one flat one per unit; `torch.compile` needs it."""
+    """Whether the optimizer sees the model's own parameters instead of one flat one per unit; `torch.compile` needs
+    it."""
     cpu_offload: bool = False
     """Shards, gradients and optimizer state live in page-locked host memory; GPUs only."""
     grad_sync: Literal["every", "last"] = "every"

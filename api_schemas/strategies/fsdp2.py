@@ -20,22 +20,23 @@ class Fsdp2Config(StrategySchema):
     dp_shard: int = Field(ge=1)
     """Ranks over which parameters, gradients and optimizer state are sharded."""
     tensor_parallel: int = Field(default=1, ge=1, le=4096)
-    """Neighbouring ranks that split heads and widths of each block, positions between blocks, and the vocabulary of the head
-    and the loss. More: a rank holds less of everything, and each block gathers and scatters activations twice in each pass."""
+    """Adjacent ranks that split heads and widths of each block, positions between blocks, and the vocabulary of the
+    head and the loss. More: a rank holds less of everything, and each block gathers and scatters activations twice
+    in each pass."""
     pipeline_parallel: int = Field(default=1, ge=1, le=4096)
     """Stages, each with blocks of its own, through which the micro batches of a step go one after the other. More: a rank holds
     fewer blocks and sends hidden states alone, and waits while the first and last micro batches are elsewhere."""
     pipeline_schedule: PipelineSchedule = "1f1b"
-    """Which micro batch a stage takes next. `1f1b`: backward as soon as it can, so that few are held; `gpipe`: all forward, then
-    all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank. `interleaved_zero_bubble`, `zbv_zero_bubble` and
-    `dual_pipe_v` compute gradients of weights later, where a rank would wait; under the last two each rank has two stages, and the
-    first rank has the first and the last."""
+    """Order in which a stage takes micro batches. `1f1b`: backward as soon as it can, so that few are held; `gpipe`:
+    all forward, then all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank.
+    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute gradients of weights later, where a rank
+    would wait; under the last two each rank has two stages, and the first rank has the first and the last."""
     pipeline_virtual_stages: int = Field(default=1, ge=1, le=1024)
     """Stages on each rank: several with interleaved schedules, 2 in a V. More: a rank waits less while the first and last micro
     batches are elsewhere, holds more of them, and sends more often."""
     expert_parallel: int = Field(default=1, ge=1, le=4096)
-    """Ranks of `dp_shard`, neighbours, that divide each layer's experts. More: a rank gathers, reduces and computes fewer experts, and
-    tokens travel to the ranks of theirs and back in each pass."""
+    """Adjacent ranks of `dp_shard` that divide each layer's experts. More: a rank gathers, reduces and computes
+    fewer experts, and tokens travel to the ranks of theirs and back in each pass."""
     reshard_after_forward: bool | int = True
     """True frees gathered parameters after forward and gathers again in backward; False keeps them;
     an integer reshards to groups of that size."""
@@ -48,7 +49,7 @@ class Fsdp2Config(StrategySchema):
     cpu_offload: bool = False
     """Shards, gradients and optimizer state live in host memory."""
     pin_memory: bool = True
-    """Of offloaded shards; without an accelerator it does nothing."""
+    """Whether offloaded shards are page-locked; without an accelerator it has no effect."""
     grad_sync: GradSync = "every"
     """`reduce_scatter` needs both axes (`set_requires_all_reduce`); `last` holds unsharded gradients."""
 
@@ -169,7 +170,8 @@ class Fsdp2Config(StrategySchema):
         return {**step.sync_each_batch(self.grad_sync), "fsdp": True, "fsdp_config": section}
 
     def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
-        """With Accelerate 1.15's own prefetch, a unit per block, and gradients reduced each time or once."""
+        """Return the configuration that Accelerate 1.15 runs: its own prefetch, a unit per block, and gradients
+        reduced each time or once."""
         late = self.grad_sync == "reduce_scatter" and accumulation > 1
         changes = {
             "forward_prefetch": 0,

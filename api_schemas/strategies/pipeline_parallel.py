@@ -1,21 +1,23 @@
-"""Pipeline parallelism: how blocks are spread over stages, which numbers of stages a model can have, and why others not."""
+"""Pipeline parallelism: distribution of blocks over stages, and legal numbers of stages."""
 
 from shardtune.api_schemas.training.models import ModelSpec
 
 
 def blocks_of_stages(blocks: int, stages: int) -> tuple[int, ...]:
-    """Of each stage in order; the first ones take what is left over, since the last has the head and the loss."""
+    """Return the number of blocks of each stage in order; the first ones take what is left over, since the last has
+    the head and the loss."""
     return tuple(blocks // stages + (stage < blocks % stages) for stage in range(stages))
 
 
 def check_ranks(size: int, ranks: int) -> None:
-    """Raises ValueError: so many stages do not divide the ranks."""
+    """Check that the stages divide the ranks; raises ValueError where they do not."""
     if ranks % size:
         raise _rejected(size, f"must divide the number of ranks ({ranks}); use 1 or a divisor")
 
 
 def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None:
-    """Reject what does not come out, as far as is known; `micro_batches`: of one step, which go through the stages.
+    """Reject a number of stages that cannot work, as far as is known; `micro_batches`: of one step, which go through
+    the stages.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -32,7 +34,8 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
 
 
 def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
-    """The same of what a profile says of the model (`pipeline_blocks`, `pipeline_note`), with so many stages on each rank.
+    """Reject stages that the model summary does not allow (`pipeline_blocks`, `pipeline_note`), with `virtual`
+    stages on each rank.
 
     Raises:
         ValueError: as `check`.

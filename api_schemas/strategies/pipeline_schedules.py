@@ -1,4 +1,5 @@
-"""Schedules of a pipeline: in which order a rank takes micro batches through its stages, and where stages lie."""
+"""Schedules of a pipeline: the order in which a rank takes micro batches through its stages, and the placement of
+stages."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -13,20 +14,21 @@ SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """What has to be known of one."""
+    """Properties of a schedule."""
 
     title: str
-    """torch's name and torchtitan's; with `Schedule` before it, torch's class."""
+    """Name of torch and torchtitan; with `Schedule` before it, torch's class."""
     is_interleaved: bool = False
-    """Several stages lie on a rank: stage i on rank i modulo the ranks, or in a V."""
+    """Whether several stages lie on a rank: stage i on rank i modulo the ranks, or in a V."""
     is_v: bool = False
-    """Two stages on each rank: the second ones in the opposite order, so that the first rank has the first stage and the last."""
+    """Whether each rank has two stages, the second ones in the opposite order: the first rank has the first stage
+    and the last."""
     has_rounds: bool = False
-    """It takes the micro batches of a step in rounds of equal length."""
+    """Whether it takes the micro batches of a step in rounds of equal length."""
     splits_backward: bool = False
-    """Gradients of weights are computed after those of inputs, while others wait for the latter."""
+    """Whether gradients of weights are computed after those of inputs, while other ranks wait for the latter."""
     per_rank: int = 1
-    """It needs so many micro batches in a step for each rank."""
+    """Least number of micro batches in a step for each rank."""
 
 
 FACTS: dict[str, ScheduleFacts] = {
@@ -42,14 +44,14 @@ FACTS: dict[str, ScheduleFacts] = {
 
 
 def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> tuple[int, ...]:
-    """The stages of one of the ranks, in order."""
+    """Return the stages of one of the ranks, in order."""
     if is_v:
         return rank, 2 * ranks - 1 - rank
     return tuple(rank + ranks * chunk for chunk in range(virtual))
 
 
 def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
-    """Reject a number of stages on each of so many ranks that the schedule does not have.
+    """Reject `virtual` stages on each of `ranks` where the schedule does not allow that number.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -75,8 +77,8 @@ def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
 
 
 def check_split(schedule: str, keeps: bool, waits: bool) -> None:
-    """Reject a schedule that computes gradients of weights later, without what it needs for that: `keeps` gathered parameters from
-    forward to backward, and `waits` with the reduction of gradients for the last micro batch.
+    """Reject a schedule that computes gradients of weights later, without the settings it needs: `keeps` gathered
+    parameters from forward to backward, and `waits` with the reduction of gradients for the last micro batch.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -91,7 +93,7 @@ def check_split(schedule: str, keeps: bool, waits: bool) -> None:
 
 
 def check_checkpointing(schedule: str, is_selective: bool) -> None:
-    """Reject recomputation that torch (2.13) does once alone.
+    """Reject recomputation that torch (2.13) does only once.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -104,7 +106,7 @@ def check_checkpointing(schedule: str, is_selective: bool) -> None:
 
 
 def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
-    """Why a step of so many micro batches cannot be had (torch 2.13)."""
+    """Say why a step cannot have this number of micro batches (torch 2.13)."""
     facts, rounds = FACTS[schedule], max(1, micro_batches // ranks)
     if facts.has_rounds and micro_batches % rounds:
         return (
@@ -120,7 +122,7 @@ def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
 
 
 def check_micro_batches(schedule: str, ranks: int, micro_batches: int) -> None:
-    """Reject a step that the schedule cannot have.
+    """Reject a step that the schedule cannot run.
 
     Raises:
         ValueError: names the field, its value and the remedy.

@@ -1,4 +1,5 @@
-"""What a configuration sets in the environment of its ranks: the rank that measures and the exporter ask the same function."""
+"""Environment variables that a configuration sets for its ranks: the rank that measures and the exporter call the
+same function."""
 
 from collections.abc import Mapping
 
@@ -13,20 +14,21 @@ returns to the system at once, and fetches again page by page in the next step: 
 
 
 def threads_of(inherited: Mapping[str, str], cores: int, ranks: int) -> int:
-    """Threads of a rank whose configuration names none: the worker's OMP_NUM_THREADS, else its share of the node's cores."""
+    """Return the threads of a rank whose configuration names none: the worker's OMP_NUM_THREADS, else its part of
+    the node's cores."""
     first = inherited.get(THREADS, "").partition(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else max(1, cores // ranks)
 
 
 def variables(config: TrialConfig, inherited: Mapping[str, str], cores: int, ranks: int) -> dict[str, str]:
     """Variables by name, over what a rank inherits from its worker; `ranks` share the `cores` of a node."""
-    found = {THREADS: str(config.threads or threads_of(inherited, cores, ranks))}
+    values = {THREADS: str(config.threads or threads_of(inherited, cores, ranks))}
     if config.malloc == "keep":
-        found |= KEPT_MEMORY
+        values |= KEPT_MEMORY
     if config.expandable_segments:
         # Later words of the list win over earlier ones.
         before = inherited.get(ALLOCATOR) or inherited.get(_OLD_ALLOCATOR)
-        found[ALLOCATOR] = ",".join([*([before] if before else []), "expandable_segments:True"])
+        values[ALLOCATOR] = ",".join([*([before] if before else []), "expandable_segments:True"])
     if config.max_connections:
-        found["CUDA_DEVICE_MAX_CONNECTIONS"] = str(config.max_connections)
-    return found
+        values["CUDA_DEVICE_MAX_CONNECTIONS"] = str(config.max_connections)
+    return values

@@ -15,7 +15,8 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject what does not, as far as is known without looking at the built model.
+    """Reject ranks that do not divide the workload or the model, as far as is known without looking at the built
+    model.
 
     Raises:
         ValueError: names the field, its value and the remedy.
@@ -36,7 +37,7 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
-    """Reject ranks that cannot divide a model's experts, by what a profile says of these (`experts`, …).
+    """Reject ranks that cannot divide a model's experts, according to its model summary (`experts`, …).
 
     Raises:
         ValueError: as `check`.

@@ -33,7 +33,7 @@ def check(
 
 
 def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
-    """The same of what a profile says of the model (`tensor_divisor`, `tensor_note`).
+    """Reject a size that the model summary does not allow (`tensor_divisor`, `tensor_note`).
 
     Raises:
         ValueError: as `check`.
@@ -56,7 +56,7 @@ def check_widths(size: int, context: int, divisor: int | None, note: str | None)
 def sizes(
     context: int, cluster: Cluster, workload: Workload, model_summary: ModelSummary
 ) -> tuple[tuple[int, ...], str | None]:
-    """Those that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    """Return the sizes that may be searched, in rising order, and why the first other divisor of the ranks may not."""
     return context_parallel.divisors(
         cluster.world_size, lambda size: check(size, context, cluster, workload, model_summary=model_summary)
     )

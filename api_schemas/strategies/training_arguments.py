@@ -11,7 +11,7 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
-    """What does not depend on the configuration."""
+    """Return the arguments that do not depend on the configuration."""
     optimizer = workload.optimizer
     return {
         "bf16": workload.precision.compute_dtype == "bfloat16",

@@ -16,18 +16,18 @@ _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 class Offload(Schema):
-    """Where a kind of state lives instead of the GPU."""
+    """Device to which a kind of state is offloaded."""
 
     device: Literal["cpu"] = "cpu"
-    """The host. NVMe is left out: deepspeed 0.19.8 has no tensors to look at once they are swapped out."""
+    """Device: the host. NVMe is left out: deepspeed 0.19.8 leaves no tensors to check once they are swapped out."""
     pin_memory: bool = True
-    """Faster copies for page-locked host memory."""
+    """Whether to page-lock host memory for faster copies."""
     ratio: float = Field(default=1.0, gt=0, le=1)
-    """Share of the optimizer state offloaded (stage 3 only; ignored for parameters)."""
+    """Fraction of the optimizer state offloaded (stage 3 only; ignored for parameters)."""
 
 
 class ZeroConfig(StrategySchema):
-    """The `zero_optimization` section of a DeepSpeed configuration; sizes count elements, not bytes."""
+    """Section `zero_optimization` of a DeepSpeed configuration; sizes count elements, not bytes."""
 
     kind: Literal["zero"] = "zero"
     stage: Literal[1, 2, 3]
@@ -36,11 +36,11 @@ class ZeroConfig(StrategySchema):
     allgather_bucket_size: int = Field(default=500_000_000, ge=1)
     """Elements gathered per collective after the step. Stages 1 and 2; stage 3 ignores it."""
     overlap_comm: bool = True
-    """Reduce gradients while backward still computes. Costs a second bucket."""
+    """Whether to reduce gradients while backward still computes. Costs a second bucket."""
     contiguous_gradients: bool = True
-    """Copy gradients into one buffer as they appear, against fragmentation."""
+    """Whether to copy gradients into one buffer as they appear, against fragmentation."""
     round_robin_gradients: bool = False
-    """Stages 1 and 2: spread the copy to the host or partition over ranks."""
+    """Whether to spread the copy to the host or partition over ranks; stages 1 and 2."""
     stage3_prefetch_bucket_size: int = Field(default=50_000_000, ge=0)
     """Elements gathered ahead of use."""
     stage3_param_persistence_threshold: int = Field(default=100_000, ge=0)
@@ -48,17 +48,17 @@ class ZeroConfig(StrategySchema):
     stage3_max_live_parameters: int = Field(default=1_000_000_000, ge=0)
     """Elements that may be gathered at once."""
     stage3_max_reuse_distance: int = Field(default=1_000_000_000, ge=0)
-    """A parameter needed again within this many elements is kept."""
+    """Distance in elements within which a parameter that is needed again is kept."""
     sub_group_size: int = Field(default=1_000_000_000, ge=1)
-    """Stage 3: elements the optimizer updates at a time."""
+    """Elements that the optimizer updates at a time; stage 3."""
     zero_hpz_partition_size: int = Field(default=1, ge=1)
-    """ZeRO++: ranks of the secondary shard group that backward gathers from; 1 turns it off."""
+    """Ranks of ZeRO++'s secondary shard group that backward gathers from; 1 turns it off."""
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
-    """Stage 3 only."""
+    """Offload of parameters; stage 3 only."""
     deepcompile: bool = False
-    """DeepSpeed compiles the whole model with its gathers and reductions in the graph (DeepCompile). On GPUs; its operator
-    is built there at the first use."""
+    """Whether DeepSpeed compiles the whole model with its gathers and reductions in the graph (DeepCompile). On
+    GPUs; its operator is built there at the first use."""
 
     @model_validator(mode="after")
     def _legal(self) -> "ZeroConfig":
@@ -72,7 +72,8 @@ class ZeroConfig(StrategySchema):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they forbid `no_sync`)."""
+        """Policy by stage: stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they
+        forbid `no_sync`)."""
         return "last" if self.stage == 1 else "every"
 
     @property
@@ -126,7 +127,8 @@ class ZeroConfig(StrategySchema):
     def to_deepspeed(
         self, workload: Workload, micro_batch: int, accumulation: int, context_parallel: int = 1
     ) -> dict[str, Any]:
-        """The whole DeepSpeed JSON: what the trial passes to `deepspeed.initialize` and what is exported.
+        """Return the complete DeepSpeed JSON, which the trial passes to `deepspeed.initialize` and the exporter
+        writes.
 
         The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
         that its arithmetic is the same as every other backend's; hence no `optimizer` section.

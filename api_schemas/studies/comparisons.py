@@ -1,4 +1,4 @@
-"""Configurations side by side: what was measured of each, and the knobs in which they differ."""
+"""Comparison of configurations: the measurements of each, and the knobs in which they differ."""
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -11,19 +11,19 @@ MOST_COMPARED = 4
 
 
 class MeasuredSpeed(Schema):
-    """Tokens per second and GPU."""
+    """Speed in tokens per second and GPU."""
 
     tokens_per_s_per_gpu: float
-    """Of the search run; the median of validation runs."""
+    """Speed of the search run, or the median of validation runs."""
     low: float
-    """Search run: lower end of the 95 % interval of its mean step. Validation runs: the slowest."""
+    """Lower bound. Search run: lower end of the 95 % interval of its mean step. Validation runs: the slowest."""
     high: float
-    """Search run: upper end of the same. Validation runs: the fastest."""
+    """Upper bound. Search run: upper end of the same interval. Validation runs: the fastest."""
     runs: int
 
 
 class ComparedConfig(Schema):
-    """One of them: what was measured of it in its study, nothing that was predicted."""
+    """Configuration with the measurements of its study; it has no predictions."""
 
     study_id: str
     trial_number: int
@@ -32,40 +32,40 @@ class ComparedConfig(Schema):
     cluster: Cluster
     config: TrialConfig
     description: str
-    """The strategy in words."""
+    """Strategy in words."""
     search: MeasuredSpeed | None = None
-    """Its search run; None: it has no measurement."""
+    """Speed of its search run; None: it has no measurement."""
     fresh: MeasuredSpeed | None = None
-    """Its runs in the study's last final comparison; None: it took no part."""
+    """Speed in the validation runs of the study's last final comparison; None: it took no part."""
     speedup: Speedup | None = None
-    """Over its study's baseline in paired runs; None but for the challenger of the pairs."""
+    """Speed-up over its study's baseline in paired runs; None except for the challenger of the pairs."""
     is_baseline: bool = False
-    """Of its study."""
+    """Whether it is the baseline of its study."""
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     step_time_s: float | None = None
     mfu: float | None = None
     gpu_seconds: float
-    """All attempts at this configuration, failed ones too."""
+    """GPU-seconds of all attempts at this configuration, failed ones included."""
     price: float | None = None
-    """Of these, in the operator's currency; None: no price is set."""
+    """Price of `gpu_seconds` in the operator's currency; None: no price is set."""
     study_gpu_seconds: float
-    """All of its study."""
+    """GPU-seconds of its whole study."""
     study_price: float | None = None
-    """The same in the operator's currency; None: no price is set."""
+    """Price of the whole study in the operator's currency; None: no price is set."""
 
     @property
     def peak_gib(self) -> float | None:
-        """What the memory limit is about."""
+        """Peak memory that the memory limit applies to."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
 class KnobDifference(Schema):
-    """A knob that at least two of them have, with different values."""
+    """Knob that at least two of the configurations have, with different values."""
 
     knob: str
     values: tuple[KnobValue | None, ...]
-    """In the order of the configurations; None: its backend has no such knob."""
+    """Values in the order of the configurations; None: the backend has no such knob."""
 
 
 class Comparison(Schema):
@@ -73,10 +73,11 @@ class Comparison(Schema):
 
     configs: tuple[ComparedConfig, ...]
     currency: str
-    """Of all prices (SHARDTUNE_CURRENCY)."""
+    """Currency of all prices (SHARDTUNE_CURRENCY)."""
     differences: tuple[KnobDifference, ...]
-    """Knobs with different values; all are in `configs`."""
+    """Knobs with different values; all knobs are in `configs`."""
     is_one_subject: bool
-    """They train the same model and workload on the same cluster: only then is one's speed over another's a ratio of anything."""
+    """Whether all train the same model and workload on the same cluster. Only then the ratio of two speeds means
+    anything."""
     not_found: tuple[str, ...]
-    """What was asked for and is not there, or has no figures yet."""
+    """Configurations that were asked for and do not exist, or have no figures yet."""

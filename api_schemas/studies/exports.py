@@ -1,4 +1,4 @@
-"""A configuration as files of those who run it."""
+"""Export of a configuration as files for the programs that run it."""
 
 from typing import Literal
 
@@ -6,7 +6,8 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
 ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning"]
-"""`standard`: our own script, DeepSpeed's JSON and Accelerate's YAML; else the consumer's own form."""
+"""Format of an export. `standard`: our own script, DeepSpeed's JSON and Accelerate's YAML; else the consumer's own
+form."""
 
 
 class Export(Schema):
@@ -16,8 +17,9 @@ class Export(Schema):
     files: dict[str, str]
     """Content by relative file name."""
     release: str | None = None
-    """What they are written for, such as `torchtitan 0.2.2`; None for the standard files."""
+    """Release of the consumer that the files are written for, such as `torchtitan 0.2.2`; None for the standard
+    files."""
     lossy: tuple[str, ...] = ()
-    """What the consumer cannot express: a name, what was measured, and what happens instead."""
+    """Settings that the consumer cannot express: a name, the measured value, and what happens instead."""
     lossy_config: TrialConfig | None = None
-    """What the consumer does, as near as our words come, where that differs from what was measured."""
+    """Configuration that the consumer runs, as near as our words come, where it differs from the measured one."""

@@ -1,28 +1,28 @@
-"""Who is run again after a search: stored with a study while its final comparison lasts."""
+"""Finalists of a search: trials that the final comparison runs again. They are stored with the study while it lasts."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Finalists:
-    """Who is run again."""
+    """Trials that the final comparison runs again."""
 
     baseline: int | None
-    """None: no configuration is feasible."""
+    """Trial number of the baseline; None: no configuration is feasible."""
     candidates: tuple[int, ...]
-    """The fastest other feasible trials of the search, fastest first; empty: the baseline is the only feasible one."""
+    """Fastest other feasible trials of the search, fastest first; empty: the baseline is the only feasible one."""
     notes: tuple[str, ...] = ()
     defaults: tuple[int, ...] = ()
-    """Without a baseline of the user's: who may be it, `baseline` among them. Their validation runs decide, as one search run may
-    have been disturbed. Empty: the user's stands."""
+    """Trials that may become the baseline where the user gave none, `baseline` among them. Their validation runs
+    decide, as one search run may have been disturbed. Empty: the user's baseline stays."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All whose validation runs this final comparison may ask for, once each."""
+        """All trials whose validation runs this final comparison may ask for, once each."""
         named = (*((self.baseline,) if self.baseline is not None else ()), *self.candidates, *self.defaults)
         return tuple(dict.fromkeys(named))
 
     @property
     def has_rivals(self) -> bool:
-        """Something is to be run again."""
+        """Whether any trial is to be run again."""
         return bool(self.candidates) or len(self.defaults) > 1

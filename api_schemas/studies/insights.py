@@ -1,4 +1,4 @@
-"""What the trials of a study say together: speed against memory, and which knobs mattered."""
+"""Insights from all trials of a study: speed against memory, and the importance of knobs."""
 
 from typing import Literal
 
@@ -7,49 +7,52 @@ from shardtune.api_schemas.strategies import TrialConfig
 
 
 class ParetoPoint(Schema):
-    """A trial that no other beats in both speed and memory, by its search run."""
+    """Trial that no other beats in both speed and memory, by its search run."""
 
     trial_number: int
     config: TrialConfig
     description: str
-    """The strategy in words."""
+    """Strategy in words."""
     tokens_per_s_per_gpu: float
     peak_memory_gib: float
 
 
 class ParetoFront(Schema):
-    """The best speed for each amount of memory. Single runs of the search, not the pairs that make a verdict."""
+    """Best speed for each amount of memory, by single runs of the search, not by the pairs that make a verdict."""
 
     points: tuple[ParetoPoint, ...]
-    """By rising memory, and so by rising speed."""
+    """Points by rising memory, and so by rising speed."""
     memory: Literal["reserved", "allocated"] | None
-    """What `peak_memory_gib` is: what the allocator reserved (GPUs), or tensors (CPU ranks); None without any point."""
+    """Kind of `peak_memory_gib`: memory that the allocator reserved (GPUs), or tensors (CPU ranks); None without any
+    point."""
     limit_gib: float
-    """What one rank may take under the study's objective."""
+    """Memory that one rank may take under the study's objective."""
     trials: int
-    """Complete trials among which the front was looked for."""
+    """Number of complete trials that were considered."""
 
 
 class KnobImportance(Schema):
-    """How much a knob had to do with being among the fastest trials."""
+    """Importance of a knob for being among the fastest trials."""
 
     knob: str
     importance: float
-    """Share of the sum over all knobs."""
+    """Fraction of the sum over all knobs."""
     is_above_chance: bool
-    """More than in each of 19 shufflings of the speeds, which a knob that does nothing passes one time in twenty."""
+    """Whether the importance is higher than in each of 19 shufflings of the speeds. A knob without effect passes one
+    time in twenty."""
     trials: int
-    """Of the trials looked at, those that have the knob: one of a single backend says something within it only."""
+    """Number of considered trials that have the knob. The importance of a knob of a single backend is about that
+    backend only."""
 
 
 class Importance(Schema):
-    """Which knobs mattered for speed among the feasible trials (PED-ANOVA)."""
+    """Importance of knobs for speed among the feasible trials (PED-ANOVA)."""
 
     knobs: tuple[KnobImportance, ...]
-    """The most important first; empty where nothing can be said."""
+    """Knobs, most important first; empty where nothing can be said."""
     trials: int
-    """Complete trials looked at."""
+    """Number of complete trials that were considered."""
     fastest: int
-    """How many of them count as the fastest."""
+    """Number of trials that count as the fastest."""
     reason: str | None = None
-    """Why nothing can be said."""
+    """Reason why nothing can be said."""

@@ -1,4 +1,4 @@
-"""What a user changes about a stored study: more budget for it, or another study made from its spec."""
+"""Changes of a stored study: more budget, or a new study made from its spec."""
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.workload import WorkloadRequest
 
 
 class Extension(Schema):
-    """What a study may spend on top of what it has spent, or of what is left of its budget; at least one field.
+    """Additional budget of a study, on top of what it has spent or what is left of its budget; at least one field.
 
     More trials or time: the search goes on, and a new final comparison renews the verdict. More pairs alone: the last final comparison
     goes on.
@@ -20,14 +20,14 @@ class Extension(Schema):
 
     add_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     add_gpu_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """Seconds × ranks of all runs; for a study that has such a limit."""
+    """Seconds × ranks of all runs; only for a study that has such a limit."""
     add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """For a study that has such a limit; the time since it ended does not count."""
+    """Seconds of wall time, only for a study that has such a limit; the time since it ended does not count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
     """Pairs of validation runs before the verdict is given."""
 
     @model_validator(mode="after")
-    def _something(self) -> "Extension":
+    def _check_any_field(self) -> "Extension":
         if all(
             value is None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds, self.add_pairs)
         ):
@@ -36,12 +36,12 @@ class Extension(Schema):
 
     @property
     def searches(self) -> bool:
-        """Whether it is for the search; else it is for the final comparison alone."""
+        """Whether the extension is for the search; else it is for the final comparison alone."""
         return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
 
 
 class CloneRequest(Schema):
-    """Fields of the new study's spec; each given one takes the old one's place as a whole, the others are taken over."""
+    """Fields of the new study's spec. Each given field replaces the old one as a whole; the others are copied."""
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
@@ -49,12 +49,12 @@ class CloneRequest(Schema):
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """null: without one, even where the old study has one."""
+    """Baseline of the new study; null: none, even where the old study has one."""
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
-        """The request for the new study; a workload that is taken over keeps its precision."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
-        changed = {name: value for name, value in given.items() if value is not None or name == "baseline"}
+        """Return the request for the new study; a workload that is copied keeps its precision."""
+        set_fields = {name: getattr(self, name) for name in self.model_fields_set}
+        changed = {name: value for name, value in set_fields.items() if value is not None or name == "baseline"}
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)

@@ -1,4 +1,4 @@
-"""Environment variables that change speed or memory: which there are, why they count, and what is recorded of them.
+"""Environment variables that change speed or memory: names, reasons and recorded values.
 
 A worker records those it has set with every measurement (`Fingerprint.environment`). Secrets are not among them: only
 names of this list are looked at, and none that sounds like one.
@@ -12,14 +12,14 @@ SettingKind = Literal["allocator", "collectives", "kernels", "threads", "malloc"
 
 
 class EnvironmentSetting(NamedTuple):
-    """A variable, or all that begin alike."""
+    """Environment variable, or all that begin alike."""
 
     name: str
-    """With a `*` at the end: a prefix."""
+    """Name of the variable; with a `*` at the end: a prefix."""
     kind: SettingKind
     why: str
     device: Literal["cuda", "cpu"] | None
-    """Where it counts fully; elsewhere a change lowers the confidence only. None: everywhere."""
+    """Device on which a change counts fully; elsewhere it lowers the confidence only. None: every device."""
 
 
 SETTINGS = (
@@ -47,23 +47,23 @@ SETTINGS = (
     EnvironmentSetting("GLIBC_TUNABLES", "malloc", "likewise, and huge pages", "cpu"),
     EnvironmentSetting("LD_PRELOAD", "malloc", "other allocators (jemalloc, tcmalloc) come this way", None),
 )
-"""The first that fits counts."""
+"""Known variables; the first one that matches counts."""
 
 _NOTHING_MEASURED = re.compile(
     r"NCCL_(DEBUG|VERSION|COMM_ID|HOSTID|CONF_FILE)|TORCH_NCCL_(DUMP|TRACE|LOG|DEBUG)"
     r"|PYTORCH_(VERSION|BUILD|HOME|NVML_BASED|KERNEL_CACHE)|TORCHINDUCTOR_CACHE_DIR"
 )
-"""Beginnings of names that log, name a build or a place, or are another in each job."""
+"""Beginnings of names that log, name a build or a path, or differ in each job."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _LONGEST_VALUE = 200
 _MOST = 60
 
 
 def setting_of(name: str) -> EnvironmentSetting | None:
-    """What is known of a variable; None where it counts for nothing measured."""
+    """Return the known variable of this name; None where it does not affect measurements."""
     if _NOTHING_MEASURED.match(name) or _SECRET.search(name):
         return None
-    return next((one for one in SETTINGS if name == one.name or _begins(name, one.name)), None)
+    return next((setting for setting in SETTINGS if name == setting.name or _begins(name, setting.name)), None)
 
 
 def _begins(name: str, pattern: str) -> bool:
@@ -71,14 +71,15 @@ def _begins(name: str, pattern: str) -> bool:
 
 
 def recorded(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """`NAME=value` of the variables that count, by name; long values are cut, and what is no text becomes a blank."""
+    """Return `NAME=value` of the variables that count, by name; long values are cut, and unprintable characters
+    become blanks."""
     names = sorted(name for name in environment if name.isidentifier() and setting_of(name) is not None)
     return tuple(f"{name}={_one_line(environment[name])}" for name in names[:_MOST])
 
 
 def by_name(settings: Sequence[str]) -> dict[str, str]:
-    """The values of what `recorded` returned."""
-    return {name: value for name, _, value in (one.partition("=") for one in settings)}
+    """Return the values by name of the result of `recorded`."""
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
 def _one_line(value: str) -> str:

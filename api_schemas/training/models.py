@@ -1,7 +1,7 @@
-"""Which model is trained: a Hugging Face `config.json` (whole, or by the name of a preset), or code of the user's own
+"""Model to be trained: a Hugging Face `config.json` (in full, or by the name of a preset), or code of the user's own
 that is installed and allowed on the worker, which a study can only name.
 
-What the architecture means (parameters, FLOPs) is found by a worker's `profile` task; nothing here imports transformers.
+A worker's `model_summary` task counts parameters and FLOPs; nothing here imports transformers.
 """
 
 import json
@@ -18,9 +18,9 @@ from shardtune.api_schemas.training.search_space import Backend
 
 _PRESETS = files("shardtune.api_schemas.training") / "presets"
 _LONGEST_CONFIG = 256 * 1024
-"""Characters of JSON; the longest that the field publishes have some tens of thousands."""
+"""Characters of JSON; the longest published configurations have some tens of thousands."""
 MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
-"""Of one model, and of one token through it: a thousand times the largest there are."""
+"""Upper bounds of elements of one model and of FLOPs of one token: a thousand times the largest models."""
 
 
 _NO_TYPE = 'model_type ({}) must be the name of a transformers architecture; add it, for example "model_type": "llama"'
@@ -30,24 +30,24 @@ EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "lla
 
 
 def preset_names() -> list[str]:
-    """Names accepted wherever a model is asked for."""
+    """Return the names accepted wherever a model is asked for."""
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-"""Where transformers 5 takes `OWNER/REPOSITORY` for kernels to download."""
+"""Fields in which transformers 5 takes `OWNER/REPOSITORY` for kernels to download."""
 
 
 class ModelSpec(Schema):
-    """A causal language model as `transformers` describes it, or the user's own; weights are made by the trial."""
+    """Causal language model as `transformers` describes it, or the user's own; weights are made by the trial."""
 
     name: ModelName
-    """What people call it; has no effect on the trial."""
+    """Name for people; it has no effect on the trial."""
     entry_point: OwnName | None = None
-    """Model, batches and loss of an installed package: its name in the entry-point group `shardtune.models`."""
+    """Name in the entry-point group `shardtune.models`: model, batches and loss of an installed package."""
     script: OwnName | None = None
-    """A training script of the user's own, with the adapter in it: the name that the worker's owner gave its command."""
+    """Name that the worker's owner gave the command of a training script of the user's own, with the adapter in it."""
     config: dict[str, JsonValue] = Field(default={}, validate_default=True)
     """The content of `config.json`: `model_type` chooses the architecture; code references (`auto_map`) are rejected.
     With `entry_point` or `script`: whatever that code reads."""
@@ -104,14 +104,15 @@ class ModelSpec(Schema):
 
     @property
     def trained_config(self) -> dict[str, JsonValue]:
-        """The configuration of what is trained: of a multimodal model its text part, which is a causal language model of its own."""
+        """Configuration of the model that is trained: of a multimodal model its text part, which is a causal
+        language model of its own."""
         text = self.config.get("text_config")
         is_multimodal = not self.is_own and any(self.config.get(f"{kind}_config") for kind in ("vision", "audio"))
         return dict(text) if is_multimodal and isinstance(text, dict) and text.get("model_type") else self.config
 
     @property
     def model_type(self) -> str | None:
-        """The transformers architecture that is trained, such as `llama`; None for the user's own code."""
+        """Transformers architecture that is trained, such as `llama`; None for the user's own code."""
         return None if self.is_own else str(self.trained_config["model_type"])
 
 
@@ -129,8 +130,8 @@ def preset(name: str) -> ModelSpec:
 
 
 def _named_code(config: dict[str, Any]) -> Iterator[str]:
-    """Entries of a configuration, at any depth, that have transformers fetch and run code; no recursion, since the
-    nesting is the sender's."""
+    """Yield entries of a configuration, at any depth, that have transformers fetch and run code."""
+    # No recursion: the sender chooses the nesting, and Python's limit would make it an error of ours.
     inner: list[Any] = [config]
     while inner:
         value = inner.pop()
@@ -150,7 +151,7 @@ ModelChoice = Annotated[
 
 
 class BlockSummary(Schema):
-    """One repeated block (decoder layer) of the model, the unit FSDP shards and checkpointing wraps."""
+    """One repeated block (decoder layer) of the model, which FSDP shards and checkpointing wraps."""
 
     name: ModulePath
     """Dotted module path, such as `model.layers.0`."""
@@ -159,17 +160,17 @@ class BlockSummary(Schema):
     largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements of its largest single tensor."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
-    """Multiply-adds count as two; attention is counted in full (not halved for causality), at the workload's sequence.
-    None where nothing was counted."""
+    """FLOPs of one token's forward pass. Multiply-adds count as two; attention is counted in full (not halved for
+    causality), at the workload's sequence. None where nothing was counted."""
 
 
 class ModelSummary(Schema):
-    """What a worker learnt by building the model on the meta device: no weights, no accelerator."""
+    """Summary of a model that a worker built on the meta device: no weights, no accelerator."""
 
     parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements of all distinct parameters (tied weights count once)."""
     trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
-    """Of these, elements that are trained; None: all of them."""
+    """Elements that are trained; None: all of them."""
     active_parameters: int = Field(ge=0, le=MOST_ELEMENTS)
     """Elements that take part in one token's forward pass (less than `parameters` for a mixture of experts)."""
     blocks: tuple[BlockSummary, ...] = Field(max_length=1000)
@@ -180,38 +181,42 @@ class ModelSummary(Schema):
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
     """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None: not counted."""
     least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
-    """The same where attention skips what its mask hides, as fused kernels do; None: not counted."""
+    """FLOPs of one token where attention skips masked positions, as fused kernels do; None: not counted."""
     hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
-    """0 where the model does not say; so has the next."""
+    """Width of the hidden states; 0 where the model does not tell, as for `vocab_size`."""
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
     """Longest sequence the configuration declares, None where it declares none."""
     attention: Literal["eager"] | None = None
-    """What the model is built with where it lacks the workload's; None: as the workload says."""
+    """Attention that the model is built with where it lacks the workload's; None: as the workload says."""
     backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
-    """That the user's own training script can take, as it says itself; None: it does not say, or Shardtune's own loop trains."""
+    """Backends that the user's own training script declares; None: it declares none, or Shardtune's own loop trains."""
     context_heads: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Ranks that share a sample (`context_parallel`) must divide it: the greatest common divisor of its heads; 1: none can;
-    None: nobody has looked."""
+    """Greatest common divisor of the model's heads; the number of ranks that share a sample (`context_parallel`)
+    must divide it. 1: no ranks can share; None: nobody has looked."""
     context_note: str | None = Field(default=None, max_length=1000)
-    """Why none can, where it is not for the number of its heads."""
+    """Reason why no ranks can share a sample, other than the number of heads."""
     tensor_divisor: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Ranks that split the model (`tensor_parallel`) must divide it: the greatest common divisor of its heads and of its
-    blocks' widths; 1: none can; None: nobody has looked."""
+    """Greatest common divisor of the model's heads and of its blocks' widths; the number of ranks that split the
+    model (`tensor_parallel`) must divide it. 1: no ranks can; None: nobody has looked."""
     tensor_note: str | None = Field(default=None, max_length=1000)
-    """Why none can, where it is not for its sizes."""
+    """Reason why no ranks can split the model, other than its sizes."""
     pipeline_blocks: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Stages that the model can be cut into at most (`pipeline_parallel`), a block each; 1: it cannot; None: nobody has looked."""
+    """Most stages that the model can be cut into (`pipeline_parallel`), a block each; 1: it cannot; None: nobody has
+    looked."""
     pipeline_note: str | None = Field(default=None, max_length=1000)
-    """Why it cannot, where it is not for the number of its blocks."""
+    """Reason why the model cannot be cut into stages, other than the number of its blocks."""
     experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Of each layer; ranks that divide them (`expert_parallel`) must divide it; 1: none can; None: nobody has looked."""
+    """Number of experts per layer; the number of ranks that divide them (`expert_parallel`) must divide it. 1: no
+    ranks can; None: nobody has looked."""
     expert_width: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """What parts of experts must divide, where a rank has not a whole one: the greatest common divisor of their weights' rows."""
+    """Greatest common divisor of the rows of the experts' weights. It must be divisible by the number of parts of an
+    expert, where a rank has less than a whole one."""
     expert_note: str | None = Field(default=None, max_length=1000)
-    """Why no ranks can divide them, where it is not for their number."""
+    """Reason why no ranks can divide the experts, other than their number."""
     note: str | None = Field(default=None, max_length=1000)
-    """Why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes the model."""
+    """Reason why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes
+    the model."""
 
     @property
     def largest_block(self) -> int:

@@ -1,6 +1,7 @@
-"""Which dtypes a device multiplies matrices in by itself, what emulating one costs there, and the precision `auto` means.
+"""Native dtypes of a device for matrix products, the cost of emulating others, and the precision that `auto`
+chooses.
 
-What was found and measured comes from workers, or from the catalogue of GPUs; here is what follows from it.
+Facts and measurements come from workers, or from the catalogue of GPUs; this module draws the conclusions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,13 +12,15 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, Offer
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 
 _SLOWER = 0.5
-"""Of float32's rate: a dtype that multiplies more slowly than this is not native, whatever the processor says of itself."""
+"""Fraction of float32's rate: a dtype that multiplies more slowly than this is not native, whatever the processor
+reports."""
 _SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "float8": (8, 9)}
 """CUDA compute capabilities from which tensor cores have the dtype (CUDA C++ Programming Guide, compute capabilities)."""
 
 
 def of_capability(capability: tuple[int, int]) -> str:
-    """What GPUs of a CUDA compute capability have units for, as a fingerprint says it: `float32, float16, bfloat16`."""
+    """Return the dtypes that GPUs of a CUDA compute capability have units for, in a fingerprint's words: `float32,
+    float16, bfloat16`."""
     return ", ".join(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
 
 
@@ -30,40 +33,40 @@ _CAPABILITIES = {
     "blackwell": (10, 0),
 }
 _AMD = {"cdna2": "float32, float16, bfloat16", "cdna3": "float32, float16, bfloat16, float8"}
-"""By the CDNA2 and CDNA3 white papers."""
+"""Dtypes by the CDNA2 and CDNA3 white papers."""
 
 
 def of_architecture(name: str) -> str | None:
-    """The same by the architecture's name in the catalogue; None: not known."""
+    """Return the native dtypes of an architecture in the catalogue; None: not known."""
     return of_capability(_CAPABILITIES[name]) if name in _CAPABILITIES else _AMD.get(name)
 
 
 @dataclass(frozen=True)
 class DeviceDtypes:
-    """What is known of one kind of device."""
+    """Native dtypes and measured rates of one kind of device."""
 
     name: str
-    """Such as `AMD EPYC` or `V100-SXM2-16GB`."""
+    """Name such as `AMD EPYC` or `V100-SXM2-16GB`."""
     is_cpu: bool
     native: str | None = None
-    """In a fingerprint's words; None: nobody has looked."""
+    """Native dtypes in a fingerprint's words; None: nobody has looked."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
-    """Measured, of one rank; a multiply-add is two."""
+    """Measured rates of one rank; a multiply-add is two."""
 
     @classmethod
-    def of(cls, found: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
-        """What a machine has found and measured."""
-        is_cpu = found.device == "cpu"
-        return cls(found.cpu if is_cpu else found.gpu, is_cpu, found.native_dtypes, matmul_flops)
+    def of(cls, fingerprint: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
+        """Take the dtypes of a fingerprint and measured rates."""
+        is_cpu = fingerprint.device == "cpu"
+        return cls(fingerprint.cpu if is_cpu else fingerprint.gpu, is_cpu, fingerprint.native_dtypes, matmul_flops)
 
     @classmethod
     def of_worker(cls, offered: Offer) -> "DeviceDtypes":
-        """The same of a worker; what was measured at length counts more than the look at its start."""
+        """Take the dtypes and rates of a worker; a full measurement counts more than the short test at its start."""
         measured = offered.measured
         return cls.of(offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops)
 
     def emulates(self, dtype: Dtype) -> bool | None:
-        """Whether products in it go another, slower way than through units of their own; None: nobody knows."""
+        """Whether products in the dtype go another, slower way than through units of their own; None: nobody knows."""
         if dtype == "float32":
             return False
         if self.native is not None and dtype not in self.native.split(", "):
@@ -74,12 +77,13 @@ class DeviceDtypes:
         return None if self.native is None else False
 
     def is_doubtful(self, dtype: Dtype) -> bool:
-        """Whether a dtype that it has was measured slower than float32, which other programs may have done."""
+        """Whether a native dtype was measured slower than float32, which other programs may have caused."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
         return ours is not None and exact is not None and _SLOWER * exact <= ours < exact
 
     def rates(self, dtype: Dtype) -> str:
-        """` (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)`; empty where that was not measured."""
+        """Return the rates as text: ` (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)`; empty where they were not
+        measured."""
         names: tuple[Dtype, ...] = (dtype, "float32")
         if any(name not in self.matmul_flops for name in names):
             return ""
@@ -87,13 +91,13 @@ class DeviceDtypes:
 
 
 def flops_per_s(rate: float) -> str:
-    """Such as `1.2 GFLOP/s`, `67 GFLOP/s`, `712 TFLOP/s`."""
+    """Format a rate, such as `1.2 GFLOP/s`, `67 GFLOP/s`, `712 TFLOP/s`."""
     unit, scale = ("TFLOP/s", 1e12) if rate >= 1e12 else ("GFLOP/s", 1e9)
     return f"{rate / scale:.{0 if rate >= 10 * scale else 1}f} {unit}"
 
 
 def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[Precision, str | None]:
-    """The precision that is trained on these devices, and what its user should know of it.
+    """Return the precision that is trained on these devices, and a note for its user.
 
     A stated one stays as it is, with a word about a dtype that is only emulated. Left out (`auto`), it is bf16-mixed
     where every device has units for bfloat16, else fp32; where nobody knows, GPUs are taken to have them and CPUs not.
@@ -108,7 +112,8 @@ def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[P
 
 
 def emulation(precision: Precision, device: DeviceDtypes) -> str | None:
-    """What a stated precision costs where the device only emulates the dtype it computes in; None where it has that."""
+    """Describe the cost of a stated precision where the device only emulates the dtype it computes in; None where
+    the dtype is native."""
     dtype = precision.compute_dtype
     if not device.emulates(dtype):
         return None
@@ -125,8 +130,8 @@ def _reasons_against(dtype: Dtype, devices: Sequence[DeviceDtypes]) -> Iterator[
 
 
 def _reason_for(dtype: Dtype, devices: Sequence[DeviceDtypes]) -> str:
-    known = next((device for device in devices if device.emulates(dtype) is False), None)
-    if known is None:
+    native = next((device for device in devices if device.emulates(dtype) is False), None)
+    if native is None:
         return f"GPUs of today have {dtype}, and nobody has looked at this one"
     doubt = ", though slower when it was measured: on a busy machine, `measure-hardware` again when it is quiet"
-    return f"{known.name} has {dtype} natively{known.rates(dtype)}{doubt if known.is_doubtful(dtype) else ''}"
+    return f"{native.name} has {dtype} natively{native.rates(dtype)}{doubt if native.is_doubtful(dtype) else ''}"

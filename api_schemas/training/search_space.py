@@ -1,4 +1,4 @@
-"""What the user pins or limits in the search space."""
+"""Restrictions of the search space that the user sets."""
 
 from typing import Literal
 
@@ -26,10 +26,11 @@ class Limit(Schema):
 
 
 class SpaceLimits(Schema):
-    """Restrictions on the search; what is not named stays free."""
+    """Restrictions of the search; a knob that is not named stays free."""
 
     backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
     knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}
-    """By knob name (see docs/reference/search-space.md): one value pins it, a list restricts it, `{min, max}` bounds it."""
+    """Restrictions by knob name (see docs/reference/search-space.md): one value pins it, a list restricts it, `{min, max}`
+    bounds it."""
     allow_compile: bool | None = None
-    """Also search `torch.compile`, which costs a minute or more per trial. Left out: on GPUs."""
+    """Whether to search `torch.compile` too, which costs a minute or more per trial. Left out: on GPUs."""

@@ -1,4 +1,4 @@
-"""The workload: everything that decides the numbers a training run produces, and so is never searched.
+"""Workload: everything that decides the numbers a training run produces, and so is never searched.
 
 Strategies change speed and memory; two trials of one study train the same thing.
 """
@@ -12,41 +12,45 @@ from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
 
 MOST_SAMPLES = 1_000_000
-"""Of one optimizer step."""
+"""Most samples of one optimizer step."""
 
 
 class Precision(Schema):
-    """Which dtype each kind of value has, for every backend alike."""
+    """Dtype of each kind of value, for every backend alike."""
 
     name: PrecisionName = "own"
-    """Left out: that of a known precision with these dtypes, else `own`."""
+    """Name; left out: that of a known precision with these dtypes, else `own`."""
     master_dtype: Dtype
-    """Weights the optimizer updates, and its state."""
+    """Dtype of the weights the optimizer updates, and of its state."""
     compute_dtype: Dtype
-    """Weights and activations in forward and backward."""
+    """Dtype of weights and activations in forward and backward."""
     reduce_dtype: Dtype
-    """Gradients while they are accumulated and reduced across ranks."""
+    """Dtype of gradients while they are accumulated and reduced across ranks."""
     autocast: bool = False
-    """Weights stay in the masters' dtype and `torch.autocast` casts at each product; norms, softmax, residuals stay float32."""
+    """Whether weights stay in the masters' dtype and `torch.autocast` casts at each product; norms, softmax,
+    residuals stay float32."""
 
     @property
     def weights_dtype(self) -> Dtype:
-        """In which a backend holds and gathers weights for forward and backward, and in which their gradients arise."""
+        """Dtype in which a backend holds and gathers weights for forward and backward, and in which their gradients
+        arise."""
         return self.master_dtype if self.autocast else self.compute_dtype
 
     @model_validator(mode="before")
     @classmethod
-    def _known_by_its_dtypes(cls, given: object) -> object:
-        """A precision spelt out means the one that is called so: the same case, whoever wrote it."""
-        if not isinstance(given, Mapping) or "name" in given:
-            return given
-        values = {"autocast": False, **given}
-        same = (known.name for known in PRECISIONS.values() if all(values.get(d) == getattr(known, d) for d in _DTYPES))
-        return {**given, "name": next(same, "own")}
+    def _known_by_its_dtypes(cls, precision: object) -> object:
+        """Give spelt-out dtypes the name of the known precision that has them: the same tuning target, whoever wrote
+        it."""
+        if not isinstance(precision, Mapping) or "name" in precision:
+            return precision
+        values = {"autocast": False, **precision}
+        same = (named.name for named in PRECISIONS.values() if all(values.get(d) == getattr(named, d) for d in _DTYPES))
+        return {**precision, "name": next(same, "own")}
 
     @model_validator(mode="after")
     def _autocast_comes_out(self) -> Self:
-        """Autocast casts down for products, and gradients arise in the dtype of the weights it casts from."""
+        """Reject autocast settings that cannot work: it casts down for products, and gradients arise in the dtype of the
+        weights it casts from."""
         if self.autocast and self.compute_dtype == self.master_dtype:
             raise ValueError(
                 f"autocast (true) casts to compute_dtype ({self.compute_dtype}), which master_dtype is already; set it to false"
@@ -72,11 +76,11 @@ PRECISIONS: dict[str, Precision] = {
 
 
 AUTO = "auto"
-"""The word for a precision that is left to the device; None in its place means the same."""
+"""Word for a precision that is left to the device; None in its place means the same."""
 
 
 def _by_name(value: object) -> object:
-    """A precision by its name; what is no text is left to validation."""
+    """Return a precision by its name; any other value is left to validation."""
     if not isinstance(value, str):
         return value
     if value not in PRECISIONS:
@@ -88,7 +92,7 @@ def _by_name(value: object) -> object:
 
 
 StatedPrecision = Annotated[Precision, BeforeValidator(_by_name)]
-"""A precision, or the name of one."""
+"""Precision, or the name of one."""
 ChosenPrecision = Annotated[
     Precision | None,
     BeforeValidator(
@@ -96,11 +100,11 @@ ChosenPrecision = Annotated[
         json_schema_input_type=Precision | Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"] | None,
     ),
 ]
-"""The same, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
+"""Precision or its name, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
 
 
 class AdamW(Schema):
-    """Decoupled weight decay Adam (Loshchilov and Hutter 2019), the optimizer of every backend."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019), the optimizer of every backend."""
 
     lr: float = Field(default=3e-4, gt=0)
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -110,24 +114,24 @@ class AdamW(Schema):
 
 
 class WorkloadRequest(Schema):
-    """A workload as it is asked for: the precision may be left to the device."""
+    """Workload as it is asked for: the precision may be left to the device."""
 
     sequence_length: int = Field(ge=8, le=4_194_304)
     """Tokens per sample."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None
-    """`bf16-mixed`, `bf16-autocast`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the device has bfloat16,
-    else fp32."""
+    """Precision: `bf16-mixed`, `bf16-autocast`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the
+    device has bfloat16, else fp32."""
     optimizer: AdamW = AdamW()
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """Gradients are clipped to this global L2 norm; None leaves them alone."""
+    """Global L2 norm to which gradients are clipped; None leaves them alone."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """The kernel, in transformers' words (`attn_implementation`)."""
+    """Attention kernel, in transformers' words (`attn_implementation`)."""
     loss: Literal["cross_entropy"] = "cross_entropy"
     """Next-token cross entropy, averaged over the tokens of the global batch."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seeds weights and data."""
+    """Seed of weights and data."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -135,14 +139,14 @@ class WorkloadRequest(Schema):
         return self.global_batch * self.sequence_length
 
     def with_precision(self, precision: Precision) -> "Workload":
-        """What is trained, once the precision is decided."""
+        """Return the workload, once the precision is decided."""
         return Workload(
             **{name: getattr(self, name) for name in WorkloadRequest.model_fields} | {"precision": precision}
         )
 
 
 class Workload(WorkloadRequest):
-    """One optimizer step's worth of training, the same for every configuration of a study."""
+    """Training of one optimizer step, the same for every configuration of a study."""
 
     precision: StatedPrecision = PRECISIONS["bf16-mixed"]
     """The dtypes of training."""

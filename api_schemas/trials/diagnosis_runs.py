@@ -1,4 +1,4 @@
-"""A run under the profiler that a study's user has asked for, and what it told."""
+"""Runs under the profiler that a study's user has asked for, and their diagnosis."""
 
 from datetime import datetime
 
@@ -11,31 +11,31 @@ from shardtune.api_schemas.trials.trial import TrialState
 
 
 class StoredTrace(Schema):
-    """What one rank recorded, to be downloaded."""
+    """Trace that one rank recorded, to be downloaded."""
 
     rank: int
     bytes: int = Field(examples=[412_345])
-    """Compressed, as the rank left it."""
+    """Size as the rank compressed it."""
 
 
 class TrialDiagnosis(Schema):
-    """Where the steps of a trial went, or what became of the run that is to tell."""
+    """Diagnosis of a trial, or the state of the run that is to make it."""
 
     study_id: str
     trial_number: int
     run_id: str
     state: TrialState
-    """`waiting` for a worker like those that measured the study, `running`, `complete`; `infeasible` and `failed` have a
-    `failure`, and nothing of the study follows from it."""
+    """State: `waiting` for a worker like those that measured the study, `running`, `complete`; `infeasible` and
+    `failed` have a `failure`, and change nothing of the study."""
     asked_at: datetime
-    """When a person or the study's budget asked for it."""
+    """Time at which a person or the study's budget asked for it."""
     finished_at: datetime | None
     worker: str | None
-    """That ran it last; the raw traces are with it (`diagnosis.recorded.folder`)."""
+    """Worker that ran it last; the raw traces are with it (`diagnosis.recorded.folder`)."""
     gpu_seconds: float
-    """That it has cost so far."""
+    """GPU-seconds that it has cost so far."""
     failure: Failure | None = None
     diagnosis: Diagnosis | None = None
-    """None until it is complete."""
+    """Diagnosis; None until it is complete."""
     traces: tuple[StoredTrace, ...] = ()
-    """Raw ones that the service stores (`GET …/trace?rank=`); the others are with the worker."""
+    """Raw traces that the service stores (`GET …/trace?rank=`); the others are with the worker."""

@@ -1,4 +1,4 @@
-"""What a part of a step was predicted to take, beside what its traces show."""
+"""Predicted time of each part of a step, beside the time in its traces."""
 
 from typing import Literal
 
@@ -8,12 +8,14 @@ ExpectedName = Literal["computing", "launching", "communication", "optimizer"]
 
 
 class ExpectedPart(Schema):
-    """Seconds of one step of one rank."""
+    """Seconds of one part of a step of one rank."""
 
     name: ExpectedName
-    """`launching` is the host's work and gaps after launches, on GPUs; on CPU ranks it is part of `computing`. `communication`: what
-    nothing hides, waiting for other ranks among it. `optimizer`: with clipping and what offloading shows."""
+    """Name of the part. `launching` is the host's work and gaps after launches, on GPUs; on CPU ranks it is part of
+    `computing`. `communication`: time that nothing hides, including waiting for other ranks. `optimizer`: with
+    clipping and the visible part of offloading."""
     expected_s: float
-    """By the predictor, from the rates that were measured on the machine or are the catalogue's, not corrected by any trial."""
+    """Predicted seconds, from the rates that were measured on the machine or are the catalogue's, not corrected by
+    any trial."""
     measured_s: float
-    """Under the profiler, which slows the host down."""
+    """Measured seconds under the profiler, which slows the host down."""

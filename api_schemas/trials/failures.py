@@ -1,4 +1,4 @@
-"""Why a run did not end with a measurement, and whose fault that is."""
+"""Failures of runs: causes, and whether the configuration or the platform is at fault."""
 
 from enum import StrEnum
 
@@ -10,12 +10,12 @@ from shardtune.api_schemas.names import Said
 
 
 class FailureKind(StrEnum):
-    """One word per cause; `is_infeasible` tells whose fault it is."""
+    """Cause of a failure; `is_infeasible` tells whether the configuration is at fault."""
 
     OOM = "oom"
     """The device, NCCL or the host ran out of memory."""
     OVER_LIMIT = "over_limit"
-    """It ran, but took more memory than declared or than the headroom leaves."""
+    """The run took more memory than declared or than the headroom leaves."""
     ILLEGAL = "illegal"
     """The backend rejects this combination of options."""
     NUMERICS = "numerics"
@@ -35,9 +35,9 @@ class FailureKind(StrEnum):
     DEVICE = "device"
     """The hardware was not fit to measure on: another process on the GPU, throttling, a memory or driver error, a slow rank."""
     SUSPECT = "suspect"
-    """It ended with numbers that cannot be true."""
+    """The run ended with numbers that cannot be true."""
     DISTURBED = "disturbed"
-    """Other programs used the machine meanwhile, so the run says nothing; it is repeated."""
+    """Other programs used the machine during the run, so its measurement is void; it is repeated."""
     SETUP = "setup"
     """The worker could not start the run (missing package, full disk, device busy), or the service did not take its result."""
 
@@ -46,22 +46,23 @@ _INFEASIBLE = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, Fai
 
 
 class Failure(Schema):
-    """A failure as recorded, with enough to act on."""
+    """Failure as recorded, with enough to act on."""
 
     kind: FailureKind
     message: Said = Field(max_length=4000)
-    """One or two sentences for a person."""
+    """Message of one or two sentences for a person."""
     rank: int | None = None
-    """The first rank that failed, where one is known."""
+    """First rank that failed; None where it is unknown."""
     traceback: Said | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
-    """Negative: ended by that signal."""
+    """Exit code of the rank; negative: ended by that signal."""
     peak_allocated_gib: float | None = None
-    """Measured before the failure, where it was."""
+    """Peak memory measured before the failure; None where it was not."""
     conditions: Conditions | None = None
-    """What the worker saw of its machine meanwhile."""
+    """Conditions of the machine during the run, as its worker observed them."""
 
     @property
     def is_infeasible(self) -> bool:
-        """True: the configuration's fault, which the sampler learns. False: the platform's, retried once."""
+        """Whether the configuration is at fault, which the sampler learns; else the platform is, and the run is
+        retried once."""
         return self.kind in _INFEASIBLE

@@ -1,4 +1,4 @@
-"""What a configuration is predicted to need and to do, before a GPU-second is spent on it."""
+"""Predictions of a configuration's memory and speed, before a GPU-second is spent on it."""
 
 from typing import Literal
 
@@ -11,7 +11,8 @@ from shardtune.api_schemas.training.models import EXAMPLE, ModelChoice, ModelSpe
 from shardtune.api_schemas.training.workload import MOST_SAMPLES, ChosenPrecision
 
 Verdict = Literal["fits", "may fit", "does not fit"]
-"""By the 90 % interval: all of it is within what a rank may use, some of it, or nothing. Only a run can tell of `may fit`."""
+"""Verdict by the 90 % interval: all of it is within the memory that a rank may use, some of it, or nothing. Only a
+run can decide about `may fit`."""
 
 Bound = Literal["compute", "memory bandwidth", "intra-node link", "network", "host link", "host launches"]
 
@@ -22,32 +23,32 @@ class MemoryTerm(Schema):
     name: str
     gib: float
     source: str
-    """Where the formula comes from."""
+    """Source of the formula."""
 
 
 class MemoryPrediction(Schema):
-    """Peak memory of one rank; GiB."""
+    """Peak memory of one rank, in GiB."""
 
     terms: tuple[MemoryTerm, ...]
-    """Add up to `total_gib`."""
+    """Terms, which add up to `total_gib`."""
     moment: str
-    """Of the step at which it peaks."""
+    """Moment of the step at which memory peaks."""
     allocated_gib: float
-    """Tensors (torch's `max_memory_allocated`)."""
+    """Memory of tensors (torch's `max_memory_allocated`)."""
     reserved_gib: float
-    """What the caching allocator holds for them."""
+    """Memory that the caching allocator holds for the tensors."""
     total_gib: float
-    """What the device reports in use: reserved, context and communication library."""
+    """Memory that the device reports in use: reserved, context and communication library."""
     low_gib: float
     high_gib: float
-    """90 % interval of the total."""
+    """Upper end of the 90 % interval of the total; `low_gib` is the lower."""
     capacity_gib: float
-    """What a rank may use: its memory less what a study keeps free by default."""
+    """Memory that a rank may use: its memory less what a study keeps free by default."""
     verdict: Verdict
     margin_gib: float
-    """Capacity less total; negative: by how much it does not fit."""
+    """Capacity less total; negative: the amount that does not fit."""
     host_gib_per_node: float
-    """Offloaded to host memory."""
+    """Memory offloaded to the host."""
 
 
 class SpeedPrediction(Schema):
@@ -56,37 +57,37 @@ class SpeedPrediction(Schema):
     tokens_per_s_per_gpu: float
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
-    """90 % interval."""
+    """Upper end of the 90 % interval; `low_tokens_per_s_per_gpu` is the lower."""
     step_time_s: float
     mfu: float | None
     """Model FLOPs (attention in full, nothing recomputed) over the vendor's peak; None where that is unknown."""
     exposed_communication_fraction: float
-    """Of the step's time, communication that nothing hides."""
+    """Fraction of the step's time in communication that nothing hides."""
     bound_by: Bound
     parts_s: dict[str, float]
     """Seconds of matrix products, attention, elementwise kernels, launches, communication and the optimizer step."""
     calibrated_on: int = 0
-    """Measured trials behind the rates; 0: the catalogue's."""
+    """Number of measured trials behind the rates; 0: the catalogue's."""
 
 
 class TrialPrediction(Schema):
-    """What was predicted for a trial when it was made; kept beside what it then measured. Intervals of 90 %."""
+    """Prediction for a trial at its creation, kept beside its measurement. Intervals of 90 %."""
 
     memory_gib: float
-    """Peak of the fullest rank: on a GPU what the device reports in use, on CPU ranks tensors."""
+    """Peak memory of the fullest rank: on a GPU as the device reports it, on CPU ranks tensors."""
     low_memory_gib: float
     high_memory_gib: float
     memory_calibrated_on: int
-    """Trials measured on this fingerprint behind the correction; 0: none."""
+    """Number of trials measured on this fingerprint behind the correction; 0: none."""
     tokens_per_s_per_gpu: float | None
-    """None for hardware whose rates nobody knows."""
+    """Predicted speed; None for hardware whose rates are unknown."""
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
     speed_calibrated_on: int
 
 
 class Change(Schema):
-    """A configuration that fits, near one that does not."""
+    """Configuration that fits, near one that does not."""
 
     description: str
     config: TrialConfig
@@ -95,45 +96,48 @@ class Change(Schema):
 
 
 class Prediction(Schema):
-    """Everything said about one configuration."""
+    """Prediction of one configuration."""
 
     config: TrialConfig
     description: str
     memory: MemoryPrediction
     speed: SpeedPrediction | None
-    """None where the catalogue lacks the GPU's rates."""
+    """Predicted speed; None where the catalogue lacks the GPU's rates."""
     longest_sequence: int
     """Tokens per sample that fit with this configuration; 0: none."""
     largest_micro_batch: int
     """Samples that fit at the workload's sequence; 0: none."""
     cheapest_change: Change | None
-    """For a configuration that should not fit (`margin_gib` below 0, or too little host memory): the fewest changes that make it fit, the fastest of these."""
+    """Fewest changes that make the configuration fit, the fastest of these. Only for one that should not fit
+    (`margin_gib` below 0, or too little host memory)."""
 
 
 class PredictionRequest(Schema):
-    """What to predict. Without configurations, the fastest of the search space that fit, and one of each strategy."""
+    """Request for predictions. Without configurations, the answer has the fastest of the search space that fit, and
+    one of each strategy."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": EXAMPLE, "cluster": "8xh100"}]})
 
     model: ModelChoice
     cluster: Cluster | str
-    """A cluster, or its short form: `8xh100`, `4x8xa100-80gb`; `local`: a live worker's."""
+    """Cluster in full, or its short form: `8xh100`, `4x8xa100-80gb`; `local`: a live worker's."""
     hardware: MeasuredHardware | None = None
-    """What its GPUs (or CPU ranks) reach, where they are not in the catalogue or were measured; see `measure-hardware`."""
+    """Rates of its GPUs (or CPU ranks), where they are not in the catalogue or were measured; see
+    `measure-hardware`."""
     sequence_length: int | None = Field(default=None, ge=8, le=4_194_304)
-    """None: the model's own length, up to 4096."""
+    """Tokens per sample; None: the model's own length, up to 4096."""
     micro_batch: int = Field(default=1, ge=1)
     gradient_accumulation: int = Field(default=1, ge=1)
     precision: ChosenPrecision = None
-    """As of a workload; null or `auto`: what the cluster's GPUs have."""
+    """Precision as of a workload; null or `auto`: chosen by the cluster's GPUs."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     configs: tuple[TrialConfig, ...] = Field(default=(), max_length=1000)
     global_batch: int | None = Field(default=None, ge=1, le=MOST_SAMPLES)
     """Samples of a step over which the search space is ranked; null: 8 per rank, or those of `micro_batch` if more."""
     top: int | None = Field(default=None, ge=0, le=100)
-    """How many of the fastest; null: 10 without configurations, none with some."""
+    """Number of the fastest configurations; null: 10 without configurations, none with some."""
     model_summary: ModelSummary | None = None
-    """What was counted on the built model, of an architecture without closed form: a study's, or of `predict --trace`."""
+    """Model summary of an architecture without closed form: a study's, or of `predict --trace`."""
 
     @field_validator("model", mode="before")
     @classmethod
@@ -143,7 +147,8 @@ class PredictionRequest(Schema):
 
 
 class PredictionTable(Schema):
-    """The answer to a request: the fastest of the search space that fit, and one prediction per configuration."""
+    """Answer to a request: the fastest configurations of the search space that fit, and one prediction per
+    configuration."""
 
     model: str
     parameters: int
@@ -151,13 +156,13 @@ class PredictionTable(Schema):
     sequence_length: int
     precision: str
     precision_note: str | None = None
-    """Why the precision was chosen, where the request left it out, or that the device only emulates its dtype."""
+    """Reason for the precision, where the request left it out, or a warning that the device only emulates its dtype."""
     fastest: tuple[Prediction, ...] = ()
-    """Of the search space: those that surely fit, then those that may, each fastest first; empty where none does, or where speed
-    cannot be predicted."""
+    """Fastest of the search space: those that surely fit, then those that may, each fastest first; empty where none
+    does, or where speed cannot be predicted."""
     global_batch: int | None = None
     """Samples of a step of the fastest; null where none were looked for."""
     predictions: tuple[Prediction, ...]
-    """One per configuration that was asked about, else one of each strategy, whether it fits or not."""
+    """Prediction of each configuration that was asked about, else one of each strategy, whether it fits or not."""
     notes: tuple[str, ...] = ()
-    """What the figures rest on that nobody has checked or measured."""
+    """Unverified or unmeasured assumptions behind the figures."""

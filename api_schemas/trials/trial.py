@@ -1,6 +1,6 @@
 """Trials, their runs and attempts, as read by a user.
 
-A trial is one configuration; a run is one execution of it (one for the search, more for confirmation);
+A trial is one configuration; a run is one execution of it (one for the search, more for validation);
 an attempt is one lease of a run.
 """
 
@@ -18,7 +18,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
 class TrialState(StrEnum):
-    """State of a trial; that of a run uses the same words."""
+    """State of a trial; runs use the same words."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,12 +30,12 @@ class TrialState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """It has not ended; a run that failed for the platform's fault waits again."""
+        """Whether it has not ended; a run that failed for the platform's fault waits again."""
         return self in OPEN_TRIAL_STATES
 
     @property
     def is_feasible(self) -> bool:
-        """It ran as it was to, and its speed is known: of a pruned one roughly."""
+        """Whether it ran as planned and its speed is known, roughly for a pruned one."""
         return self in FEASIBLE_STATES
 
 
@@ -55,52 +55,53 @@ ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
 
 
 class TrialOrigin(StrEnum):
-    """Who proposed a trial."""
+    """Origin of a trial."""
 
     BASELINE = "baseline"
     DEFAULT = "default"
-    """A backend's documented default."""
+    """Documented default of a backend."""
     CHALLENGER = "challenger"
-    """A runner-up of an earlier study, or a favourite of the predictor, in a retune."""
+    """Runner-up of an earlier study, or a favourite of the predictor, in a retune."""
     SAMPLER = "sampler"
 
 
 class TrialReason(Schema):
-    """Why the guided sampler chose a configuration, as it stood then."""
+    """Reason why the guided sampler chose a configuration, with the figures of that time."""
 
     expected_gain: float
-    """Expected improvement over the fastest trial so far, as a share of its speed; 0.02 is 2 %."""
+    """Expected improvement over the fastest trial so far, as a fraction of its speed; 0.02 is 2 %."""
     probability_faster: float
-    """That it is faster than the fastest so far."""
+    """Probability that it is faster than the fastest so far."""
     probability_infeasible: float
-    """That it does not fit, or fails as trials like it did."""
+    """Probability that it does not fit, or fails as trials like it did."""
     tokens_per_s_per_gpu: float
-    """Expected, with what this study's trials have taught about the prediction."""
+    """Expected speed: the prediction, corrected by this study's trials."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
-    """Interval of 90 %."""
+    """Upper end of the 90 % interval; `low_tokens_per_s_per_gpu` is the lower."""
     tests: str
-    """In which knobs it differs from the fastest so far; before these, the axes over which it is the first to be split."""
+    """Knobs in which it differs from the fastest so far, preceded by the axes over which it is the first to be
+    split."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
-    """Seconds × ranks that the trial is expected to take; None in studies of older versions."""
+    """Expected seconds × ranks of the trial; None in studies of older versions."""
 
 
 class RunPurpose(StrEnum):
-    """What a run is for."""
+    """Purpose of a run."""
 
     MODEL_SUMMARY = "model_summary"
-    """Of a study, not of a trial: count what the model is made of."""
+    """Summary of the study's model; it belongs to no trial."""
     SEARCH = "search"
     VALIDATION = "validation"
-    """A validation run of a final comparison."""
+    """Validation run of a final comparison."""
     RESUME_CHECK = "resume_check"
-    """Of the winner, from a checkpoint in new processes."""
+    """Resume check of the winner, from a checkpoint in new processes."""
     TRACE = "trace"
-    """Under the profiler, once the study has ended: nothing of the study follows from it."""
+    """Run under the profiler, once the study has ended. It changes nothing of the study."""
 
 
 class AttemptEnd(StrEnum):
-    """How an attempt ended: well, by a failure (the words of `FailureKind`), or for no fault of its own."""
+    """End of an attempt: complete, a failure (the words of `FailureKind`), or an end for no fault of its own."""
 
     COMPLETE = "complete"
     OOM = "oom"
@@ -118,19 +119,19 @@ class AttemptEnd(StrEnum):
     DISTURBED = "disturbed"
     SETUP = "setup"
     RELEASED = "released"
-    """Handed back by its worker: nobody's fault, and no try used up."""
+    """Lease handed back by its worker: no failure, and no try used up."""
     CANCELLED = "cancelled"
 
 
 class Attempt(Schema):
-    """Who ran what, and why it ended."""
+    """Attempt at a run, with its worker and its end."""
 
     attempt: int
     worker: str
     started_at: datetime
     finished_at: datetime | None
     end: AttemptEnd | None
-    """None while it runs."""
+    """End of the attempt; None while it runs."""
     gpu_seconds: float | None
 
 
@@ -139,11 +140,12 @@ class Run(Schema):
 
     run_id: str
     purpose: RunPurpose
-    """Never `profile`, which is a run of no trial."""
+    """Purpose; never `model_summary`, which is a run of no trial."""
     final_comparison: int | None = None
-    """Of a validation run: the number of its final comparison. Where it is not the study's, the run does not count any more."""
+    """Number of the final comparison of a validation run. If it differs from the study's, the run does not count any
+    more."""
     block: int | None = None
-    """Of a final comparison; its runs are made one after the other."""
+    """Comparison block in the final comparison; its runs are made right after each other."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
@@ -154,7 +156,7 @@ class Run(Schema):
 
 
 class Trial(Schema):
-    """One configuration of a study and what became of it."""
+    """Configuration of a study, with its runs and results."""
 
     number: int
     state: TrialState
@@ -162,26 +164,26 @@ class Trial(Schema):
     config: TrialConfig
     description: str
     failure: Failure | None = None
-    """The reason of an infeasible or failed trial."""
+    """Failure of an infeasible or failed trial."""
     tokens_per_s_per_gpu: float | None = None
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     prediction: TrialPrediction | None = None
-    """Made before it ran; None for trials older than the predictor."""
+    """Prediction made before it ran; None for trials older than the predictor."""
     reason: TrialReason | None = None
-    """Why the guided sampler chose it; None of seeds, and of trials that another sampler proposed."""
+    """Reason why the guided sampler chose it; None for seeds, and for trials that another sampler proposed."""
     predicted_over_measured_memory: float | None = None
-    """Predicted peak over the measured one; None while either is unknown."""
+    """Predicted peak memory over the measured one; None while either is unknown."""
     predicted_over_measured_speed: float | None = None
     runs: tuple[Run, ...] = ()
 
 
 class Rejection(Schema):
-    """A configuration the memory gate rejected before any GPU time was spent."""
+    """Configuration that the memory gate rejected before any GPU time was spent."""
 
     config: TrialConfig
     needed_gib: float
-    """What one rank would hold at the least (99 %), by the predictor and its error on this fingerprint."""
+    """Least memory that one rank would hold (99 %), by the predictor and its error on this fingerprint."""
     available_gib: float
     reason: str
 

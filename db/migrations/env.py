@@ -14,6 +14,7 @@ assert len({row.metadata for row in _ADDING}) == 1, "all modules must be importe
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=TuningTargetRow.metadata,
+    # SQLite changes a table by copying it; only batch operations do that.
     render_as_batch=True,
     compare_type=True,
     # The transaction around everything is the caller's.

@@ -1,4 +1,4 @@
-"""Queries on recommendations, on what is served, and on decisions."""
+"""Queries on recommendations, tuning targets and decisions."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -16,18 +16,18 @@ from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTarge
 from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
-_SERVED_BY = (
+_RECOMMENDING_ACTIONS = (
     DecisionAction.SERVED,
     DecisionAction.RENEWED,
     DecisionAction.APPROVED,
     DecisionAction.PINNED,
     DecisionAction.ROLLED_BACK,
 )
-"""After one of these a recommendation is what is served."""
+"""Actions after which a recommendation is the recommended one of its tuning target."""
 
 
 def served(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """What is served under a key: two lookups by primary key, whatever is stored."""
+    """Return the tuning target of a key with its recommendation: two lookups by primary key, whatever is stored."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -35,14 +35,15 @@ def served(session: Session, project_id: str, target_key: str) -> TuningTargetRo
 
 
 def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
-    """The same of many cases (project and target_key) at once."""
+    """Return many tuning targets (project and target_key) at once."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
-    found = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
-    return {(row.project_id, row.target_key): row for row in found}
+    rows = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
+    return {(row.project_id, row.target_key): row for row in rows}
 
 
 def current(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """What is served for the case of a key: under it, or where it was measured since under the key that superseded it."""
+    """Return the present row of a tuning target: under its key, or under the key that superseded it since it was
+    measured again."""
     row = served(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
         row = served(session, project_id, row.superseded_by)
@@ -50,9 +51,9 @@ def current(session: Session, project_id: str, target_key: str) -> TuningTargetR
 
 
 def of_shape(session: Session, project_id: str, target_key_without_fingerprint: str) -> Sequence[TuningTargetRow]:
-    """What is served for a case on any fingerprint, the newest first."""
+    """Return the rows of a tuning target on any fingerprint that have a recommendation, the newest first."""
     return session.scalars(
-        _serving(
+        _with_recommendation(
             TuningTargetRow.project_id == project_id,
             TuningTargetRow.target_key_without_fingerprint == target_key_without_fingerprint,
         ).options(joinedload(TuningTargetRow.serving))
@@ -60,19 +61,20 @@ def of_shape(session: Session, project_id: str, target_key_without_fingerprint: 
 
 
 def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[TuningTargetRow]:
-    """What is served for the same model; else for the same architecture on the same kind of device. The newest only.
+    """Return tuning targets of the same model; else those of the same architecture on the same kind of device. The
+    newest only.
 
     Its answers are read when asked for.
     """
     same = session.scalars(
-        _serving(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
+        _with_recommendation(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
     ).all()
     kind = (TuningTargetRow.model_type == model_type, TuningTargetRow.device == device)
-    return same or session.scalars(_serving(TuningTargetRow.project_id == project_id, *kind)).all()
+    return same or session.scalars(_with_recommendation(TuningTargetRow.project_id == project_id, *kind)).all()
 
 
 def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
-    """Of what is served, the newest first."""
+    """Return the clusters of all recommended configurations, the newest first."""
     query = (
         select(StudyRow.cluster)
         .join(RecommendationRow, RecommendationRow.study_id == StudyRow.id)
@@ -84,7 +86,7 @@ def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
     return session.scalars(query).all()
 
 
-def _serving(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
+def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
     present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     return (
         select(TuningTargetRow)
@@ -95,14 +97,14 @@ def _serving(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
 
 
 def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
-    """These recommendations."""
+    """Return recommendations by their ids."""
     if not recommendation_ids:
         return ()
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
 def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """What is served under a key, held until the transaction ends."""
+    """Return the tuning target of a key, held until the transaction ends."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -111,7 +113,7 @@ def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow 
 
 
 def put(session: Session, project_id: str, target_key: str, now: datetime, **keys: str) -> TuningTargetRow:
-    """The row of a case, made if there is none; held until the transaction ends."""
+    """Return the row of a tuning target, made if there is none; held until the transaction ends."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {
         "project_id": project_id,
@@ -135,7 +137,7 @@ def recommendation(session: Session, recommendation_id: str) -> RecommendationRo
 
 
 def newest_proposal(session: Session, project_id: str, target_key: str) -> RecommendationRow | None:
-    """The newest answer that waits for approval."""
+    """Return the newest answer that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(
@@ -151,7 +153,7 @@ def newest_proposal(session: Session, project_id: str, target_key: str) -> Recom
 def newest_proposal_of_shapes(
     session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
-    """The newest answer for one of these cases, on any fingerprint, that waits for approval."""
+    """Return the newest answer for one of these tuning targets, on any fingerprint, that waits for approval."""
     same = and_(
         TuningTargetRow.project_id == RecommendationRow.project_id,
         TuningTargetRow.target_key == RecommendationRow.target_key,
@@ -167,27 +169,27 @@ def newest_proposal_of_shapes(
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """The same of many cases (project and target_key) at once."""
+    """Return the newest proposals of many tuning targets (project and target_key) at once."""
     case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
-    found = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
-    return {(row.project_id, row.target_key): row for row in found}
+    rows = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
+    return {(row.project_id, row.target_key): row for row in rows}
 
 
 def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
-    """A study's recommendations that are served or wait for approval."""
+    """Return a study's recommendations that are in use or wait for approval."""
     states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
 
-def earlier(session: Session, found: RecommendationRow) -> Sequence[RecommendationRow]:
-    """The recommendations of the same key from before one, the newest first."""
+def earlier(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
+    """Return the recommendations of the same key that are older than the given one, the newest first."""
     query = select(RecommendationRow).where(
-        RecommendationRow.project_id == found.project_id,
-        RecommendationRow.target_key == found.target_key,
-        RecommendationRow.created_at <= found.created_at,
-        RecommendationRow.id != found.id,
+        RecommendationRow.project_id == recommendation.project_id,
+        RecommendationRow.target_key == recommendation.target_key,
+        RecommendationRow.created_at <= recommendation.created_at,
+        RecommendationRow.id != recommendation.id,
     )
     return session.scalars(query.order_by(RecommendationRow.created_at.desc(), RecommendationRow.id.desc())).all()
 
@@ -200,7 +202,7 @@ def recommendations(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[RecommendationRow]:
-    """Recommendations, newest first, behind `after`."""
+    """Return recommendations, newest first, behind `after`."""
     time, name = RecommendationRow.created_at, RecommendationRow.id
     query = select(RecommendationRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
@@ -217,21 +219,21 @@ def recommendations(
 def decisions(
     session: Session, project_id: str, target_key: str, after: int | None, limit: int
 ) -> Sequence[DecisionRow]:
-    """Decisions about a case, newest first, behind the row `after`."""
+    """Return decisions about a tuning target, newest first, behind the row `after`."""
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
 
 
 def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
-    """What was served before the present one."""
+    """Return the recommendation that was in use before the present one."""
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
         .where(
             DecisionRow.project_id == row.project_id,
             DecisionRow.target_key == row.target_key,
-            DecisionRow.action.in_(_SERVED_BY),
+            DecisionRow.action.in_(_RECOMMENDING_ACTIONS),
             DecisionRow.recommendation_id != row.serving_id,
             RecommendationRow.state == RecommendationState.RETIRED,
         )
@@ -242,7 +244,7 @@ def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow |
 
 
 def last_resolving(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
-    """The newest study that was started because nothing was known of this case."""
+    """Return the newest study that was started because nothing was known of this tuning target."""
     return session.scalars(
         select(StudyRow)
         .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key, StudyRow.deleted_at.is_(None))
@@ -252,9 +254,9 @@ def last_resolving(session: Session, project_id: str, resolve_key: str) -> Study
 
 
 def unrecommended(session: Session) -> Sequence[StudyRow]:
-    """Complete studies from before there were recommendations."""
-    known = select(RecommendationRow.study_id)
+    """Return complete studies without a recommendation, from before there were any."""
+    recommended = select(RecommendationRow.study_id)
     query = select(StudyRow).where(
-        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(known), StudyRow.system_study.is_(None)
+        StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(recommended), StudyRow.system_study.is_(None)
     )
     return session.scalars(query.order_by(StudyRow.finished_at)).all()

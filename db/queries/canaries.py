@@ -13,7 +13,7 @@ from shardtune.db.tables.canaries import CanaryRow
 
 
 def watched(session: Session) -> Sequence[TuningTargetRow]:
-    """What is served and believed to be fresh, with its recommendation, the most used first."""
+    """Return tuning targets with a recommendation that is believed to be fresh, the most used first."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.serving_id.is_not(None),
         TuningTargetRow.superseded_by.is_(None),
@@ -27,25 +27,25 @@ def watched(session: Session) -> Sequence[TuningTargetRow]:
 
 
 def open_ones(session: Session) -> Sequence[CanaryRow]:
-    """Canaries without a final verdict, oldest first."""
+    """Return canaries without a final verdict, oldest first."""
     query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == CanaryVerdict.SLOW))
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
 
 
 def lock(session: Session, canary_id: str) -> CanaryRow:
-    """One canary, held until the transaction ends; read anew."""
+    """Return one canary, held until the transaction ends; read anew."""
     query = select(CanaryRow).where(CanaryRow.id == canary_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
 def of_case(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
-    """All canaries of a case in order."""
+    """Return all canaries of a tuning target in order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
 
 def measured(session: Session, project_id: str, target_keys: Collection[str], at_most: int) -> Sequence[CanaryRow]:
-    """Of several cases, those that have a speed, the newest first."""
+    """Return the canaries of several tuning targets that have a speed, the newest first."""
     query = select(CanaryRow).where(
         CanaryRow.project_id == project_id,
         CanaryRow.target_key.in_(target_keys),
@@ -57,7 +57,7 @@ def measured(session: Session, project_id: str, target_keys: Collection[str], at
 def page(
     session: Session, project_id: str | None, target_key: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[CanaryRow]:
-    """Canaries, newest first, behind `after`."""
+    """Return canaries, newest first, behind `after`."""
     time, name = CanaryRow.created_at, CanaryRow.id
     query = select(CanaryRow).order_by(time.desc(), name.desc()).limit(limit).options(joinedload(CanaryRow.worker))
     if project_id is not None:

@@ -1,4 +1,4 @@
-"""GPU-seconds (wall seconds × ranks): of all projects by month, and what retuning has used, is using and is likely to use."""
+"""GPU-seconds (wall seconds × ranks) of all projects by month, and of retuning: used, in use and expected."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,17 +19,18 @@ _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUS
 
 @dataclass(frozen=True)
 class InFlight:
-    """A run of the service's own that a worker executes now."""
+    """Run of the service's own that a worker executes now."""
 
     study_id: str
     project_id: str
     seconds: float
-    """Since its attempt began."""
+    """Seconds since its attempt began."""
     ranks: int
 
 
 def spent_since(session: Session, project_id: str | None, moment: datetime) -> float:
-    """Of attempts of the service's own studies (of a project; None: of all) that ended since a moment."""
+    """Sum the GPU-seconds of attempts of the service's own studies that ended since a moment, of a project (None: of
+    all)."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
@@ -41,7 +42,7 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> f
 
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:
-    """Runs of the service's own studies that workers execute now."""
+    """Return runs of the service's own studies that workers execute now."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -61,13 +62,13 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
 
 
 def dearest_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """GPU-seconds of the dearest ended attempt of some studies."""
+    """Return the GPU-seconds of the most expensive ended attempt of some studies."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
 
 
 def origin_of(session: Session, study_id: str) -> str | None:
-    """The study whose answer a retune's study puts to the test."""
+    """Return the study whose answer a retune's study tests."""
     query = select(RetuneRow).where(
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
@@ -76,13 +77,13 @@ def origin_of(session: Session, study_id: str) -> str | None:
 
 
 def incumbent_study(session: Session, project_id: str, target_key: str) -> str | None:
-    """The study that found what is served for a case."""
+    """Return the study behind the recommended configuration of a tuning target."""
     row = best.served(session, project_id, target_key)
     return None if row is None or row.serving is None else row.serving.study_id
 
 
 def last_cost(session: Session, project_id: str, target_key: str) -> float | None:
-    """What the last retune of a case that measured anything used."""
+    """Return the GPU-seconds of a tuning target's last retune that measured anything."""
     query = (
         select(RetuneRow.gpu_seconds)
         .where(
@@ -99,28 +100,28 @@ def last_cost(session: Session, project_id: str, target_key: str) -> float | Non
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """GPU-seconds of a study, and whether it was a search that somebody asked for."""
-    found = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
-    return found.gpu_seconds, found.purpose == StudyPurpose.USER
+    """Return the GPU-seconds of a study, and whether it was a search that somebody asked for."""
+    row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
+    return row.gpu_seconds, row.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)
 class Spent:
-    """Ended attempts of one kind."""
+    """Costs of the ended attempts of one kind."""
 
     project_id: str
     month: str
-    """`2026-01`, in UTC."""
+    """Month in UTC: `2026-01`."""
     study_purpose: StudyPurpose
     system_kind: str | None
-    """Of the service's own studies (`SystemStudyKind`)."""
+    """Kind of the service's own studies (`SystemStudyKind`); None for a user's."""
     run_purpose: RunPurpose
     attempts: int
     gpu_seconds: float
 
 
 def spent(session: Session, project_id: str | None, since: datetime) -> list[Spent]:
-    """What attempts used that ended at a moment or later, of a project or of all."""
+    """Return the costs of attempts that ended at a moment or later, of a project or of all."""
     kind = type_coerce(StudyRow.system_study, JSON)["kind"].as_string()
     columns = (StudyRow.project_id, _month(session), StudyRow.purpose, kind, RunRow.purpose, AttemptRow.gpu_seconds)
     names = ("project_id", "month", "study_purpose", "system_kind", "run_purpose", "gpu_seconds")

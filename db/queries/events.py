@@ -11,15 +11,15 @@ from shardtune.db.tables.studies import EventRow, StudyRow
 
 @dataclass(frozen=True)
 class Head:
-    """How far a study's events go."""
+    """End of a study's events."""
 
     last_event: int
     has_ended: bool
-    """Nothing follows, as far as is known: an ended study may be extended."""
+    """Whether nothing follows, as far as is known: an ended study may be extended."""
 
 
 def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:
-    """Events of a study after a number, in order."""
+    """Return events of a study after a number, in order."""
     return session.scalars(
         select(EventRow)
         .where(EventRow.study_id == study_id, EventRow.number > number)
@@ -29,6 +29,6 @@ def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[
 
 
 def heads(session: Session, study_ids: Collection[str]) -> dict[str, Head]:
-    """How far the events of these studies go; one query for all of them."""
+    """Return the end of the events of each of these studies, in one query."""
     query = select(StudyRow.id, StudyRow.last_event, StudyRow.state).where(StudyRow.id.in_(study_ids))
     return {study_id: Head(last, not state.is_open) for study_id, last, state in session.execute(query)}

@@ -1,4 +1,4 @@
-"""Queries on fingerprints, who had them when, and which recommendations were measured under them."""
+"""Queries on fingerprints, their holders, and the recommendations that were measured under them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,24 +15,25 @@ from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 MOST_PERIODS = 50
-"""Of one worker. A machine changes some times a year; a worker that invents changes must not fill the database."""
+"""Most periods of one worker. A machine changes some times a year; a worker that invents changes must not fill the
+database."""
 
 
 @dataclass(frozen=True)
 class FingerprintFilter:
-    """Which fingerprints of a list; None: any."""
+    """Filter of fingerprints; None: any."""
 
     project_id: str | None = None
-    """Of workers that serve this project."""
+    """Project that its workers serve."""
     worker: str | None = None
     """Name or id of a worker that had it."""
     current_only: bool = False
-    """Some worker has not brought another one since."""
+    """Whether some worker must have it at present."""
 
 
 @dataclass(frozen=True)
 class TargetFreshness:
-    """What is served for one case, as far as its freshness is concerned."""
+    """Freshness of one tuning target's recommendation."""
 
     project_id: str
     target_key: str
@@ -40,7 +41,7 @@ class TargetFreshness:
     version: int
     fingerprint_key: str
     cluster_json: str
-    """Not parsed: of thousands of cases most have the same few clusters."""
+    """JSON of the cluster, not parsed: of thousands of tuning targets most have the same few clusters."""
     freshness: Freshness
     changed_fields: tuple[str, ...]
     stale_since: datetime | None
@@ -61,9 +62,8 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a period where a worker brings another fingerprint than it had; its oldest beyond `MOST_PERIODS` are forgotten.
-    The caller holds the worker.
-    """
+    """Begin a period where a worker brings another fingerprint than it had; delete its oldest beyond `MOST_PERIODS`.
+    The caller holds the worker."""
     before = present(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -83,7 +83,7 @@ def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
 
 
 def present(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
-    """The period a worker is in."""
+    """Return the period that a worker is in."""
     query = select(FingerprintPeriodRow).where(
         FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
     )
@@ -91,7 +91,7 @@ def present(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
 
 
 def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
-    """The present periods of workers heard of since then, with worker and fingerprint."""
+    """Return the present periods of workers heard of since then, with worker and fingerprint."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     query = query.where(WorkerRow.forgotten_at.is_(None))
@@ -99,7 +99,8 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
 
 
 def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
-    """Equal while neither the fleet nor what is served has changed: cheap beside reading both."""
+    """Return a value that is equal while neither the fleet nor the recommendations have changed: cheap beside
+    reading both."""
     fleet_query = select(
         FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
     ).join(FingerprintPeriodRow.worker)
@@ -115,13 +116,13 @@ def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple
 
 
 def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[FingerprintPeriodRow]]:
-    """The periods of these workers by id, the newest first."""
+    """Return the periods of these workers by id, the newest first."""
     query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
     query = query.order_by(FingerprintPeriodRow.id.desc())
-    found: dict[str, list[FingerprintPeriodRow]] = {}
+    periods: dict[str, list[FingerprintPeriodRow]] = {}
     for period in session.scalars(query.options(*_WITH_WORKER)):
-        found.setdefault(period.worker_id, []).append(period)
-    return found
+        periods.setdefault(period.worker_id, []).append(period)
+    return periods
 
 
 def get(session: Session, key: str) -> FingerprintRow | None:
@@ -129,16 +130,16 @@ def get(session: Session, key: str) -> FingerprintRow | None:
 
 
 def page(
-    session: Session, wanted: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
+    session: Session, criteria: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[FingerprintRow]:
-    """Fingerprints that match, the newest first, behind `after`."""
+    """Return fingerprints that match, the newest first, behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
-    if wanted != FingerprintFilter():
+    if criteria != FingerprintFilter():
         query = query.where(
             exists()
             .where(FingerprintPeriodRow.fingerprint_key == key, WorkerRow.id == FingerprintPeriodRow.worker_id)
-            .where(*_matching(wanted))
+            .where(*_matching(criteria))
         )
     if after is not None:
         query = query.where(tuple_(time, key) < after)
@@ -146,7 +147,8 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Periods of these fingerprints by key, the newest first; of the workers that serve a project (None: any)."""
+    """Return periods of these fingerprints by key, the newest first; of the workers that serve a project (None:
+    any)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)
@@ -155,14 +157,14 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
     query = query.where(*_matching(FingerprintFilter(project_id))).order_by(
         FingerprintPeriodRow.since.desc(), FingerprintPeriodRow.id
     )
-    found: dict[str, list[FingerprintPeriodRow]] = {key: [] for key in keys}
+    periods: dict[str, list[FingerprintPeriodRow]] = {key: [] for key in keys}
     for period in session.scalars(query.options(*_WITH_WORKER)):
-        found[period.fingerprint_key].append(period)
-    return found
+        periods[period.fingerprint_key].append(period)
+    return periods
 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
-    """What is served that was measured under a fingerprint, by study key."""
+    """Return tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
     present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
@@ -172,7 +174,7 @@ def dependents(session: Session, key: str, project_id: str | None, limit: int) -
 
 
 def cases(session: Session) -> Sequence[TargetFreshness]:
-    """Everything that is served, without its content; the newest first."""
+    """Return every tuning target with a recommendation, without its content; the newest first."""
     query = (
         select(
             TuningTargetRow.project_id,
@@ -208,12 +210,12 @@ _WITH_WORKER = (
 )
 
 
-def _matching(wanted: FingerprintFilter) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
-    if wanted.project_id is not None:
-        found.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == wanted.project_id))
-    if wanted.worker is not None:
-        found.append(or_(WorkerRow.name == wanted.worker, WorkerRow.id == wanted.worker))
-    if wanted.current_only:
-        found.append(FingerprintPeriodRow.until.is_(None))
-    return found
+def _matching(criteria: FingerprintFilter) -> list[ColumnElement[bool]]:
+    conditions: list[ColumnElement[bool]] = []
+    if criteria.project_id is not None:
+        conditions.append(or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == criteria.project_id))
+    if criteria.worker is not None:
+        conditions.append(or_(WorkerRow.name == criteria.worker, WorkerRow.id == criteria.worker))
+    if criteria.current_only:
+        conditions.append(FingerprintPeriodRow.until.is_(None))
+    return conditions

@@ -1,4 +1,4 @@
-"""Figures of the present moment that operators watch."""
+"""Figures of the present moment for operators."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 @dataclass(frozen=True)
 class Gauges:
-    """What the database says at one moment."""
+    """Gauges of the database at one moment."""
 
     live_workers: int
     runs: dict[TrialState, int]
-    """That have not ended."""
+    """Number of runs that have not ended, by state."""
     oldest_waiting_at: datetime | None
-    """When the oldest run was made that waits for a worker."""
+    """Creation time of the oldest run that waits for a worker."""
     last_answer_at: datetime | None
-    """When a study last came to its answer."""
+    """Time at which a study last completed."""
     waiting_deliveries: int
     studies: dict[StudyState, int]
-    """Only states that occur."""
+    """Number of studies by state; only states that occur."""
     needed: Counter[tuple[Cluster, StudyState]]
-    """Studies that wait for a worker, or run, by what they run on."""
+    """Number of studies that wait for a worker, or run, by cluster and state."""
 
 
 def read(session: Session, live_since: datetime) -> Gauges:
-    """All of them; a worker is live that was heard of since then."""
+    """Read all gauges; a worker is live if it was heard of since `live_since`."""
     waiting = RunRow.state == TrialState.WAITING
     complete = StudyRow.state == StudyState.COMPLETE
     by_state = select(StudyRow.state, func.count()).group_by(StudyRow.state)

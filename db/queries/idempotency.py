@@ -10,7 +10,8 @@ from shardtune.db.tables.access import IdempotentRow
 
 
 def claim(session: Session, scope: str, key: str, request_sha256: str, now: datetime) -> bool:
-    """Take the key; False when it is taken. On Postgres this waits for a transaction that is about to take it."""
+    """Take the key; return False when it is taken. On Postgres this waits for a transaction that is about to take
+    it."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     values = {"scope": scope, "key": key, "request_sha256": request_sha256, "created_at": now}
@@ -19,20 +20,20 @@ def claim(session: Session, scope: str, key: str, request_sha256: str, now: date
 
 
 def find(session: Session, scope: str, key: str) -> IdempotentRow | None:
-    """What is stored under a key, if anything is."""
+    """Return the row of a key, if there is one."""
     query = select(IdempotentRow).where(IdempotentRow.scope == scope, IdempotentRow.key == key)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def get(session: Session, scope: str, key: str) -> IdempotentRow:
-    """What is stored under a key that is taken."""
-    known = find(session, scope, key)
-    assert known is not None, "it is taken"
-    return known
+    """Return the row of a key that is taken."""
+    row = find(session, scope, key)
+    assert row is not None, "it is taken"
+    return row
 
 
 def store(session: Session, scope: str, key: str, status: int, answer: str) -> None:
-    """The answer of the request that took the key."""
+    """Store the answer of the request that took the key."""
     session.execute(
         update(IdempotentRow)
         .where(IdempotentRow.scope == scope, IdempotentRow.key == key)

@@ -25,7 +25,7 @@ def any_key(connection: Connection) -> bool:
 
 
 def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
-    """The key with this secret, and its project."""
+    """Return the key with this secret, and its project."""
     return session.scalars(_BY_SECRET, {"secret": secret_sha256}).one_or_none()
 
 
@@ -34,20 +34,21 @@ def get(session: Session, key_id: str) -> ApiKeyRow | None:
 
 
 def is_held(session: Session, holder_id: str, now: datetime) -> bool:
-    """Whether a holder has a key that counts: neither revoked nor expired."""
+    """Whether a holder has a valid key: neither revoked nor expired."""
     query = select(ApiKeyRow.id).where(ApiKeyRow.holder_id == holder_id, ApiKeyRow.revoked_at.is_(None))
     query = query.where(or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > now))
     return session.scalars(query.limit(1)).first() is not None
 
 
 def lock(session: Session, key_id: str) -> ApiKeyRow | None:
-    """A key, held until the transaction ends."""
+    """Return a key, held until the transaction ends."""
     query = select(ApiKeyRow).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, of=ApiKeyRow)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def used(session: Session, key_id: str, now: datetime) -> None:
-    """Note a use; where somebody else holds the row, who may be noting the same, nothing is waited for."""
+    """Note a use of a key; skip it without waiting where another transaction holds the row, which may be noting the
+    same."""
     free = select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, skip_locked=True)
     session.execute(update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(last_used_at=now))
 
@@ -55,7 +56,7 @@ def used(session: Session, key_id: str, now: datetime) -> None:
 def newest(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ApiKeyRow]:
-    """Keys of a project (None: of all), newest first, behind `after`."""
+    """Return keys of a project (None: of all), newest first, behind `after`."""
     query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc()).limit(limit)
     if project_id is not None:
         query = query.where(ApiKeyRow.project_id == project_id)
@@ -72,13 +73,13 @@ def project(session: Session, project_id: str) -> ProjectRow | None:
 
 
 def lock_project(session: Session, project_id: str) -> ProjectRow | None:
-    """A project, held until the transaction ends: what counts against its quotas waits here."""
+    """Return a project, held until the transaction ends: transactions that count against its quotas wait here."""
     query = select(ProjectRow).where(ProjectRow.id == project_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
-    """A project, made if there is none of this id."""
+    """Return a project, made if there is none of this id."""
     row = lock_project(session, project_id)
     if row is None:
         row = ProjectRow(id=project_id, quotas=Quotas(), created_at=now)
@@ -88,20 +89,20 @@ def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
 
 
 def projects(session: Session, only: str | None, after: str | None, limit: int) -> Sequence[ProjectRow]:
-    """Projects by id, behind `after`."""
+    """Return projects by id, behind `after`."""
     query = select(ProjectRow).order_by(ProjectRow.id).limit(limit)
     query = query if only is None else query.where(ProjectRow.id == only)
     return session.scalars(query if after is None else query.where(ProjectRow.id > after)).all()
 
 
 def running_studies(session: Session, project_id: str) -> int:
-    """Studies of a project that run now, or will as soon as there is a worker."""
+    """Count studies of a project that run now, or will as soon as there is a worker."""
     query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state.in_(ACTIVE_STUDY_STATES))
     return int(session.scalars(query.select_from(StudyRow)).one())
 
 
 def gpu_seconds_since(session: Session, project_id: str, moment: datetime) -> float:
-    """GPU-seconds of a project's attempts that ended since a moment."""
+    """Sum the GPU-seconds of a project's attempts that ended since a moment."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)

@@ -83,7 +83,8 @@ def add_run(
     block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
-    """A new waiting run; with a `block` it is one of the study's present final comparison. The caller holds the study's lock."""
+    """Add a waiting run; with a `block` it belongs to the study's present final comparison. The caller holds the
+    study's lock."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -103,64 +104,64 @@ def add_run(
 
 
 def get(session: Session, run_id: str) -> RunRow | None:
-    """A run as it stands, without a lock."""
+    """Return a run as it is, without a lock."""
     return session.get(RunRow, run_id, options=[joinedload(RunRow.trial)])
 
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
-    """A run and its study, held until the transaction ends; read anew."""
-    found = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
-    return (found[0], found[1]) if found is not None else None
+    """Return a run and its study, held until the transaction ends; read anew."""
+    row = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
+    return (row[0], row[1]) if row is not None else None
 
 
 def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
-    """The worker whose present life this is, with its live lease."""
-    found = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
-    if found is None:
+    """Return the worker of a session, with its live lease."""
+    row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
+    if row is None:
         return None
-    webhooks.note_whether_any(session, found[2])
-    return found[0], found[1]
+    webhooks.note_whether_any(session, row[2])
+    return row[0], row[1]
 
 
 def next_waiting(session: Session, study_id: str) -> RunRow | None:
-    """The first run of a study that nobody executes. The caller holds the study's lock."""
+    """Return the first waiting run of a study. The caller holds the study's lock."""
     return session.scalars(_NEXT_WAITING, {"of_study": study_id}).one_or_none()
 
 
 def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
-    """Runs of a study that wait or run."""
+    """Return runs of a study that wait or run."""
     return session.scalars(
         select(RunRow).where(RunRow.study_id == study_id, RunRow.state.in_(OPEN_TRIAL_STATES)).order_by(RunRow.position)
     ).all()
 
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
-    """Which of waiting and running runs each of these studies has; those without either are left out."""
-    found: defaultdict[str, set[TrialState]] = defaultdict(set)
+    """Return which of the states waiting and running the runs of each study have; studies with neither are left out."""
+    states: defaultdict[str, set[TrialState]] = defaultdict(set)
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
-        found[study_id].add(state)
-    return dict(found)
+        states[study_id].add(state)
+    return dict(states)
 
 
 def gpu_seconds_confirming(session: Session, study_id: str) -> float:
-    """GPU-seconds of all attempts at a study's validation runs."""
+    """Sum the GPU-seconds of all attempts at a study's validation runs."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 
 
 def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int:
-    """How many attempts at a study's runs ended so."""
+    """Count the attempts at a study's runs that had this end."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
     return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Running runs whose lease has ended."""
+    """Return running runs whose lease has ended."""
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
 def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
-    """Running runs of a worker's former lives."""
+    """Return running runs of a worker's earlier sessions."""
     return session.scalars(
         select(RunRow).where(
             RunRow.worker_id == worker.id,
@@ -171,7 +172,7 @@ def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]
 
 
 def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
-    """Open the next attempt at a run. The state is the service's to move."""
+    """Open the next attempt at a run. The service moves the state."""
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
@@ -182,7 +183,7 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
-    """Change a run for the holder of its live attempt; False when that is somebody else, or nobody."""
+    """Change a run for the holder of its live attempt; return False when another session holds it, or none."""
     of_lease = {"_run_id": run_id, "_attempt": attempt, "_session": worker_session}
     # By the connection: rows that the session has are none of the holder's business.
     return session.connection().execute(_guarded(tuple(sorted(values))), of_lease | values).rowcount == 1
@@ -203,14 +204,14 @@ def _guarded(names: tuple[str, ...]) -> Update:
 
 
 def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None:
-    """One attempt at a run."""
+    """Return one attempt at a run."""
     return session.scalars(
         select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
     ).one_or_none()
 
 
 def attempts(session: Session, run_id: str) -> list[AttemptRow]:
-    """The attempts at a run in order. The caller holds the run's study."""
-    found = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
-    webhooks.note_whether_any(session, not found or found[0][1])
-    return [row[0] for row in found]
+    """Return the attempts at a run in order. The caller holds the run's study."""
+    rows = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
+    webhooks.note_whether_any(session, not rows or rows[0][1])
+    return [row[0] for row in rows]

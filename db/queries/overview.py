@@ -34,10 +34,10 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 def best_ids(
     session: Session, project_id: str | None, text: str, device: str | None, page: Page
 ) -> tuple[list[str], int]:
-    """The study behind each model, workload and cluster that matches, and how many there are.
+    """Return the ids of the study behind each model, workload and cluster that matches, and their number.
 
-    It is the one whose answer is served: one that was not superseded by another fingerprint's first, then a fresh before
-    a stale one, then the last that came to be served; where nothing is served, the newest that was answered.
+    It is the study of the recommended configuration: one that was not superseded by another fingerprint's first, then a
+    fresh before a stale one, then the last that was recommended; without a recommendation, the newest with an answer.
     `project_id` None: of all projects.
     """
     alike = (
@@ -63,7 +63,7 @@ def best_ids(
     ranked = (
         select(StudyRow.id, position.label("position"))
         .select_from(StudyRow)
-        .where(StudyRow.result.is_not(None), *_of(project_id))
+        .where(StudyRow.result.is_not(None), *_of_project(project_id))
     )
     is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
     ranked = ranked.outerjoin(RecommendationRow, is_served)
@@ -76,8 +76,8 @@ def best_ids(
 def studies(
     session: Session, project_id: str | None, text: str, states: Sequence[StudyState], page: Page
 ) -> tuple[list[StudyRow], int]:
-    """Studies that match, newest first, and how many there are."""
-    query = select(StudyRow).where(*_matching(text, None), *_of(project_id))
+    """Return studies that match, newest first, and their number."""
+    query = select(StudyRow).where(*_matching(text, None), *_of_project(project_id))
     if states:
         query = query.where(StudyRow.state.in_(states))
     # Asked apart: the database would carry whole studies of all pages through a count.
@@ -87,41 +87,41 @@ def studies(
 
 
 def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
-    """Studies in the order of their ids."""
+    """Return studies in the order of their ids."""
     query = select(StudyRow).where(StudyRow.id.in_(ids)).options(joinedload(StudyRow.fingerprint))
-    found = {row.id: row for row in session.scalars(query)}
-    return [found[name] for name in ids if name in found]
+    rows = {row.id: row for row in session.scalars(query)}
+    return [rows[name] for name in ids if name in rows]
 
 
 def has_studies(session: Session, project_id: str | None) -> bool:
     """Whether any study was ever created."""
-    return session.scalar(select(StudyRow.id).where(*_of(project_id)).limit(1)) is not None
+    return session.scalar(select(StudyRow.id).where(*_of_project(project_id)).limit(1)) is not None
 
 
 def count_running(session: Session, project_id: str) -> int:
-    """Studies of a project that run now."""
+    """Count the studies of a project that run now."""
     query = select(func.count()).select_from(StudyRow)
     return session.scalars(query.where(StudyRow.project_id == project_id, StudyRow.state == StudyState.RUNNING)).one()
 
 
 def devices(session: Session, project_id: str | None) -> list[str]:
-    """Every accelerator that a study ran on."""
-    return sorted(name for name in session.scalars(select(_DEVICE).where(*_of(project_id)).distinct()) if name)
+    """Return every accelerator that a study ran on."""
+    return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Complete runs of one purpose and final comparison, and the GPU-seconds they took."""
+    """Complete runs of one purpose and final comparison, and their GPU-seconds."""
 
     runs: int
     shortest: float
-    """Of the attempts that counted."""
+    """Fewest GPU-seconds of the attempts that counted."""
     mean: float
-    """With attempts that were repeated."""
+    """Mean GPU-seconds of a run, including attempts that were repeated."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
-    """By study, then by purpose and number of the final comparison (0: of the search)."""
+    """Return the costs of runs by study, then by purpose and number of the final comparison (0: of the search)."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
@@ -131,21 +131,21 @@ def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tupl
         .where(RunRow.study_id.in_(study_ids), RunRow.state == TrialState.COMPLETE)
         .group_by(RunRow.study_id, RunRow.purpose, RunRow.comparison_round)
     )
-    found: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
+    costs: dict[str, dict[tuple[RunPurpose, int], RunCosts]] = {study_id: {} for study_id in study_ids}
     for study_id, purpose, number, count, shortest, mean in session.execute(query) if study_ids else ():
-        found[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
-    return found
+        costs[study_id][purpose, number] = RunCosts(count, shortest or 0.0, mean or 0.0)
+    return costs
 
 
 def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
-    """By worker id: the run it executes, and whose study it is of."""
+    """Return the run that each worker executes, and the project of its study, by worker id."""
     query = select(RunRow, StudyRow.project_id).join(StudyRow, StudyRow.id == RunRow.study_id)
     query = query.where(RunRow.state == TrialState.RUNNING).options(joinedload(RunRow.trial))
     return {run.worker_id: (run, project) for run, project in session.execute(query) if run.worker_id is not None}
 
 
 def last_attempt(session: Session, worker_id: str, project_id: str | None) -> AttemptRow | None:
-    """The newest attempt of a worker at a project's run (None: any) that has ended, with its run and trial."""
+    """Return the newest ended attempt of a worker at a project's run (None: any), with its run and trial."""
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
     if project_id is not None:
         runs = query.join(RunRow, RunRow.id == AttemptRow.run_id).join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -155,13 +155,13 @@ def last_attempt(session: Session, worker_id: str, project_id: str | None) -> At
 
 
 def model_names(session: Session, study_ids: Collection[str]) -> dict[str, str]:
-    """By study."""
+    """Return the model's name of each study."""
     query = select(StudyRow.id, _MODEL).where(StudyRow.id.in_(study_ids))
     return dict(session.execute(query).all()) if study_ids else {}
 
 
 def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
-    """A text that differs whenever something of the study has changed, and whether it has ended."""
+    """Return a text that differs whenever something of the study has changed, and whether it has ended."""
     study = session.execute(select(StudyRow.version, StudyRow.state).where(StudyRow.id == study_id)).one_or_none()
     if study is None:
         return None
@@ -172,14 +172,15 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
     return f"{study.version}-{study.state.value}-{digest}", not study.state.is_open
 
 
-def _of(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Studies of one project; None: of all. Without those that were deleted."""
+def _of_project(project_id: str | None) -> list[ColumnElement[bool]]:
+    """Return conditions for the studies of one project (None: of all) that were not deleted."""
     kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
     return kept if project_id is None else [*kept, StudyRow.project_id == project_id]
 
 
 def _matching(text: str, device: str | None) -> list[ColumnElement[bool]]:
-    """Every word occurs in the model's name, the accelerator's, the study's id or the answer in words."""
+    """Return conditions: every word occurs in the model's name, the accelerator's, the study's id or the answer in
+    words."""
     described = _RESULT[("best", "description")].as_string()
     where: list[ColumnElement[bool]] = [
         or_(*(column.icontains(word, autoescape=True) for column in (_MODEL, _DEVICE, StudyRow.id, described)))

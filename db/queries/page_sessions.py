@@ -9,17 +9,17 @@ from shardtune.db.tables.access import PageSessionRow
 
 
 def add(session: Session, token_sha256: str, key_id: str, now: datetime, expires_at: datetime) -> None:
-    """A new session; those that have expired are cleared away."""
+    """Add a session, and delete those that have expired."""
     session.execute(delete(PageSessionRow).where(PageSessionRow.expires_at <= now))
     session.add(PageSessionRow(token_sha256=token_sha256, key_id=key_id, created_at=now, expires_at=expires_at))
 
 
 def find(session: Session, token_sha256: str, now: datetime) -> PageSessionRow | None:
-    """The session of a token with its key, unless it has expired."""
+    """Return the session of a token with its key, unless it has expired."""
     query = select(PageSessionRow).where(PageSessionRow.token_sha256 == token_sha256, PageSessionRow.expires_at > now)
     return session.scalars(query.options(joinedload(PageSessionRow.key))).one_or_none()
 
 
 def end(session: Session, token_sha256: str) -> None:
-    """Log out."""
+    """Delete a session: log out."""
     session.execute(delete(PageSessionRow).where(PageSessionRow.token_sha256 == token_sha256))

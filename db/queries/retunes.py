@@ -20,7 +20,7 @@ _MOST_RACES = 8
 
 @dataclass(frozen=True)
 class RetuneFilter:
-    """Which retunes of a list; None or empty: any."""
+    """Filter of retunes; None or empty: any."""
 
     project_id: str | None = None
     target_key: str | None = None
@@ -29,18 +29,18 @@ class RetuneFilter:
 
 
 def get(session: Session, retune_id: str) -> RetuneRow | None:
-    """One retune as it stands."""
+    """Return one retune as it is."""
     return session.get(RetuneRow, retune_id)
 
 
 def lock(session: Session, retune_id: str) -> RetuneRow:
-    """One retune, held until the transaction ends; read anew."""
+    """Return one retune, held until the transaction ends; read anew."""
     query = select(RetuneRow).where(RetuneRow.id == retune_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
 def unfinished(session: Session, project_id: str, target_key: str) -> RetuneRow | None:
-    """The queued or running retune of a case, held until the transaction ends."""
+    """Return the queued or running retune of a tuning target, held until the transaction ends."""
     query = select(RetuneRow).where(
         RetuneRow.project_id == project_id, RetuneRow.target_key == target_key, RetuneRow.state.in_(OPEN_RETUNE_STATES)
     )
@@ -57,7 +57,7 @@ def put(
     now: datetime,
     **values: Any,
 ) -> tuple[RetuneRow, bool]:
-    """The unfinished retune of a case, made if there is none; held. True: it was made here."""
+    """Return the unfinished retune of a tuning target, made if there is none; held. True: it was made here."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     for _ in range(_MOST_RACES):
         retune_id = f"retune-{secrets.token_hex(6)}"
@@ -75,32 +75,34 @@ def put(
             **values,
         }
         session.execute(insert(RetuneRow).values(row).on_conflict_do_nothing())
-        found = unfinished(session, project_id, target_key)
+        unfinished_row = unfinished(session, project_id, target_key)
         # None: the one that was in the way has ended between the two statements.
-        if found is not None:
-            return found, found.id == retune_id
+        if unfinished_row is not None:
+            return unfinished_row, unfinished_row.id == retune_id
     raise AssertionError(f"retunes of {target_key} end as fast as they are made")
 
 
-def page(session: Session, wanted: RetuneFilter, after: tuple[datetime, str] | None, limit: int) -> Sequence[RetuneRow]:
-    """Retunes, newest first, behind `after`."""
+def page(
+    session: Session, criteria: RetuneFilter, after: tuple[datetime, str] | None, limit: int
+) -> Sequence[RetuneRow]:
+    """Return retunes, newest first, behind `after`."""
     time, name = RetuneRow.created_at, RetuneRow.id
     query = select(RetuneRow).order_by(time.desc(), name.desc()).limit(limit)
-    if wanted.project_id is not None:
-        query = query.where(RetuneRow.project_id == wanted.project_id)
-    if wanted.target_key is not None:
-        query = query.where(RetuneRow.target_key == wanted.target_key)
-    if wanted.schedule_id is not None:
-        query = query.where(RetuneRow.schedule_id == wanted.schedule_id)
-    if wanted.states:
-        query = query.where(RetuneRow.state.in_(wanted.states))
+    if criteria.project_id is not None:
+        query = query.where(RetuneRow.project_id == criteria.project_id)
+    if criteria.target_key is not None:
+        query = query.where(RetuneRow.target_key == criteria.target_key)
+    if criteria.schedule_id is not None:
+        query = query.where(RetuneRow.schedule_id == criteria.schedule_id)
+    if criteria.states:
+        query = query.where(RetuneRow.state.in_(criteria.states))
     if after is not None:
         query = query.where(tuple_(time, name) < after)
     return session.scalars(query).all()
 
 
 def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
-    """Queued retunes whose time has come, those of the most used recommendation first."""
+    """Return queued retunes whose time has come, those of the most used recommendation first."""
     used = and_(TuningTargetRow.project_id == RetuneRow.project_id, TuningTargetRow.target_key == RetuneRow.target_key)
     query = (
         select(RetuneRow)
@@ -112,13 +114,13 @@ def due(session: Session, now: datetime) -> Sequence[RetuneRow]:
 
 
 def running(session: Session) -> Sequence[RetuneRow]:
-    """Retunes that have begun, oldest first."""
+    """Return retunes that have begun, oldest first."""
     query = select(RetuneRow).where(RetuneRow.state == RetuneState.RUNNING)
     return session.scalars(query.order_by(RetuneRow.started_at, RetuneRow.id)).all()
 
 
 def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **values: Any) -> bool:
-    """Become the one who drives a retune, and change it, if it is still in the state `row` was read in and nobody does."""
+    """Claim a retune and change it, if it is still in the state `row` was read in and no replica drives it."""
     result = session.execute(
         update(RetuneRow)
         .where(
@@ -134,7 +136,7 @@ def claim(session: Session, row: RetuneRow, now: datetime, until: datetime, **va
 
 
 def spent(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds of a retune's studies so far."""
+    """Sum the GPU-seconds of a retune's studies so far."""
     names = [name for name in (row.challenge_study_id, row.search_study_id) if name is not None]
     query = select(func.coalesce(func.sum(StudyRow.gpu_seconds), 0.0)).where(StudyRow.id.in_(names))
     return session.scalars(query).one() or 0.0
@@ -148,7 +150,7 @@ def end(session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, n
 
 
 def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
-    """Add to how often recommendations were given out, by project and key."""
+    """Add to the numbers of times that recommendations were given out, by project and key."""
     for (project_id, target_key), count in sorted(counts.items()):
         session.execute(
             update(TuningTargetRow)
@@ -159,7 +161,7 @@ def add_uses(session: Session, counts: Mapping[tuple[str, str], int]) -> None:
 
 
 def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RetuneRow]:
-    """Of each case (project_id, target_key) the retune that was asked for last."""
+    """Return the last requested retune of each tuning target (project_id, target_key)."""
     if not cases:
         return {}
     case = (RetuneRow.project_id, RetuneRow.target_key)
@@ -170,7 +172,7 @@ def newest(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[s
 
 
 def with_schedules(session: Session, ids: Collection[str]) -> dict[str, tuple[RetuneRow, str | None]]:
-    """By id: retunes, and the name of the schedule that asked for each."""
+    """Return retunes by id, each with the name of the schedule that asked for it."""
     if not ids:
         return {}
     name = type_coerce(ScheduleRow.spec, JSON)["name"].as_string()

@@ -13,12 +13,12 @@ from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
 def get(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """One schedule as it stands."""
+    """Return one schedule as it is."""
     return session.get(ScheduleRow, schedule_id)
 
 
 def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """One schedule, held until the transaction ends; read anew."""
+    """Return one schedule, held until the transaction ends; read anew."""
     query = select(ScheduleRow).where(ScheduleRow.id == schedule_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -26,7 +26,7 @@ def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
 def page(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ScheduleRow]:
-    """Schedules, newest first, behind `after`."""
+    """Return schedules, newest first, behind `after`."""
     time, name = ScheduleRow.created_at, ScheduleRow.id
     query = select(ScheduleRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
@@ -35,19 +35,19 @@ def page(
 
 
 def count(session: Session, project_id: str) -> int:
-    """How many a project has."""
+    """Count the schedules of a project."""
     query = select(func.count()).select_from(ScheduleRow).where(ScheduleRow.project_id == project_id)
     return session.scalars(query).one()
 
 
 def of_trigger(session: Session, project_id: str, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """A project's schedules of one kind, oldest first, paused ones included."""
+    """Return a project's schedules of one kind, oldest first, paused ones included."""
     query = select(ScheduleRow).where(ScheduleRow.project_id == project_id, ScheduleRow.trigger == trigger)
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
 def timed(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """The schedules of one kind that have times, in all projects, paused ones included."""
+    """Return the schedules of one kind that have times, in all projects, paused ones included."""
     query = select(ScheduleRow).where(
         ScheduleRow.trigger == trigger, type_coerce(ScheduleRow.spec, JSON)["cron"].as_string().is_not(None)
     )
@@ -55,19 +55,20 @@ def timed(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
 
 
 def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
-    """Schedules with a tick that nobody has accounted for."""
+    """Return schedules with a tick that no replica has accounted for."""
     query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
 
-def advance(session: Session, seen: ScheduleRow, following: datetime | None) -> bool:
-    """Take the ticks before `following`, if the schedule is still as it was seen; False: another replica has them."""
+def advance(session: Session, schedule: ScheduleRow, following: datetime | None) -> bool:
+    """Claim the ticks before `following`, if the schedule is unchanged since it was read; False: another replica has
+    them."""
     result = session.execute(
         update(ScheduleRow)
         .where(
-            ScheduleRow.id == seen.id,
-            ScheduleRow.next_tick_at == seen.next_tick_at,
-            ScheduleRow.version == seen.version,
+            ScheduleRow.id == schedule.id,
+            ScheduleRow.next_tick_at == schedule.next_tick_at,
+            ScheduleRow.version == schedule.version,
             ScheduleRow.is_paused.is_(False),
         )
         .values(next_tick_at=following)
@@ -78,14 +79,14 @@ def advance(session: Session, seen: ScheduleRow, following: datetime | None) -> 
 
 
 def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> Sequence[ScheduleTickRow]:
-    """Ticks of a schedule in the order they were accounted for, newest first, behind the row `after`."""
+    """Return ticks of a schedule in the order they were accounted for, newest first, behind the row `after`."""
     query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
     query = query.order_by(ScheduleTickRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
 
 
 def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) -> ScheduleTickRow | None:
-    """The tick of a moment."""
+    """Return the tick of a moment."""
     return session.scalars(
         select(ScheduleTickRow).where(
             ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.kind == kind, ScheduleTickRow.at == at
@@ -94,7 +95,7 @@ def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) ->
 
 
 def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
-    """Ticks that wait for the retunes of those before, oldest first."""
+    """Return ticks that wait for the retunes of earlier ones, oldest first."""
     query = select(ScheduleTickRow).where(
         ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED
     )
@@ -102,7 +103,7 @@ def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow
 
 
 def with_queued_ticks(session: Session) -> Sequence[str]:
-    """Schedules that have ticks waiting, and are not paused."""
+    """Return the ids of schedules that have ticks waiting, and are not paused."""
     query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == TickState.QUEUED).distinct()
     query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
@@ -115,7 +116,7 @@ def is_busy(session: Session, schedule_id: str) -> bool:
 
 
 def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
-    """Give up what a schedule has asked for and nobody has begun: its waiting ticks and queued retunes."""
+    """Cancel the requests of a schedule that have not begun: its waiting ticks and queued retunes."""
     session.execute(
         update(ScheduleTickRow)
         .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)
@@ -129,7 +130,7 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
 
 
 def serving_cases(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
-    """Cases of a project that have an answer, the newest answer first."""
+    """Return tuning targets of a project that have an answer, the newest answer first."""
     present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(

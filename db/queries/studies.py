@@ -21,12 +21,12 @@ _LOCKED = (
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:
-    """The study as it stands, without a lock."""
+    """Return the study as it is, without a lock."""
     return session.get(StudyRow, study_id)
 
 
 def lock(session: Session, study_id: str) -> StudyRow:
-    """The study, held until the transaction ends; its row is read anew."""
+    """Return the study, held until the transaction ends; its row is read anew."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
@@ -41,7 +41,7 @@ _WITH_WORK = union_all(
         StudyRow.deleted_at.is_(None),
     ),
 )
-"""Studies of which a worker may be given a run."""
+"""Statement for studies of which a worker may be given a run."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 _TRIALS = (
     select(TrialRow.study_id, TrialRow.state, func.count())
@@ -57,31 +57,31 @@ _REJECTED = (
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Which studies of a list; None: any."""
+    """Filter of studies; None: any."""
 
     project_id: str | None = None
     states: tuple[StudyState, ...] = ()
     created_from: datetime | None = None
     created_before: datetime | None = None
     deleted: bool = False
-    """Those that were deleted; else those that were not."""
+    """Whether to return deleted studies instead of the others."""
 
 
 def page(
-    session: Session, wanted: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
+    session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
-    """Studies by time of creation, behind `after`."""
+    """Return studies by time of creation, behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
-    query = query.where(StudyRow.deleted_at.is_not(None) if wanted.deleted else StudyRow.deleted_at.is_(None))
-    if wanted.project_id is not None:
-        query = query.where(StudyRow.project_id == wanted.project_id)
-    if wanted.states:
-        query = query.where(StudyRow.state.in_(wanted.states))
-    if wanted.created_from is not None:
-        query = query.where(time >= wanted.created_from)
-    if wanted.created_before is not None:
-        query = query.where(time < wanted.created_before)
+    query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
+    if criteria.project_id is not None:
+        query = query.where(StudyRow.project_id == criteria.project_id)
+    if criteria.states:
+        query = query.where(StudyRow.state.in_(criteria.states))
+    if criteria.created_from is not None:
+        query = query.where(time >= criteria.created_from)
+    if criteria.created_before is not None:
+        query = query.where(time < criteria.created_before)
     if after is not None:
         place = tuple_(time, name)
         query = query.where(place > after if oldest_first else place < after)
@@ -90,44 +90,45 @@ def page(
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """A study with work to do, as a question for it sees it: a running one, or an ended one with a trace to be run."""
+    """Study with work to do, as a claim reads it: a running one, or an ended one with a trace to be run."""
 
     study: StudyRow
-    """Without its large columns."""
+    """Study without its large columns."""
     open_states: frozenset[TrialState]
-    """Of waiting and running runs, which there are."""
+    """States that occur among its waiting and running runs."""
 
     @property
     def is_background(self) -> bool:
-        """Nobody waits for it, and it may spend only what the day has left."""
+        """Whether nobody waits for the study, so that it may spend only what the day has left."""
         return self.study.purpose != StudyPurpose.USER
 
     @property
     def has_waiting(self) -> bool:
-        """A run may be taken."""
+        """Whether a run may be taken."""
         return TrialState.WAITING in self.open_states
 
 
 def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
-    """Studies with work to do and their projects, oldest first, which is the order they are served in; or this one alone."""
-    found = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
+    """Return studies with work to do and their projects, oldest first, which is the order of claims; or this study
+    alone."""
+    rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
             row[0], frozenset(state for state, is_there in zip(OPEN_TRIAL_STATES, row[1:], strict=True) if is_there)
         )
-        for row in found
+        for row in rows
     ]
 
 
-def _few(query: Select[StudyRow]) -> Select[StudyRow]:
-    """Large columns are read when asked for."""
+def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
+    """Load small columns only; the large ones are read when asked for."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
 
 
 _OPEN = (
-    _few(select(StudyRow).where(StudyRow.id.in_(_WITH_WORK)))
+    _with_small_columns(select(StudyRow).where(StudyRow.id.in_(_WITH_WORK)))
     .add_columns(
         *(
             select(RunRow.id).where(RunRow.study_id == StudyRow.id, RunRow.state == state).exists()
@@ -136,18 +137,18 @@ _OPEN = (
     )
     .options(joinedload(StudyRow.project))
 )
-"""Made once, as the statement of every claim."""
+"""Statement of every claim, made once."""
 _ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
 def waiting(session: Session) -> Sequence[StudyRow]:
-    """Studies that wait for a worker, oldest first."""
+    """Return studies that wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state == StudyState.WAITING)
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
-    """Studies of a project (None: of any) that wait for a worker or run, oldest first."""
+    """Return studies of a project (None: of any) that wait for a worker or run, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
@@ -155,29 +156,29 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
 
 
 def running(session: Session) -> Sequence[StudyRow]:
-    """Running studies, oldest first."""
-    return session.scalars(_few(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
+    """Return running studies, oldest first."""
+    return session.scalars(_with_small_columns(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
-    """Read what these are about, in one query."""
+    """Read the specs of these studies, in one query."""
     ids = [row.id for row in rows]
     if ids:
         session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:
-    """Studies of which a worker executes a run now."""
+    """Return the ids of studies of which a worker executes a run now."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Version by study with work to do: where none differs, there is no more work than before."""
+    """Return the version of each study with work to do: while none changes, there is no more work than before."""
     return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Number of trials by state, for each study that has any."""
+    """Count trials by state, for each study that has any."""
     counts: dict[str, dict[str, int]] = {}
     for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
@@ -185,6 +186,6 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Number of configurations the memory gate rejected, for each study that has any."""
-    found = session.execute(_REJECTED, {"study_ids": list(study_ids)})
-    return {study_id: int(count) for study_id, count in found}
+    """Count configurations that the memory gate rejected, for each study that has any."""
+    counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
+    return {study_id: int(count) for study_id, count in counts}

@@ -1,4 +1,4 @@
-"""Queries behind the pages about what studies have recommended."""
+"""Queries for the pages about recommendations of studies."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
-    """By study: its recommendation that is served, else its newest."""
+    """Return each study's recommendation that is in use, else its newest."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
     is_serving = RecommendationRow.state == RecommendationState.SERVING
     # Of one study the last of them stays.
@@ -19,13 +19,13 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
 
 
 def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None:
-    """What a study recommended last."""
+    """Return the last recommendation of a study."""
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
 
 
 def keys_of_case(session: Session, project_id: str, target_key: str) -> Sequence[str]:
-    """Of the same case, under each hardware and software that it was served on."""
+    """Return the keys of the same tuning target under each hardware and software that it had a recommendation on."""
     own = select(TuningTargetRow.target_key_without_fingerprint).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -39,7 +39,7 @@ def keys_of_case(session: Session, project_id: str, target_key: str) -> Sequence
 def of_case(
     session: Session, project_id: str, target_keys: Collection[str], at_most: int
 ) -> Sequence[RecommendationRow]:
-    """What was recommended under these keys, the newest first."""
+    """Return recommendations under these keys, the newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == project_id, RecommendationRow.target_key.in_(target_keys)
     )
@@ -47,7 +47,7 @@ def of_case(
 
 
 def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, datetime]:
-    """By id: when these were made."""
+    """Return the creation times of recommendations by id."""
     if not recommendation_ids:
         return {}
     query = select(RecommendationRow.id, RecommendationRow.created_at)

@@ -37,7 +37,7 @@ TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
 
 @dataclass(frozen=True)
 class TrialFilter:
-    """Which trials of a study; None: all."""
+    """Filter of a study's trials; None: all."""
 
     states: tuple[TrialState, ...] = ()
     backend: str | None = None
@@ -46,7 +46,7 @@ class TrialFilter:
 
 @dataclass(frozen=True)
 class TrialPoint:
-    """One trial with the figures of its search run; None where nothing was measured."""
+    """Trial with the figures of its search run; None where nothing was measured."""
 
     number: int
     state: TrialState
@@ -55,7 +55,7 @@ class TrialPoint:
     failure_kind: str | None
     failure_message: str | None
     failure_peak_gib: float | None
-    """Of tensors before the failure, where it was measured."""
+    """Peak memory of tensors before the failure, where it was measured."""
     tokens_per_s_per_gpu: float | None
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
@@ -63,9 +63,9 @@ class TrialPoint:
     step_time_s: float | None
     predicted_memory_gib: float | None
     predicted_tokens_per_s_per_gpu: float | None
-    """Of the prediction made before it ran."""
+    """Speed of the prediction made before it ran."""
     expected_tokens_per_s_per_gpu: float | None
-    """By the search that chose it, else by the prediction; with the ends of the 90 % interval."""
+    """Speed expected by the search that chose it, else by the prediction; with the ends of the 90 % interval."""
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
     gpu_seconds: float | None
@@ -73,23 +73,23 @@ class TrialPoint:
 
     @property
     def measured_peak_gib(self) -> float | None:
-        """What the memory limit is about: reserved on a GPU, allocated on CPU ranks."""
+        """Peak memory that the limit applies to: reserved on a GPU, allocated on CPU ranks."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
-def of_study(session: Session, study_id: str, chosen: TrialFilter, page: Page) -> list[TrialPoint]:
-    """Trials of a study with their figures; those without the figure that sorts come last."""
-    query = paged(_points(study_id, chosen), TRIAL_SORTS[page.sort], TrialRow.number, page)
+def of_study(session: Session, study_id: str, criteria: TrialFilter, page: Page) -> list[TrialPoint]:
+    """Return trials of a study with their figures; those without the sorting figure come last."""
+    query = paged(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
     return [TrialPoint(*row) for row in session.execute(query)]
 
 
-def count_trials(session: Session, study_id: str, chosen: TrialFilter) -> int:
-    """How many trials match."""
-    return session.scalar(select(func.count()).where(*_chosen(study_id, chosen)).select_from(TrialRow)) or 0
+def count_trials(session: Session, study_id: str, criteria: TrialFilter) -> int:
+    """Count the trials that match."""
+    return session.scalar(select(func.count()).where(*_conditions(study_id, criteria)).select_from(TrialRow)) or 0
 
 
 def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]]:
-    """State, kind and number of the trials that gave no usable measurement, the most frequent first."""
+    """Return state, kind and number of the trials that gave no usable measurement, the most frequent first."""
     kind = _FAILURE["kind"].as_string()
     query = (
         select(TrialRow.state, kind, func.count())
@@ -100,7 +100,7 @@ def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]
     return [(state.value, str(word), int(count)) for state, word, count in session.execute(query)]
 
 
-def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
+def _points(study_id: str, criteria: TrialFilter) -> Select[Any]:
     return (
         select(
             TrialRow.number,
@@ -123,17 +123,17 @@ def _points(study_id: str, chosen: TrialFilter) -> Select[Any]:
         )
         .outerjoin(RunRow, and_(RunRow.trial_id == TrialRow.id, RunRow.purpose == RunPurpose.SEARCH))
         .outerjoin(AttemptRow, AttemptRow.run_id == RunRow.id)
-        .where(*_chosen(study_id, chosen))
+        .where(*_conditions(study_id, criteria))
         .group_by(TrialRow.id, RunRow.id)
     )
 
 
-def _chosen(study_id: str, chosen: TrialFilter) -> list[ColumnElement[bool]]:
+def _conditions(study_id: str, criteria: TrialFilter) -> list[ColumnElement[bool]]:
     where: list[ColumnElement[bool]] = [TrialRow.study_id == study_id]
-    if chosen.states:
-        where.append(TrialRow.state.in_(chosen.states))
-    if chosen.backend:
-        where.append(_CONFIG[("strategy", "kind")].as_string() == chosen.backend)
-    if chosen.failure:
-        where.append(_FAILURE["kind"].as_string() == chosen.failure)
+    if criteria.states:
+        where.append(TrialRow.state.in_(criteria.states))
+    if criteria.backend:
+        where.append(_CONFIG[("strategy", "kind")].as_string() == criteria.backend)
+    if criteria.failure:
+        where.append(_FAILURE["kind"].as_string() == criteria.failure)
     return where

@@ -1,4 +1,5 @@
-"""Queries on trials, on blocks of a final comparison (runs that are compared, and so made by one worker), and on rejected configurations."""
+"""Queries on trials, on comparison blocks (validation runs that are compared, and so made by one worker), and on
+rejected configurations."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -72,7 +73,7 @@ _SAME_BLOCK = (
     _OTHER.block == RunRow.block,
     _OTHER.id != RunRow.id,
 )
-_BEGUN = (
+_WORKERS_OF_OPEN_BLOCKS = (
     select(RunRow.study_id, _OTHER.worker_id)
     .join(_OTHER, and_(*_SAME_BLOCK))
     .where(
@@ -81,7 +82,7 @@ _BEGUN = (
         _OTHER.worker_id.is_not(None),
     )
 )
-_BEGAN = (
+_WORKERS_OF_BLOCK = (
     select(RunRow.worker_id)
     .where(
         RunRow.study_id == bindparam("of_study"),
@@ -105,7 +106,7 @@ def add(
     prediction: TrialPrediction | None = None,
     reason: TrialReason | None = None,
 ) -> TrialRow:
-    """A new waiting trial; its number is that of the trials before it. The caller holds the study's lock."""
+    """Add a waiting trial; its number is the count of earlier trials. The caller holds the study's lock."""
     row = TrialRow(
         study_id=study_id,
         number=number,
@@ -122,7 +123,7 @@ def add(
 
 
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
-    """Trials by number, with their runs (and the attempts at these).
+    """Return trials by number, with their runs (and the attempts at these).
 
     Without attempts they are read at every step of a study: what only a reader wants stays in the database until asked for.
     """
@@ -132,7 +133,7 @@ def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Se
 def page(
     session: Session, study_id: str, states: Sequence[TrialState], after: int | None, limit: int
 ) -> Sequence[TrialRow]:
-    """Trials by number behind `after`, with their runs and the attempts at these."""
+    """Return trials by number behind `after`, with their runs and the attempts at these."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).limit(limit).options(load)
     if states:
@@ -141,7 +142,7 @@ def page(
 
 
 def count(session: Session, study_id: str) -> int:
-    """How many a study has."""
+    """Count the trials of a study."""
     return session.scalars(_COUNT, {"of_study": study_id}).one()
 
 
@@ -150,14 +151,15 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
 
 
 def newest_trace(session: Session, trial: TrialRow) -> RunRow | None:
-    """The last run of a trial under the profiler, with what it told and its attempts."""
+    """Return the last run of a trial under the profiler, with its diagnosis and its attempts."""
     query = select(RunRow).where(RunRow.trial_id == trial.id, RunRow.purpose == RunPurpose.TRACE)
     load = (undefer(RunRow.diagnosis), selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
     return session.scalars(query.order_by(RunRow.position.desc()).limit(1).options(*load)).one_or_none()
 
 
 def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:
-    """The newest search runs that were measured on a fingerprint and that a project may learn from, the last one first.
+    """Return the newest search runs that were measured on a fingerprint and that a project may learn from, the last
+    one first.
 
     What is stored in them stays as it is.
     """
@@ -166,7 +168,7 @@ def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_mos
 
 
 class MeasuredRun(NamedTuple):
-    """What was measured of a configuration."""
+    """Search run with the measurement of its configuration."""
 
     run_id: str
     study_id: str
@@ -175,19 +177,19 @@ class MeasuredRun(NamedTuple):
 
 
 def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRun]:
-    """These runs of trials with their configurations."""
+    """Return runs of trials with their configurations."""
     return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
 
 
 def profiled_for(session: Session, study_id: str) -> str | None:
-    """The project to which the worker that profiled a study's model is bound; None: to none."""
+    """Return the project to which the worker that made the study's model summary is bound; None: to none."""
     return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
 
 def rejections(
     session: Session, study_id: str, after: int | None = None, limit: int | None = None
 ) -> Sequence[RejectionRow]:
-    """Rejected configurations in the order they were found, behind the row `after`."""
+    """Return rejected configurations in the order they were found, behind the row `after`."""
     query = _REJECTIONS if limit is None else _REJECTIONS.limit(limit)
     return session.scalars(
         query if after is None else query.where(RejectionRow.id > after), {"of_study": study_id}
@@ -195,32 +197,32 @@ def rejections(
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
-    """Content keys of the rejected configurations."""
+    """Return the content keys of the rejected configurations."""
     return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 
 def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:
     """Store rejected configurations; those already stored are left alone. The caller holds the study's lock."""
-    known = set(rejected_keys(session, study_id))
+    stored_keys = set(rejected_keys(session, study_id))
     for value in values:
         key = value.config.content_key()
-        if key not in known:
-            known.add(key)
+        if key not in stored_keys:
+            stored_keys.add(key)
             session.add(RejectionRow(study_id=study_id, config_key=key, value=value, created_at=now))
     session.flush()
 
 
 def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Of these studies where a run of a begun block waits: ids of the workers that have run, or run, its other parts."""
-    found: dict[str, frozenset[str]] = {}
-    for study_id, worker_id in session.execute(_BEGUN, {"study_ids": list(study_ids)}):
+    """Return the ids of the workers of each begun comparison block that still has a waiting run, by study."""
+    workers: dict[str, frozenset[str]] = {}
+    for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
         assert worker_id is not None
-        found[study_id] = found.get(study_id, frozenset()) | {worker_id}
-    return found
+        workers[study_id] = workers.get(study_id, frozenset()) | {worker_id}
+    return workers
 
 
 def began_block(session: Session, run: RunRow) -> frozenset[str]:
-    """Ids of the workers that have run, or run, other parts of a run's block."""
+    """Return the ids of the workers that have run, or run, other parts of a run's comparison block."""
     same = {
         "of_study": run.study_id,
         "of_purpose": run.purpose,
@@ -229,5 +231,5 @@ def began_block(session: Session, run: RunRow) -> frozenset[str]:
     }
     # The run itself may be new, and written once it is given out.
     with session.no_autoflush:
-        found = session.scalars(_BEGAN, same | {"run_id": run.id})
-        return frozenset(worker_id for worker_id in found if worker_id is not None)
+        worker_ids = session.scalars(_WORKERS_OF_BLOCK, same | {"run_id": run.id})
+        return frozenset(worker_id for worker_id in worker_ids if worker_id is not None)

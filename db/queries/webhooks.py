@@ -11,9 +11,10 @@ from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
-"""A column for a query that is made anyway: mostly there is none, and then nothing else is asked."""
+"""Column for another query that tells whether any webhook is enabled: mostly there is none, and no further query is
+needed."""
 _ENABLED = "webhooks that are told of events"
-_TOLD = select(WebhookRow).where(WebhookRow.is_enabled)
+_ALL_ENABLED = select(WebhookRow).where(WebhookRow.is_enabled)
 _WITH_DUE = (
     select(DeliveryRow.webhook_id, WebhookRow.project_id)
     .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook_id)
@@ -28,44 +29,44 @@ def get(session: Session, webhook_id: str) -> WebhookRow | None:
 
 
 def lock(session: Session, webhook_id: str) -> WebhookRow | None:
-    """One webhook, held until the transaction ends; before any of its messages."""
+    """Return one webhook, held until the transaction ends; before any of its messages."""
     query = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def everyone(session: Session) -> Sequence[WebhookRow]:
-    """All webhooks, oldest first."""
+    """Return all webhooks, oldest first."""
     return session.scalars(select(WebhookRow).order_by(WebhookRow.created_at, WebhookRow.id)).all()
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """How many a project has; None: how many are told of every project."""
+    """Count the webhooks of a project; None: those that receive events of every project."""
     query = select(func.count()).select_from(WebhookRow).where(WebhookRow.project_id.is_not_distinct_from(project_id))
     return session.scalars(query).one()
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
-    """Webhooks that are told of events; read once in a transaction."""
+    """Return enabled webhooks; read once in a transaction."""
     if _ENABLED not in session.info:
-        session.info[_ENABLED] = session.scalars(_TOLD).all()
-    found: Sequence[WebhookRow] = session.info[_ENABLED]
-    return found
+        session.info[_ENABLED] = session.scalars(_ALL_ENABLED).all()
+    rows: Sequence[WebhookRow] = session.info[_ENABLED]
+    return rows
 
 
 def note_whether_any(session: Session, is_any: bool) -> None:
-    """What `ANY_ENABLED` came to in this transaction: where there are none, `enabled` need not look."""
+    """Note the value of `ANY_ENABLED` in this transaction: where it is False, `enabled` needs no query."""
     if not is_any:
         session.info.setdefault(_ENABLED, ())
 
 
 def keep(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:
-    """Of these webhooks those that are still there, and stay until the transaction ends."""
+    """Lock those of these webhooks that still exist until the transaction ends, and return their ids."""
     query = select(WebhookRow.id).where(WebhookRow.id.in_(webhook_ids)).order_by(WebhookRow.id)
     return frozenset(session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
 def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, now: datetime) -> DeliveryRow:
-    """A message to send at once."""
+    """Add a message that is to be sent at once."""
     row = DeliveryRow(
         id=f"msg_{secrets.token_hex(12)}",
         webhook=webhook,
@@ -81,14 +82,15 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
 
 
 def with_due(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
-    """Webhooks with messages to send, and their projects, who has waited longest first; takes no lock."""
+    """Return webhooks with messages to send, and their projects, longest wait first; takes no lock."""
     return [
         (webhook_id, project_id) for webhook_id, project_id in session.connection().execute(_WITH_DUE, {"now": now})
     ]
 
 
 def due(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:
-    """A webhook's messages to send, held until the transaction ends; those another replica holds are passed over."""
+    """Return a webhook's messages to send, held until the transaction ends; messages that another replica holds are
+    skipped."""
     query = (
         select(DeliveryRow)
         .where(
@@ -115,13 +117,13 @@ def has_delivered_since(session: Session, webhook_id: str, moment: datetime) -> 
 
 
 def delivery(session: Session, delivery_id: str) -> DeliveryRow | None:
-    """One message, held until the transaction ends."""
+    """Return one message, held until the transaction ends."""
     query = select(DeliveryRow).where(DeliveryRow.id == delivery_id).with_for_update(key_share=True)
     return session.scalars(query).one_or_none()
 
 
 def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[DeliveryRow]:
-    """The newest messages of a webhook."""
+    """Return the newest messages of a webhook."""
     return session.scalars(
         select(DeliveryRow)
         .where(DeliveryRow.webhook_id == webhook_id)
@@ -133,7 +135,7 @@ def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[Delive
 def delivery_list(
     session: Session, webhook_id: str, state: str, offset: int, limit: int
 ) -> tuple[Sequence[DeliveryRow], int]:
-    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and how many there are."""
+    """Return messages of a webhook in a state (empty: any), newest first from `offset` on, and their number."""
     chosen = [DeliveryRow.webhook_id == webhook_id, *([DeliveryRow.state == state] if state else [])]
     total = session.scalar(select(func.count()).select_from(DeliveryRow).where(*chosen)) or 0
     query = select(DeliveryRow).where(*chosen).order_by(DeliveryRow.created_at.desc(), DeliveryRow.id)
@@ -141,7 +143,7 @@ def delivery_list(
 
 
 def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> None:
-    """Tell a webhook nothing more, and give up what was waiting for it."""
+    """Disable a webhook, and give up its waiting messages."""
     session.execute(
         update(WebhookRow).where(WebhookRow.id == webhook_id).values(is_enabled=False, disabled_reason=reason)
     )

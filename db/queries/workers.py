@@ -17,25 +17,26 @@ from shardtune.db.tables.studies import FingerprintRow, RunRow, StudyRow, Worker
 _MOST_MACHINES = 500
 # Statements of every request of a worker are made once: making one costs more than running it.
 _BY_SESSION = select(WorkerRow).where(WorkerRow.session == bindparam("worker_session"))
-_SEEN = (
+_NOTE_SEEN = (
     update(WorkerRow)
     .where(WorkerRow.session == bindparam("worker_session"))
     .values(seen_at=bindparam("now"))
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""In one transaction."""
+"""Most workers that one transaction forgets."""
 
 
 def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
-    """The worker of this name in a project, or of those that serve every one; held until the transaction ends."""
+    """Return the worker of this name in a project, or of those that serve every one; held until the transaction
+    ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
     query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """How many a project has; None: how many serve every project."""
+    """Count the workers of a project; None: those that serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
     query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
@@ -50,7 +51,7 @@ def put(
     project_id: str | None = None,
     holder_id: str | None = None,
 ) -> WorkerRow:
-    """The worker of this name, made if there is none; held. Whose it is and its present life are the caller's to judge."""
+    """Return the worker of this name, made if there is none; held. The caller decides about its owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
     row = named(session, name, project_id)
     if row is None:
@@ -79,7 +80,7 @@ def put(
 def begin(
     session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
 ) -> None:
-    """Note a worker's present life, and what it offers. The caller holds the worker."""
+    """Store a worker's session and offer. The caller holds the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.waits = worker_session, now, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
@@ -90,51 +91,51 @@ def begin(
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
-    """Of one project: what a worker says of its host keeps no other project's workers waiting."""
+    """Return the id of a host within one project: a worker's claim about its host must not make other projects'
+    workers wait."""
     return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:
-    """A worker, held until the transaction ends."""
+    """Return a worker, held until the transaction ends."""
     query = select(WorkerRow).where(WorkerRow.id == worker_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
-    """The worker whose present life this is."""
+    """Return the worker of a session."""
     return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
-    """Note that a worker was heard of; whether it is to take no more work."""
-    return bool(session.connection().scalars(_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
+    """Note that a worker was heard of; return whether it is to take no more work."""
+    return bool(session.connection().scalars(_NOTE_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
-    """Workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
-    query = _whole(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
+    """Return workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
+    query = _with_inventory(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
 
 def live_first(
     session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
 ) -> tuple[Sequence[WorkerRow], int]:
-    """Workers that serve a project (None: any) from `offset` on, those seen since then first, then by name; and how many
-    there are.
-    """
+    """Return workers that serve a project (None: any) from `offset` on, those seen since `live_since` first, then by
+    name; and their number."""
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
-    query = _whole(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
+    query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
 
 
-def _whole(project_id: str | None) -> Select[WorkerRow]:
-    """With all that they say of themselves, which is to be shown."""
+def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
+    """Select workers with their inventories, to be shown."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
 
 
 @dataclass(frozen=True)
 class OfferedMachine:
-    """Hardware and software that somebody registered; of workers alike, the one heard of last."""
+    """Hardware and software of registered workers; of workers with the same, the one heard of last."""
 
     name: str
     project_id: str | None
@@ -144,7 +145,8 @@ class OfferedMachine:
 
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """The machines of workers that serve a project (None: any), without the rest of what they offer; at most 500."""
+    """Return the machines of workers that serve a project (None: any), without the rest of their offers; at most
+    500."""
     cluster = _offer("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
@@ -161,12 +163,13 @@ def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachin
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
-    """List it nowhere until it registers again, which who has a session of it must do. The caller holds the worker."""
+    """Hide a worker from lists until it registers again, which the holder of its session must do. The caller holds
+    the worker."""
     row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
 
 
 def forget_gone(session: Session, before: datetime, now: datetime) -> int:
-    """Forget those that were not heard of since a moment; returns how many."""
+    """Forget workers that were not heard of since a moment; return their number."""
     gone = select(WorkerRow).where(WorkerRow.seen_at < before, WorkerRow.forgotten_at.is_(None))
     rows = session.scalars(gone.limit(_MOST_FORGOTTEN).with_for_update(skip_locked=True)).all()
     for row in rows:
@@ -175,25 +178,26 @@ def forget_gone(session: Session, before: datetime, now: datetime) -> int:
 
 
 def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
-    known: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
+    conditions: list[ColumnElement[bool]] = [WorkerRow.forgotten_at.is_(None)]
     whose = or_(WorkerRow.project_id.is_(None), WorkerRow.project_id == project_id)
-    return known if project_id is None else [*known, whose]
+    return conditions if project_id is None else [*conditions, whose]
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
-    """What a worker of that fingerprint has measured of its hardware; of several, the one seen last.
+    """Return the hardware measurement of a worker of that fingerprint; of several, the one seen last.
 
     Of a project's own workers and of those that serve every one: what others report is not for it to believe.
     """
-    asked = {"measured_on": fingerprint_key, "of_project": project_id}
-    offer = session.scalars(_MEASURED, asked).one_or_none()
+    parameters = {"measured_on": fingerprint_key, "of_project": project_id}
+    offer = session.scalars(_MEASURED, parameters).one_or_none()
     return offer.measured if offer is not None else None
 
 
 def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
-    """Workers, of all or of these ids, that asked for something since then and serve a project (None: any), by name."""
+    """Return workers, of all or of these ids, that sent a request since a moment and serve a project (None: any), by
+    name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
@@ -201,14 +205,14 @@ def seen_since(
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
-    """Key of the fingerprint of each worker that serves a project and asked for something since then."""
+    """Return the fingerprint key of each worker that serves a project and sent a request since a moment."""
     return session.scalars(
         select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *_serving(project_id))
     ).all()
 
 
 def understanding(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
-    """Workers seen since then that take work, and whose release knows a kind of task."""
+    """Return workers seen since a moment that take work, and whose release knows a kind of task."""
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
@@ -218,7 +222,7 @@ def understanding(session: Session, task_kind: str, moment: datetime) -> list[Wo
 
 
 def _offer(name: str) -> ColumnElement[str]:
-    """A field of what workers offer, as text."""
+    """Select a field of the workers' offers, as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
@@ -246,7 +250,7 @@ _MEASURED = (
 
 
 def running(session: Session, project_id: str | None) -> dict[str, str]:
-    """Run by worker, for those that execute one of a project (None: of any)."""
+    """Return the run that each worker executes, of a project (None: of any)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

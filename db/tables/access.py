@@ -21,7 +21,7 @@ class ProjectRow(Row):
     quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
     requires_approval: Mapped[bool] = mapped_column(default=False)
     retuning: Mapped[RetunePolicy | None] = mapped_column(Stored(RetunePolicy))
-    """None: the defaults."""
+    """Policy of retuning; None: the defaults."""
     created_at: Mapped[datetime]
 
 
@@ -35,9 +35,9 @@ class ApiKeyRow(Row):
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(100))
     holder_id: Mapped[str] = mapped_column(String(32), index=True)
-    """The first of the keys that replaced each other: one holder, whichever of their secrets is sent."""
+    """First of the keys that replaced each other: one holder, whichever of their secrets is sent."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
-    """None: every project."""
+    """Project of the key; None: every project."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
@@ -66,7 +66,7 @@ class IdempotentRow(Row):
     __tablename__ = "idempotent_requests"
 
     scope: Mapped[str] = mapped_column(String(40), primary_key=True)
-    """Whose key it is: a key of one project says nothing in another."""
+    """Owner of the key: a key of one project means nothing in another."""
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int | None]

@@ -1,4 +1,4 @@
-"""The base of all tables."""
+"""Base class of all tables."""
 
 from datetime import datetime
 

@@ -1,4 +1,5 @@
-"""Tables of recommendations: what each finished study recommends, which one is served, and who decided that."""
+"""Tables of recommendations: the answer of each finished study, the recommended one of each tuning target, and the
+decisions."""
 
 from datetime import datetime
 
@@ -33,7 +34,7 @@ class RecommendationRow(Row):
 
 
 class TuningTargetRow(Row):
-    """What is served for one case in one project. `version` grows with every change."""
+    """Tuning target of one project, with its recommendation. `version` grows with every change."""
 
     __tablename__ = "tuning_targets"
 
@@ -44,26 +45,28 @@ class TuningTargetRow(Row):
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
     serving_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
-    """None: nothing was approved yet."""
+    """Recommendation in use; None: nothing was approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
     changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
-    """Of the fingerprint, since the measurement: where stale, those that make it so; else those that lower the confidence."""
+    """Changed fields of the fingerprint since the measurement: where stale, those that make it so; else those that
+    lower the confidence."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """What is served was measured under; None: nothing is served."""
+    """Fingerprint that the recommendation was measured under; None: there is none."""
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
-    """When it was announced, and a retune asked for; None: not yet, or it is fresh."""
+    """Time at which staleness was announced, and a retune asked for; None: not yet, or it is fresh."""
     stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(
         Stored(tuple[str, ...]), default=(), server_default="[]"
     )
-    """`field=value` of the changes it was announced for."""
+    """Changes for which staleness was announced, as `field=value`."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Times it was given out, about: each service process counts, and adds its count every few seconds."""
+    """Approximate number of times it was given out: each service process counts, and adds its count every few
+    seconds."""
     planned_gpu_seconds: Mapped[float | None]
-    """Declared length of the training run it is for."""
+    """Declared length of the training run it is for, in GPU-seconds."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """target_key of the same case on the fingerprint it was measured on since; None: this row is the present one."""
+    """Key of the same tuning target on the fingerprint it was measured on since; None: this row is the present one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 

@@ -1,4 +1,4 @@
-"""The table of canaries: each time the configuration that is served was run again to see whether it is as fast as it was."""
+"""Table of canaries: runs that check whether a recommended configuration is as fast as it was measured."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from shardtune.db.tables.types import words
 
 
 class CanaryRow(Row):
-    """One look at one worker."""
+    """Run of a recommended configuration on one worker."""
 
     __tablename__ = "canaries"
 
@@ -24,14 +24,14 @@ class CanaryRow(Row):
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     tick: Mapped[int]
-    """Number of the period it was made for."""
+    """Number of the period that it was made for."""
     role: Mapped[CanaryRole] = mapped_column(words(CanaryRole, 8))
     verdict: Mapped[CanaryVerdict | None] = mapped_column(words(CanaryVerdict))
-    """None while it runs."""
+    """Verdict; None while it runs."""
     tokens_per_s_per_gpu: Mapped[float | None]
-    """Of its fastest run."""
+    """Speed of its fastest run."""
     change: Mapped[float | None]
-    """That over the reference."""
+    """Ratio of its speed to the expected speed."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

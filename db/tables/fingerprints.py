@@ -1,4 +1,4 @@
-"""The table of who had which fingerprint when."""
+"""Table of the periods in which workers had a fingerprint."""
 
 from datetime import datetime
 
@@ -12,7 +12,8 @@ _PRESENT = text("until IS NULL")
 
 
 class FingerprintPeriodRow(Row):
-    """A time in which a worker had one fingerprint, from the registration that brought it to the one that replaced it."""
+    """Period in which a worker had one fingerprint, from the registration that brought it to the one that replaced
+    it."""
 
     __tablename__ = "fingerprint_periods"
 
@@ -20,10 +21,10 @@ class FingerprintPeriodRow(Row):
     worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """What the worker had before; None: it was new, or its history was not kept then."""
+    """Fingerprint before this one; None: the worker was new, or its history was not kept then."""
     since: Mapped[datetime]
     until: Mapped[datetime | None]
-    """None: the worker has not brought another one since."""
+    """End of the period; None: the worker has not brought another fingerprint since."""
 
     worker: Mapped[WorkerRow] = relationship()
     fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)

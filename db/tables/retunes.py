@@ -1,4 +1,4 @@
-"""Tables of retuning: schedules, their ticks, and the retunes that ticks, changes and people ask for."""
+"""Tables of retuning: schedules, their ticks, and retunes."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ _ACTIVE = text("next_tick_at IS NOT NULL")
 
 
 class ScheduleRow(Row):
-    """When which recommendations of a project are measured again. `version` grows with every change."""
+    """Schedule of measuring a project's recommendations again. `version` grows with every change."""
 
     __tablename__ = "schedules"
 
@@ -26,7 +26,8 @@ class ScheduleRow(Row):
     trigger: Mapped[Trigger] = mapped_column(words(Trigger))
     is_paused: Mapped[bool] = mapped_column(default=False)
     next_tick_at: Mapped[datetime | None]
-    """The first tick that has not been accounted for. Whoever moves it (compare-and-set) owns the ticks it passes."""
+    """Time of the first tick that has not been accounted for. The replica that moves it (compare-and-set) owns the
+    ticks it passes."""
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -38,20 +39,20 @@ class ScheduleRow(Row):
 
 
 class ScheduleTickRow(Row):
-    """One tick of a schedule and what became of it."""
+    """Tick of a schedule, and its state."""
 
     __tablename__ = "schedule_ticks"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    """When it was due; for a run that a person asked for, when they did."""
+    """Time at which it was due; for a run that a person asked for, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
     stands_for: Mapped[int] = mapped_column("merged_ticks", default=1)
-    """Ticks this row accounts for: itself, and the missed ones before it that were not made up for."""
+    """Number of ticks merged into this one: itself, and the missed ones before it that were not made up for."""
     cases: Mapped[int] = mapped_column("targets", default=0)
-    """Recommendations it asked to be measured."""
+    """Number of recommendations that it asked to measure."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
@@ -62,7 +63,7 @@ class ScheduleTickRow(Row):
 
 
 class RetuneRow(Row):
-    """One recommendation to be measured again, from the request to the outcome."""
+    """Retune of one recommendation, from the request to the outcome."""
 
     __tablename__ = "retunes"
 
@@ -72,7 +73,7 @@ class RetuneRow(Row):
     """Key of the tuning target in `tuning_targets`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
     changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
-    """Of hardware and software, against what was measured on."""
+    """Changes of hardware and software since the measurement."""
     schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
     state: Mapped[RetuneState] = mapped_column(words(RetuneState))
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
@@ -85,9 +86,9 @@ class RetuneRow(Row):
     gain: Mapped[Gain | None] = mapped_column(Stored(Gain))
     not_before: Mapped[datetime]
     tries: Mapped[int] = mapped_column(default=0)
-    """Starts and steps that broke, in a row."""
+    """Number of starts and steps that failed in a row."""
     claimed_until: Mapped[datetime | None]
-    """A replica drives it until then; the others leave it alone."""
+    """End of the claim of the replica that drives it; the others leave it alone until then."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
@@ -109,5 +110,5 @@ class RetuneRow(Row):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of what changed."""
+        """Names of the changed fields."""
         return tuple(change.field for change in self.changes)

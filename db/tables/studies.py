@@ -1,4 +1,5 @@
-"""The tables, one class each. States and their allowed moves are api_schemas.trials.trial; who may move them is the service."""
+"""Tables of studies, trials, runs, attempts, workers, events and webhooks. Allowed moves of states are in
+api_schemas.trials.trial; the service moves them."""
 
 from datetime import datetime
 from typing import Any
@@ -49,7 +50,7 @@ _OF_A_PROJECT, _OF_NONE = text("project_id IS NOT NULL"), text("project_id IS NU
 
 
 class FingerprintRow(Row):
-    """Hardware and software a measurement rests on, stored once and named by its content."""
+    """Hardware and software of a measurement, stored once and named by its content."""
 
     __tablename__ = "fingerprints"
 
@@ -61,36 +62,37 @@ class FingerprintRow(Row):
 
 
 class WorkerRow(Row):
-    """A resource pool by its stable name, in its present life (`session`)."""
+    """Worker (a resource pool with a stable name) in its present session."""
 
     __tablename__ = "workers"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
-    """One worker of a project has it, and one of those that serve every project."""
+    """Name, unique in a project, and among the workers that serve every project."""
     holder_id: Mapped[str | None] = mapped_column(String(32))
-    """Whose keys may register under the name (`ApiKeyRow.holder_id`); None: the next one's."""
+    """Holder whose keys may register under the name (`ApiKeyRow.holder_id`); None: the next one's."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
     offer: Mapped[Offer] = mapped_column(Stored(Offer))
-    """The part of the inventory that is read of all workers."""
+    """Part of the inventory that is read of all workers."""
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)
-    """Read where it is asked for: tens of kilobytes, of which nobody decides."""
+    """Complete inventory, read where it is asked for: tens of kilobytes that no decision needs."""
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
-    """The only project whose studies it runs; None: every project's."""
+    """Project whose studies alone it runs; None: every project's."""
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
-    """Last request of this session."""
+    """Time of the last request of this session."""
     is_draining: Mapped[bool] = mapped_column(default=False)
-    """It gets no more work; survives a restart of the worker."""
+    """Whether it gets no more work; survives a restart of the worker."""
     condition: Mapped[str | None] = mapped_column(Text)
-    """What a canary found wrong with it; None: nothing."""
+    """Problem that a canary found with it; None: nothing."""
     forgotten_at: Mapped[datetime | None]
-    """It is gone and listed nowhere, until it registers again; what it ran stays its own."""
+    """Time at which it was forgotten: no list shows it until it registers again; its runs stay its own."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
-    """Of the host that it shares with other workers of its project; None: it has its machine alone."""
+    """Host that it shares with other workers of its project; None: it has its machine alone."""
     waits: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
-    """There is a run for it for which too much of its host is taken, or it is to keep the host for the next one of its pair."""
+    """Wait for its host: a run needs more of the host than is free, or the host is kept for the next run of its
+    pair."""
 
     __table_args__ = (
         Index(
@@ -106,7 +108,8 @@ class WorkerRow(Row):
 
 
 class StudyRow(Row):
-    """A study. `version` grows with every change the search depends on, and guards what was decided outside a transaction."""
+    """Study. `version` grows with every change that the search depends on, and guards decisions made outside a
+    transaction."""
 
     __tablename__ = "studies"
 
@@ -120,33 +123,33 @@ class StudyRow(Row):
     spec: Mapped[StudySpec] = mapped_column(Stored(StudySpec))
     cluster: Mapped[Cluster] = mapped_column(Stored(Cluster))
     baseline: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
-    """`spec.baseline` as a configuration of ours."""
+    """Baseline of the spec as a configuration of ours."""
     notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
-    """What the reader of the result should know from the creation on."""
+    """Notes for the reader of the result, from the creation on."""
     model_summary: Mapped[ModelSummary | None] = mapped_column(Stored(ModelSummary))
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Of the worker that took the first lease; only equal ones measure for this study."""
+    """Fingerprint of the worker that took the first lease; only equal ones measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Grows with every final comparison that is begun anew; runs of earlier rounds do not count."""
+    """Number of the final comparison; it grows with every one that begins, and runs of earlier ones do not count."""
     final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
-    """Who is promoted."""
+    """Finalists of the present final comparison."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
-    """Of a study that was started because nothing was known: the key of its case, without the fingerprint."""
+    """Key of the tuning target without the fingerprint, of a study that was started because nothing was known."""
     purpose: Mapped[StudyPurpose] = mapped_column(
         words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
     )
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
-    """What the service wants of it; None: a user asked for it."""
+    """Task of a study of the service itself; None: a user asked for it."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    """When it could run first: its budget of time counts from here. None: it waits for a worker."""
+    """Time at which it could first run: its budget of time counts from here. None: it waits for a worker."""
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
-    """No list shows it any more, and nothing of it is changed; what was measured stays."""
+    """Time of its deletion: no list shows it any more, and nothing of it is changed; its measurements stay."""
     last_event: Mapped[int] = mapped_column(default=0)
     """Number of its newest event."""
 
@@ -169,7 +172,7 @@ class StudyRow(Row):
 
 
 class TrialRow(Row):
-    """One configuration of a study; its execution stands in `runs`."""
+    """Trial: one configuration of a study; its executions are in `runs`."""
 
     __tablename__ = "trials"
 
@@ -181,9 +184,9 @@ class TrialRow(Row):
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
-    """Made with the trial, before it ran."""
+    """Prediction made with the trial, before it ran."""
     reason: Mapped[TrialReason | None] = mapped_column(Stored(TrialReason))
-    """Why the sampler chose it."""
+    """Reason why the sampler chose it."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
@@ -194,7 +197,7 @@ class TrialRow(Row):
 
 
 class RejectionRow(Row):
-    """A configuration the memory gate rejected."""
+    """Configuration that the memory gate rejected."""
 
     __tablename__ = "rejections"
 
@@ -208,7 +211,8 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """The leased unit: the profile run, a trial's search run, one of its validation runs in a final comparison, its resume check, or a trace of it."""
+    """Run, the leased unit: a model summary, a trial's search run, one of its validation runs in a final comparison,
+    its resume check, or a trace of it."""
 
     __tablename__ = "runs"
 
@@ -219,28 +223,28 @@ class RunRow(Row):
     """Order of creation within the study."""
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """For `confirm`: the study's round it was made for."""
+    """Number of the final comparison that a validation run was made for."""
     block: Mapped[int | None] = mapped_column("comparison_block")
-    """For `confirm`: the block of the final comparison."""
+    """Comparison block of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
-    """Step times between which it must be timed precisely; None: all."""
+    """Range of step times that needs a precise measurement; None: no range."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
-    """Attempts so far; the number of the live one while `state` is running."""
+    """Number of attempts so far; the number of the live one while `state` is running."""
     worker_id: Mapped[str | None] = mapped_column(ForeignKey("workers.id"))
     worker_session: Mapped[str | None] = mapped_column(String(64))
     host_id: Mapped[str | None] = mapped_column(String(128))
-    """Of its worker, where that shares a host (`WorkerRow.host_id`)."""
+    """Host of its worker, where that shares a host (`WorkerRow.host_id`)."""
     started_at: Mapped[datetime | None]
-    """Of the live attempt."""
+    """Start of the live attempt."""
     lease_until: Mapped[datetime | None]
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     measured_for: Mapped[str | None] = mapped_column(String(32))
-    """The only project that may learn from it, since its worker is bound to it; None: every one."""
+    """Project that alone may learn from it, since its worker is bound to it; None: every project."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
     diagnosis: Mapped[Diagnosis | None] = mapped_column(Packed(Diagnosis), deferred=True)
-    """Of a trace; read where it is asked for."""
+    """Diagnosis of a trace; read where it is asked for."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
     log_tail: Mapped[str | None] = mapped_column(Text)
@@ -269,7 +273,7 @@ class RunRow(Row):
 
 
 class AttemptRow(Row):
-    """One lease of a run, kept forever: who ran what, and why it ended."""
+    """Attempt: one lease of a run, with its worker and its end, kept forever."""
 
     __tablename__ = "attempts"
 
@@ -281,11 +285,11 @@ class AttemptRow(Row):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     end: Mapped[AttemptEnd | None] = mapped_column(words(AttemptEnd))
-    """None while it runs."""
+    """End of the attempt; None while it runs."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     gpu_seconds: Mapped[float | None]
     report_key: Mapped[str | None] = mapped_column(String(32))
-    """Content key of the report that ended it, to know the same report when it comes again."""
+    """Content key of the report that ended it, to recognise the same report when it comes again."""
 
     run: Mapped[RunRow] = relationship(back_populates="attempts")
     worker: Mapped[WorkerRow] = relationship()
@@ -295,7 +299,7 @@ class AttemptRow(Row):
 
 
 class EventRow(Row):
-    """One thing that happened to a study: written by db.outbox with the change itself, never changed."""
+    """Event of a study, written by db.outbox with the change itself, never changed."""
 
     __tablename__ = "events"
 
@@ -310,17 +314,17 @@ class EventRow(Row):
 
 
 class WebhookRow(Row):
-    """Whom to tell of events. Its secret is derived when needed (service.webhooks.secrets), and stored nowhere."""
+    """Webhook for events. Its secret is derived when needed (service.webhooks.secrets), and stored nowhere."""
 
     __tablename__ = "webhooks"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     events: Mapped[tuple[EventType, ...]] = mapped_column(Stored(tuple[EventType, ...]))
-    """Types; empty: all."""
+    """Types of events; empty: all."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
-    """The only project whose studies it is told of; None: every one."""
+    """Project whose studies alone it receives events of; None: every project's."""
     is_enabled: Mapped[bool]
     disabled_reason: Mapped[str | None] = mapped_column(Text)
     secret_version: Mapped[int]
@@ -329,16 +333,16 @@ class WebhookRow(Row):
 
 
 class DeliveryRow(Row):
-    """One message to one webhook, written with the event it tells of."""
+    """Message to one webhook, written together with its event."""
 
     __tablename__ = "deliveries"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(32))
-    """A type of event, or `webhook.test`."""
+    """Type of an event, or `webhook.test`."""
     body: Mapped[str] = mapped_column(Text)
-    """Exactly what is signed and sent."""
+    """Body exactly as it is signed and sent."""
     state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))
     tries: Mapped[int]
     status: Mapped[int | None]

@@ -1,4 +1,4 @@
-"""The table of raw traces: what the ranks of a run under the profiler recorded, as they compressed it."""
+"""Table of raw traces: recordings of the ranks of a run under the profiler, as the ranks compressed them."""
 
 from datetime import datetime
 
@@ -10,16 +10,16 @@ from shardtune.db.tables.studies import RunRow
 
 
 class TraceRow(Row):
-    """Of one rank."""
+    """Raw trace of one rank."""
 
     __tablename__ = "traces"
 
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRow.id, ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     project_id: Mapped[str] = mapped_column(String(64))
-    """Of its study; projects share one bound each."""
+    """Project of its study; each project has one bound for all its traces."""
     size: Mapped[int]
-    """Bytes."""
+    """Size in bytes."""
     content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     created_at: Mapped[datetime]
 

@@ -14,18 +14,18 @@ from sqlalchemy.types import TypeDecorator
 
 T = TypeVar("T")
 _MOST_KEPT = 1024
-"""Values of one column."""
+"""Number of cached values of one column."""
 _LONGEST_KEPT = 16 * 1024
-"""Of one of them, as text: whoever may write many long ones would fill the memory of each replica."""
+"""Longest text of a cached value: a sender of many long ones would fill the memory of each replica."""
 
 
 def as_text(stored: str | bytes) -> str | bytes:
-    """What the drivers are told to make of JSON: nothing, as `Stored` reads its text."""
+    """Leave JSON as text for the drivers, since `Stored` reads the text itself."""
     return stored
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC, aware also when it comes from SQLite, which stores none of the zone."""
+    """Moment in UTC, aware also when it comes from SQLite, which stores none of the zone."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -45,7 +45,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Stored(TypeDecorator[T]):
-    """One of our frozen values, or a tuple of words, as JSON; None is SQL NULL."""
+    """Frozen value of ours, or a tuple of words, as JSON; None is SQL NULL."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -56,17 +56,17 @@ class Stored(TypeDecorator[T]):
         self._adapter = TypeAdapter(kind)
         # The same few clusters, configurations and measurements are read again and again, and none of them ever changes.
         is_mutable = get_origin(kind) is dict
-        self._known = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
+        self._parse = self._adapter.validate_json if is_mutable else lru_cache(_MOST_KEPT)(self._adapter.validate_json)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> Any:
-        """The value as plain JSON."""
+        """Dump the value as plain JSON."""
         return None if value is None else self._adapter.dump_python(value, mode="json")
 
     def process_result_value(self, value: Any, dialect: Dialect) -> T | None:
-        """The value, validated again: a row edited by hand fails here, not in the search."""
+        """Validate the value again: a row edited by hand fails here, not in the search."""
         if value is None:
             return None
-        return self._known(value) if len(value) <= _LONGEST_KEPT else self._adapter.validate_json(value)
+        return self._parse(value) if len(value) <= _LONGEST_KEPT else self._adapter.validate_json(value)
 
     def coerce_compared_value(self, op: Any, value: Any) -> Any:
         """Compare as this type."""
@@ -74,7 +74,7 @@ class Stored(TypeDecorator[T]):
 
 
 class Packed(TypeDecorator[T]):
-    """One of our frozen values, as compressed JSON: nothing asks for a part of it. None is SQL NULL."""
+    """Frozen value of ours as compressed JSON, for values of which no part is queried. None is SQL NULL."""
 
     impl = LargeBinary
     cache_ok = True
@@ -85,36 +85,36 @@ class Packed(TypeDecorator[T]):
         self._adapter = TypeAdapter(kind)
 
     def process_bind_param(self, value: T | None, dialect: Dialect) -> bytes | None:
-        """The value's JSON, compressed."""
+        """Compress the value's JSON."""
         return None if value is None else self.packed(value)
 
     def packed(self, value: T) -> bytes:
-        """As it is stored."""
+        """Return the value as it is stored."""
         return zlib.compress(self._adapter.dump_json(value, exclude_defaults=True))
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> T | None:
-        """The value, validated again."""
+        """Validate the value again."""
         return None if value is None else self._adapter.validate_json(zlib.decompress(value))
 
 
 class AnyJson(TypeDecorator[Any]):
-    """JSON without a schema of ours, for queries that want to see what is stored as it is."""
+    """JSON without a schema of ours, for queries that return the stored text as it is."""
 
     impl = JSON
     cache_ok = True
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:
-        """What is stored."""
+        """Parse the stored JSON."""
         return None if value is None else json.loads(value)
 
 
 def among(column: str, states: Sequence[StrEnum]) -> TextClause:
-    """The condition of an index: the column has one of these words."""
+    """Return the condition of an index: the column has one of these words."""
     return text(f"{column} IN ({', '.join(repr(state.value) for state in states)})")
 
 
 def words(kind: type[StrEnum], length: int = 16) -> Enum:
-    """A column of one of our word lists, stored as the word itself, without a database type to migrate."""
+    """Make a column of one of our word lists, stored as the word itself, without a database type to migrate."""
     return Enum(
         kind, native_enum=False, create_constraint=False, length=length, values_callable=lambda e: [m.value for m in e]
     )

@@ -1,5 +1,5 @@
-"""What a training script imports to become a trial, and to train with what was found: `trial = adapter.configuration(…)`,
-`trial.prepare(model)`, `trial.report(loss)`."""
+"""Interface for training scripts, to become a trial and to train with the best configuration: `trial =
+adapter.configuration(…)`, `trial.prepare(model)`, `trial.report(loss)`."""
 
 from shardtune.workers.adapter import AdapterError, Rejected, ScriptTrial, Stopped, configuration, in_trial, trial
 

@@ -1,4 +1,4 @@
-"""For scripts on Accelerate: `Accelerator(**accelerator_options(trial))`."""
+"""Options for scripts on Accelerate: `Accelerator(**accelerator_options(trial))`."""
 
 from shardtune.workers.adapter.accelerate_options import BACKENDS, accelerator_options
 

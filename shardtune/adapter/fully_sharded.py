@@ -1,4 +1,5 @@
-"""For scripts that shard with FSDP2: `fully_sharded.shard(model, trial)`, and `before_backward` in the loop."""
+"""Functions for scripts that shard with FSDP2: `fully_sharded.shard(model, trial)`, and `before_backward` in the
+loop."""
 
 from shardtune.workers.adapter.fully_sharded import BACKENDS, before_backward, shard
 

@@ -1,4 +1,5 @@
-"""For scripts on Hugging Face's Trainer: `TrainingArguments(..., **training_arguments(trial))` and `attach(trainer, trial)`."""
+"""Functions for scripts on Hugging Face's Trainer: `TrainingArguments(..., **training_arguments(trial))` and
+`attach(trainer, trial)`."""
 
 from shardtune.workers.adapter.trainer import attach, backends, training_arguments
 

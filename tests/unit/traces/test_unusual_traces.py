@@ -111,7 +111,7 @@ def test_categories_of_an_older_torch_are_known():
 
 
 def test_traces_of_two_jobs_or_twice_of_a_rank_are_rejected():
-    with pytest.raises(UnreadableTrace, match=r"rank 0 is there 2 times \(rank_0.json, rank_0.json\)"):
+    with pytest.raises(UnreadableTrace, match=r"rank 0 has 2 traces \(rank_0.json, rank_0.json\)"):
         diagnosis([read(json.dumps(one_step())), read(json.dumps(one_step()))])
     with pytest.raises(UnreadableTrace, match="not of one job"):
         diagnosis([read(json.dumps(one_step(0, 2))), read(json.dumps(one_step(1, 4)))])

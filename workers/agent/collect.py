@@ -130,6 +130,7 @@ def measurement(
     """Join the ranks' reports: time of the slowest, memory of the fullest; tokens are computed from the workload."""
     # The slowest rank's time per window: all ranks wait for it in the next collective.
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
+    # One window has no spread, and so no confidence interval.
     if len(windows) < 2:
         return crash(f"the ranks timed {len(windows)} windows, too few for a measurement", rank=None, exit_code=0)
     world_size = task.cluster.world_size

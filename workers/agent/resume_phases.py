@@ -67,6 +67,7 @@ def _run_both_phases(
     # A fork server that died after its ranks is replaced.
     launcher.prepare(lambda: interrupted() is not None)
     spent_s = now_s() - first.started_at_s
+    # Both launches share one deadline, that of the attempt.
     remaining = replace(limits, deadline_s=max(0.0, limits.deadline_s - spent_s))
     resumed = launch.model_copy(update={"resumes": True})
     second = supervise(launcher, directory, resumed, remaining, interrupted)

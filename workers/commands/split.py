@@ -65,6 +65,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     """Start a worker with this process's options, except for its own part of the machine."""
     work_dir = settings.work_dir / division.name
+    # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
     own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
     own_options += ["--name", name_of(settings, division)]
     environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.share.model_dump_json(), **_key(keys)}

@@ -55,7 +55,7 @@ class Gang:
     @property
     def is_equal(self) -> bool:
         """Whether the hosts are equal enough to train together."""
-        return not any(members.differences(self.ready[0], other) for other in self.ready[1:])
+        return not any(members.differences(self.ready[0], host) for host in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
         """Address of one of the gang's hosts."""
@@ -102,6 +102,7 @@ class GangHosts:
         # In a thread: closing waits for the process, and the other hosts' gang must not wait with it.
         self._closing.append(threading.Thread(target=link.close, name=f"close-{link.host}"))
         self._closing[-1].start()
+        # Another start would fail in the same way, so the worker ends.
         if link.failed is not None and link.failed.is_input:
             raise ValueError(f"host {link.host}: {reason}")
 

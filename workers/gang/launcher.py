@@ -120,6 +120,8 @@ class GangLauncher:
         self._exits.clear()
         self._events.ended.clear()
         self._orders.clear()
+        # The nodes' ranks must not outlive the agent's own lease, whose end the heartbeat thread writes into this
+        # folder.
         self._left_s = local_copy.ranks_end_in_s(directory)
         for link in self._launched:
             link.begin_launch()
@@ -157,6 +159,7 @@ class GangLauncher:
                 self._exits.append(RankExit(ended.rank, ended.code))
         moved, progress = self._launched[0].progress
         if moved != self._moved and progress is not None:
+            # Rewritten only on a change: the supervisor takes the file's modification time for progress.
             self._moved = moved
             local_copy.write_progress(self._folder, progress)
 

@@ -119,6 +119,7 @@ class NodeLink:
         if beat.moved != self.progress[0]:
             self.progress = (beat.moved, beat.progress)
             self._events.ring()
+        # Under the lock: an answer after the node was given up would renew a lease whose end is already counted on.
         with self._answer_lock:
             if self._lost is None:
                 # Before sending: the node's lease must never end later than this side believes.

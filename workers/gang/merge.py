@@ -14,10 +14,15 @@ def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
     return first.model_copy(
         update={
             "nodes": len(hosts),
-            "gpu_count": sum(own.gpu_count for own in fingerprints),
-            "host_memory_gib": min(own.host_memory_gib for own in fingerprints),
+            "gpu_count": sum(host_fingerprint.gpu_count for host_fingerprint in fingerprints),
+            "host_memory_gib": min(host_fingerprint.host_memory_gib for host_fingerprint in fingerprints),
             "gpu_memory_gib": min(
-                (own.gpu_memory_gib for own in fingerprints if own.gpu_memory_gib is not None), default=None
+                (
+                    host_fingerprint.gpu_memory_gib
+                    for host_fingerprint in fingerprints
+                    if host_fingerprint.gpu_memory_gib is not None
+                ),
+                default=None,
             ),
         }
     )
@@ -39,8 +44,8 @@ def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spar
         for dtype, rate in first.matmul_flops.items()
     }
     named = [
-        {"host": host.host, "interface": own.interface, "address": own.address}
-        for host, own in zip(hosts, addresses, strict=True)
+        {"host": host.host, "interface": address.interface, "address": address.address}
+        for host, address in zip(hosts, addresses, strict=True)
     ]
     details = {**first.details, "host": ", ".join(host.host for host in hosts), "hosts": named, "spares": list(spares)}
     return first.model_copy(

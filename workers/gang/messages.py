@@ -1,6 +1,6 @@
 """Messages between agent and node agents: JSON lines through the engine's pipe.
 
-Moments travel as seconds from now, since hosts share no clock; an answer carries the number of its order.
+Moments travel as seconds from now, since hosts share no clock; an answer has the number of its order.
 """
 
 from typing import Annotated, Literal

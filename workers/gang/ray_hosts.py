@@ -90,6 +90,7 @@ class ActorPipe:
                     self._actor.exchange.remote(outgoing, _BUSY_S if is_busy else _IDLE_S), timeout=_CALL_S
                 )
             except RayError:
+                # The actor or its host is dead; the link takes the end of the lines for the loss of the node.
                 return
             if outgoing or lines:
                 last_line_s = time.monotonic()
@@ -153,7 +154,7 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """None: a cluster has no stable name."""
+        """No name: a cluster has no stable one."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
@@ -181,7 +182,7 @@ class RayHosts:
         return ActorPipe(host, maker.remote(str(self._log_dir)))
 
     def ends_in_s(self) -> float | None:
-        """None: the end of a cluster is not known."""
+        """No time: the end of a cluster is not known."""
         return None
 
     def close(self) -> None:
@@ -193,11 +194,12 @@ class RayHosts:
 
 def _bundle(ranks: int | None) -> dict[str, float]:
     """Resources of one host's bundle: the GPUs that its ranks use, else processors."""
-    most = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
-    return {"GPU": ranks or most} if most else {"CPU": ranks or DEFAULT_CPU_RANKS}
+    gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    return {"GPU": ranks or gpus} if gpus else {"CPU": ranks or DEFAULT_CPU_RANKS}
 
 
 def _group(bundle: dict[str, float], nodes: int, wait_s: float) -> PlacementGroup:
+    # STRICT_SPREAD: two node agents on one host would compete for its devices.
     group = placement_group([bundle] * nodes, strategy="STRICT_SPREAD")
     try:
         ray.get(group.ready(), timeout=wait_s)

@@ -50,6 +50,7 @@ class SlurmHosts:
         self._job = environment["SLURM_JOB_ID"]
         self._cluster = environment.get("SLURM_CLUSTER_NAME", "slurm")
         self._log_dir, self._options = log_dir, tuple(options)
+        # Inherited SLURM_ variables would act as options of every `srun` started here.
         inherited = without_secrets(environment)
         self._environment = {
             name: value for name, value in inherited.items() if not name.startswith("SLURM_") or name in _KEPT_VARIABLES
@@ -112,9 +113,9 @@ class SlurmHosts:
         """Do nothing: Slurm ends the job."""
 
 
-def seconds_of(left: str) -> float | None:
+def seconds_of(time_left: str) -> float | None:
     """Seconds of a time left as `squeue` prints it; None where the job is unlimited or the time unknown."""
-    match = _TIME_LEFT.match(left)
+    match = _TIME_LEFT.match(time_left)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())

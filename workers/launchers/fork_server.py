@@ -159,6 +159,7 @@ class ForkServerLauncher(Unobserved):
         assert self._server is not None, "prepare first"
         self._exits.clear()
         self._lost = None
+        # Listed before ranks exist: every other process with the tag later belongs to the launch.
         self._server_pids = marked(self._launch_tag)
         self._watch_for_stops()
         self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False

@@ -43,14 +43,14 @@ ENGINES = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "RAY_")
 """Prefixes of variables by which training libraries take a rank for an engine's task, and read its rank from them."""
 
 
-def without_secrets(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Copy the environment without secrets."""
-    return {name: value for name, value in given.items() if name not in PRIVATE}
+    return {name: value for name, value in environment.items() if name not in PRIVATE}
 
 
-def rank_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
+def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Environment for ranks: without secrets and without an engine's variables."""
-    return {name: value for name, value in without_secrets(given).items() if not name.startswith(ENGINES)}
+    return {name: value for name, value in without_secrets(environment).items() if not name.startswith(ENGINES)}
 
 
 def start_child(

@@ -103,6 +103,7 @@ def occupied(look: Look, base_bytes: Mapping[str, int]) -> list[str]:
 
 def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
     """Summary of each device over a run, from the observation before it to the last; `foreign` are pids of other programs."""
+    # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()
     before, *during = looks
@@ -141,6 +142,7 @@ def _fraction(looks: Iterable[bool]) -> float | None:
 
 def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
     """Fault that takes the run's result away; None where no device has one."""
+    # Faults that excuse failures come first, whichever device has them; throttling excuses none.
     for device in devices:
         xids = sorted(_BAD_XIDS.intersection(device.xids))
         if xids:

@@ -35,7 +35,7 @@ def _is_global(address: str) -> bool:
 
 def interface_of(address: str) -> str | None:
     """Interface that has the address; None where no interface has it."""
-    return next((own.interface for own in of_this_host() if own.address == address), None)
+    return next((entry.interface for entry in of_this_host() if entry.address == address), None)
 
 
 class TriedPorts:

@@ -50,6 +50,7 @@ class NodeLease:
         """Renew the lease by the agent's answer to a heartbeat."""
         sent_s = self._sent_s.get(answer.beat)
         if sent_s is None:
+            # Too old to renew anything: a lease counted from its sending would be over.
             return
         self._clock.renewed(sent_s, answer.lease_s)
         left_s = answer.ranks_end_in_s
@@ -71,6 +72,7 @@ class AgentLine:
 
     def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
+        # A full pipe must not block the main thread: `write_line` gives up after some seconds.
         os.set_blocking(outgoing, False)
         self._orders: queue.Queue[AgentMessage] = queue.Queue()
         self._send_lock = threading.Lock()

@@ -38,6 +38,7 @@ def divide(host: str, gpus: Gpus, ranks: int, sizes: Sequence[int], cores: Cores
         ValueError: a size does not divide the machine, or CPU ranks have no core each.
     """
     _require_sizes(gpus, ranks, sizes, cores)
+    # Each worker takes runs of more ranks than the next smaller size, so that small runs leave the large workers free.
     divisions, smaller = [], 0
     for size in sorted(sizes):
         divisions += [_division(host, gpus, ranks, size, smaller + 1, first, cores) for first in range(0, ranks, size)]

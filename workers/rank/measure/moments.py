@@ -21,8 +21,7 @@ from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
 _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
-"""Kind of the storages that a backend makes beside the parameters before the first step; FSDP makes only buffers of the
-model."""
+"""Kind of the storages that a backend makes beside the parameters before the first step; FSDP makes only buffers."""
 
 
 class PhaseMark(NamedTuple):
@@ -39,6 +38,9 @@ class KnownStorage(NamedTuple):
     at: int
     pointer: int
     kind: str
+
+
+_Notes = Mapping[int, Sequence[KnownStorage]]
 
 
 class MomentRecorder:
@@ -150,13 +152,7 @@ class MomentRecorder:
                 holders[self._at(allocation.born).module] += allocation.bytes
         return kinds, holders
 
-    def _kind(
-        self,
-        allocation: Allocation,
-        notes: Mapping[int, Sequence[KnownStorage]],
-        begins: Sequence[int],
-        ends: Sequence[int],
-    ) -> str:
+    def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
         """Kind of an allocation: as noted during its life, else by the phase that made it and how long it lives."""
         noted_kinds = [
             note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died

@@ -99,4 +99,5 @@ def _in_chunks(part: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 def _noise(hashes: torch.Tensor) -> torch.Tensor:
     """Uniform values with the standard deviation of initial weights, as float32; reuses the hashes' memory."""
     # In place where possible: a second int64 tensor would double the memory of initialisation.
+    # A uniform distribution on [-a, a] has the standard deviation a / √3.
     return uniform_bits(hashes).sub_(1 << 23).to(torch.float32).mul_(_STD * math.sqrt(3) / (1 << 23))

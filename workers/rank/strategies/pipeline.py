@@ -87,6 +87,7 @@ class Pipeline:
         self._schedule = schedule_class(
             stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,
             setting.accumulation,
+            # The last stage returns the loss itself. It is divided here, so torch must not scale gradients again.
             loss_fn=lambda loss, _: loss / setting.accumulation,
             scale_grads=False,
         )
@@ -118,7 +119,7 @@ class Pipeline:
         gradients = [twin.grad for twin in twins if twin.grad is not None]
         local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
         if self._is_v:
-            # A V-shaped schedule puts the first and the last stage on one rank, so both copies are local.
+            # A V-shaped schedule puts the first and the last stage on one rank, so both copies are local, the first's first.
             for first, last in zip(local[: len(local) // 2], local[len(local) // 2 :], strict=True):
                 last.copy_(first.add_(last))
             return

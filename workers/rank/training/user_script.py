@@ -1,7 +1,6 @@
 """User script as one rank of a trial: runs it and measures the steps that it reports.
 
-Plan, clock and memory meter are those of every trial (`workers.rank.training.loop`); the script
-runs the steps.
+Plan, clock and memory meter are those of every trial (`workers.rank.training.loop`); the script runs steps.
 """
 
 import faulthandler
@@ -45,10 +44,8 @@ _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
 
 
 class ScriptRecorder:
-    """Receiver of a script's reports.
-
-    `loop` holds the measurements once the recorder is `complete`. The memory meter starts with the recorder.
-    """
+    """Receiver of a script's reports; `loop` has the measurements once it is `complete`. The memory meter runs from its
+    creation."""
 
     def __init__(self, task: TrialTask, place: Place, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.Setting.of(task, place)
@@ -103,8 +100,7 @@ class ScriptRecorder:
                 total += torch.tensor(figures, dtype=torch.float64) / copies
         total = total.to(self._place.device)
         dist.all_reduce(total)
-        # Fewer elements than the plain model had: the script shards in a way that hides some (FSDP1's flat parameters,
-        # ZeRO).
+        # Fewer elements than the plain model had: the script's sharding hides some (FSDP1's flat parameters, ZeRO).
         element_count, sum_, squares = (float(value) for value in total.tolist())
         return (sum_, squares) if round(element_count) == self._trained else (None, None)
 

@@ -1,6 +1,7 @@
-"""What a training platform does before each job: take the best known configuration, or have it found for the next time.
+"""Step of a training platform before each job: take the best known configuration, or have one searched for the next
+time.
 
-SHARDTUNE_SERVICE_URL names the service, SHARDTUNE_API_KEY has a key with the scope studies:write.
+SHARDTUNE_SERVICE_URL is the service's URL, SHARDTUNE_API_KEY a key with the scope studies:write.
 """
 
 import json
@@ -14,11 +15,11 @@ from shardtune.client import ServiceClient, ServiceRejected
 spec = StudyRequest.model_validate(json.loads(Path(sys.argv[1]).read_text()))
 try:
     with ServiceClient(os.environ["SHARDTUNE_SERVICE_URL"]) as shardtune:
-        known = shardtune.resolve(spec, accept_nearest=True)
+        answer = shardtune.resolve(spec, accept_nearest=True)
 except ServiceRejected as rejected:
     # No worker has the cluster, or the answer waits for approval.
     sys.exit(f"train with your defaults: {rejected}")
-if known.best is not None:
-    print(f"train with {known.best.description} ({known.best.confidence.level} confidence)")
-elif known.study is not None:
-    print(f"train with your defaults; study {known.study.study_id} will know better")
+if answer.best is not None:
+    print(f"train with {answer.best.description} ({answer.best.confidence.level} confidence)")
+elif answer.study is not None:
+    print(f"train with your defaults; study {answer.study.study_id} will know better")

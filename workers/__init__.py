@@ -1,1 +1,1 @@
-"""Who runs it: the agent on a host of GPUs, and the rank side. Leaves every decision about a study to the service."""
+"""Workers: the agent on a host of GPUs, and the rank side. The service makes every decision about a study."""

@@ -14,9 +14,10 @@ from shardtune.workers.config.options import machine_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code. What commands need is imported after the options were read: help waits for none."""
+    """Run a command; returns its exit code."""
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Imported after the options were parsed: `--help` must not wait for the commands' imports.
     code: int = import_module("shardtune.workers.commands.dispatch").carry_out(options)
     return code
 
@@ -53,10 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     speed.add_argument("--json", action="store_true", help="print a HardwareReport as JSON")
     machine_options(speed)
 
-    shown = commands.add_parser("detect", help="print what this machine offers")
-    shown.set_defaults(command="detect")
-    shown.add_argument("--json", action="store_true", help="print an Inventory as JSON")
-    machine_options(shown)
+    detect = commands.add_parser("detect", help="print what this machine offers")
+    detect.set_defaults(command="detect")
+    detect.add_argument("--json", action="store_true", help="print an Inventory as JSON")
+    machine_options(detect)
     return parser
 
 

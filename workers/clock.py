@@ -1,15 +1,16 @@
-"""Time that neither jumps nor stops: seconds since boot, including time the machine was suspended."""
+"""Clock that neither jumps nor stops: seconds since boot, including time in which the machine was suspended."""
 
 import time
 
 
 def now_s() -> float:
-    """Seconds on CLOCK_BOOTTIME. A monotonic clock would stand still while a laptop or a VM sleeps, and leases end meanwhile."""
+    """Seconds on CLOCK_BOOTTIME."""
+    # A monotonic clock would stand still while a laptop or a VM sleeps, and leases expire meanwhile.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseClock:
-    """When the lease ends, as far as this side can know.
+    """Clock of a lease's end, as far as this side can know it.
 
     It counts from the *sending* of the last request that was answered: the service counts from a moment between
     sending and answer, so its lease never ends before ours.
@@ -20,17 +21,17 @@ class LeaseClock:
         self._lease_s = lease_s
 
     def renewed(self, sent_at_s: float, lease_s: float) -> None:
-        """A request sent then was answered with a lease of that length."""
+        """Renew the lease: a request sent at `sent_at_s` was answered with a lease of `lease_s`."""
         self._ends_s = sent_at_s + lease_s
         self._lease_s = lease_s
 
     def must_end(self) -> bool:
-        """True when ranks have to be killed now to be gone before the lease ends."""
+        """Whether ranks have to be killed now to be gone before the lease ends."""
         return now_s() >= self._ends_s - self._margin_s
 
     @property
     def ranks_end_s(self) -> float:
-        """When ranks that nobody has killed must end themselves: after we should have, and before the lease ends."""
+        """Time by which ranks must end themselves: after this side should have killed them, and before the lease ends."""
         return self._ends_s - self._margin_s / 2
 
     @property

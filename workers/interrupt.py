@@ -1,13 +1,14 @@
-"""SIGTERM and SIGINT as a flag that loops look at, so that ranks are ended in order and nothing is half-written."""
+"""SIGTERM and SIGINT as a flag that loops check, so that ranks are ended in order and no file is half-written."""
 
 import signal
 from types import FrameType
 
 
 class Interrupt:
-    """Set by the first signal. A plain attribute: locks of `threading.Event` are not safe inside a signal's frame."""
+    """Flag that the first signal sets."""
 
     def __init__(self) -> None:
+        # A plain attribute: locks of `threading.Event` are not safe inside a signal's frame.
         self.signal: int | None = None
 
     def install(self) -> "Interrupt":
@@ -24,5 +25,5 @@ class Interrupt:
 
     @property
     def reason(self) -> str | None:
-        """Why to end, None while there is no reason."""
+        """Reason to end; None while there is none."""
         return None if self.signal is None else f"the worker was stopped by {signal.Signals(self.signal).name}"

@@ -1,4 +1,4 @@
-"""What keeps this worker from taking work, as a line in its work directory for whoever started it."""
+"""Status note: the reason why this worker takes no work, as a line in its work directory for the process that started it."""
 
 import contextlib
 import logging
@@ -11,10 +11,10 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def doing(work_dir: Path, words: str) -> Iterator[None]:
-    """Say it, in the log as well, for as long as the block runs."""
-    log.info("%s", words)
-    (work_dir / _FILE).write_text(words)
+def doing(work_dir: Path, status: str) -> Iterator[None]:
+    """Write the note, and log it, for as long as the context is open."""
+    log.info("%s", status)
+    (work_dir / _FILE).write_text(status)
     try:
         yield
     finally:
@@ -22,5 +22,5 @@ def doing(work_dir: Path, words: str) -> Iterator[None]:
 
 
 def clear(work_dir: Path) -> None:
-    """Nothing keeps it, or a life that was killed meanwhile said so."""
+    """Remove the note, such as that of an agent that was killed."""
     (work_dir / _FILE).unlink(missing_ok=True)

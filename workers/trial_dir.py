@@ -1,4 +1,4 @@
-"""The folder through which the agent and the ranks of one attempt talk, and how long such folders are kept."""
+"""Trial directory, through which the agent and the ranks of one attempt communicate, and how long such folders are kept."""
 
 import json
 import logging
@@ -18,11 +18,11 @@ from shardtune.workers.config.allowlist import Script
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
-_FIRST_LIFE = "first_life"
+_FIRST_LAUNCH = "first_life"
 CHECKPOINT = "checkpoint"
-"""Folder that the ranks of a resume check write to; the largest thing in a trial directory, so it never stays."""
+"""Folder that the ranks of a resume check write to; the largest part of a trial directory, so that it is never kept."""
 TRACES = "traces"
-"""Folder that the ranks of a trace write to, a file each."""
+"""Folder that the ranks of a trace write to, one file each."""
 LOG_TAIL_CHARACTERS = 8000
 
 
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 
 
 class DiskFull(Exception):
-    """There is too little room for a trial directory."""
+    """The disk has too little space for a trial directory."""
 
 
 @dataclass(frozen=True)
 class TrialDir:
-    """One attempt's folder; the file names are the contract with `workers.rank`."""
+    """Folder of one attempt; the file names are the contract with `workers.rank`."""
 
     path: Path
 
@@ -43,17 +43,16 @@ class TrialDir:
     def create(cls, root: Path, name: str, task: Task, fingerprint: Fingerprint, min_free_gib: float) -> "TrialDir":
         """Make an empty folder with the task in it.
 
-        What an earlier life left under the same name is removed: the service leases the same attempt again to a
-        session that lost sight of it, and old reports must not be read as new ones.
-
         Raises:
             DiskFull: less than `min_free_gib` free.
         """
         check_disk(root, min_free_gib)
         path = (root / name).resolve()
         if path.parent != root.resolve():
-            # It is removed first if it is there, and the name comes from a service.
+            # An existing folder is removed below, and the name comes from the service: it must not lead out of the root.
             raise ValueError(f"name ({name!r}) is no folder's within {root}")
+        # The service leases the same attempt again to a worker session that lost it: old reports must not be read as
+        # new ones.
         if path.exists():
             shutil.rmtree(path)
         path.mkdir()
@@ -62,20 +61,21 @@ class TrialDir:
         return cls(path)
 
     def write_script(self, script: Script) -> None:
-        """Tell the ranks what to run: the owner's own words, never the study's.
+        """Write the command that the ranks run: the owner's own, never the study's.
 
         Raises:
-            ValueError: it is not there any more.
+            ValueError: the script is missing.
         """
         if not script.path.is_file():
             raise ValueError(
-                f"the allowed script ({script.path}) is not there any more; put it back, or start the worker anew"
+                f"the allowed script ({script.path}) does not exist any more; put it back, or restart the worker"
             )
         content = {"path": str(script.path), "arguments": script.arguments}
         (self.path / "script.json").write_text(json.dumps(content) + "\n")
 
     def write_deadline(self, ends_s: float) -> None:
-        """Tell the ranks and their host when they must be gone, on `clock.now_s`; nothing where the folder is not there."""
+        """Write the time on `clock.now_s` by which ranks and fork server must be gone; does nothing where the folder is
+        missing."""
         if not self.path.is_dir():
             return
         partial = self.path / f".deadline-{threading.get_ident()}"
@@ -83,40 +83,40 @@ class TrialDir:
             partial.write_text(str(ends_s))
             partial.replace(self.path / "deadline")
         except OSError as error:
-            # The ranks then end early, and the run is repeated: better than ranks that nobody can end.
+            # The ranks then end early, and the run is repeated: better than ranks that outlive the lease.
             log.warning("the ranks' deadline could not be moved: %s", error)
 
     def progress(self) -> Progress | None:
-        """What rank 0 last said, None before that."""
+        """Progress that rank 0 last wrote; None before that."""
         try:
             return Progress.model_validate_json((self.path / "progress.json").read_bytes())
         except (OSError, ValidationError):
             return None
 
     def progress_stamp(self) -> int | None:
-        """Changes whenever a rank moved (modification time of the progress file)."""
+        """Modification time of the progress file, which changes whenever a rank makes progress."""
         try:
             return (self.path / "progress.json").stat().st_mtime_ns
         except OSError:
             return None
 
     def report(self, rank: int) -> RankReport | None:
-        """A rank's report; None where it wrote none that can be read, which is a death without words."""
+        """Report of a rank; None where it wrote none that can be read."""
         return _read_report(self.path / f"rank_{rank}.json")
 
     def first_report(self, rank: int) -> RankReport | None:
-        """What the rank's first life reported, once a second one has begun."""
-        return _read_report(self.path / _FIRST_LIFE / f"rank_{rank}.json")
+        """Report of a rank from the first launch of a resume check, once the second has begun."""
+        return _read_report(self.path / _FIRST_LAUNCH / f"rank_{rank}.json")
 
     def begin_resume_phase(self) -> None:
-        """Put the reports of the ranks that have ended aside, and what they met by, for ranks that go on in this folder."""
-        (self.path / _FIRST_LIFE).mkdir()
+        """Move the reports of the first launch aside, and remove its rendezvous file, for a second launch in this folder."""
+        (self.path / _FIRST_LAUNCH).mkdir()
         for report in self.path.glob("rank_*.json"):
-            report.rename(self.path / _FIRST_LIFE / report.name)
+            report.rename(self.path / _FIRST_LAUNCH / report.name)
         (self.path / "store").unlink(missing_ok=True)
 
     def remove_checkpoint(self) -> None:
-        """Free the disk of what a resume check has saved; does nothing where there is nothing."""
+        """Remove the checkpoint of a resume check, if there is one."""
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def reported_at(self, rank: int) -> float:
@@ -127,23 +127,23 @@ class TrialDir:
             return float("inf")
 
     def model_summary(self) -> ModelSummary | None:
-        """The profile task's result."""
+        """Result of a model summary task; None where there is none."""
         try:
             return ModelSummary.model_validate_json((self.path / "model_summary.json").read_bytes())
         except (OSError, ValidationError):
             return None
 
     def log_tail(self, rank: int) -> str | None:
-        """The end of a rank's output, for a person."""
+        """End of a rank's output, for people."""
         return tail(self.path / f"rank_{rank}.log")
 
     def write_outcome(self, end: str) -> None:
-        """Note how the attempt ended; what has no note counts as failed."""
+        """Record how the attempt ended; an attempt without a record counts as failed."""
         (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
 
     @property
     def succeeded(self) -> bool:
-        """True when the attempt was noted as complete."""
+        """Whether the attempt is recorded as complete."""
         try:
             return bool(json.loads((self.path / _OUTCOME).read_text())["end"] == "complete")
         except (OSError, ValueError, KeyError):
@@ -158,7 +158,7 @@ def _read_report(path: Path) -> RankReport | None:
 
 
 def check_disk(root: Path, min_free_gib: float) -> None:
-    """Make the folder for trial directories if need be, and make sure that its disk has room.
+    """Create the folder for trial directories if needed, and check its disk's free space.
 
     Raises:
         DiskFull: less than `min_free_gib` free.
@@ -173,10 +173,11 @@ def check_disk(root: Path, min_free_gib: float) -> None:
 
 
 def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
-    """The last characters of a text file; None when it cannot be read."""
+    """Last characters of a text file; None when it cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)
+            # A character has up to four bytes in UTF-8.
             file.seek(max(0, file.tell() - 4 * characters))
             return file.read().decode(errors="replace")[-characters:]
     except OSError:
@@ -188,10 +189,10 @@ def prune(root: Path, keep_succeeded: int, keep_failed: int) -> None:
     newest_first = sorted(
         (path.parent for path in root.glob("*/task.json")), key=lambda path: path.stat().st_mtime, reverse=True
     )
-    kept = {True: keep_succeeded, False: keep_failed}
+    remaining = {True: keep_succeeded, False: keep_failed}
     for path in newest_first:
         TrialDir(path).remove_checkpoint()
-        good = TrialDir(path).succeeded
-        kept[good] -= 1
-        if kept[good] < 0:
+        succeeded = TrialDir(path).succeeded
+        remaining[succeeded] -= 1
+        if remaining[succeeded] < 0:
             shutil.rmtree(path, ignore_errors=True)

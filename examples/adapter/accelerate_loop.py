@@ -1,4 +1,5 @@
-"""A loop that uses Accelerate as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>."""
+"""Loop with Accelerate, both as a trial and as a training with the best configuration. Lines for Shardtune are marked
+with >>>."""
 
 import os
 from itertools import islice
@@ -13,12 +14,14 @@ from shardtune.adapter.accelerate_options import BACKENDS, accelerator_options
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=BACKENDS,  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=BACKENDS,  # >>> backends to try
     default=TrialConfig(strategy=DdpConfig()),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
-accelerator = Accelerator(**accelerator_options(trial))  # >>> its knobs; rejects what Accelerate cannot do here
+accelerator = Accelerator(
+    **accelerator_options(trial)
+)  # >>> its parameters; rejects those that Accelerate cannot apply
 model = trial.prepare(tiny_language.build_model(trial.workload.seed))  # >>> before accelerator.prepare
 optimizer = torch.optim.AdamW(model.parameters(), lr=trial.workload.optimizer.lr)
 loader = DataLoader(tiny_language.Text(), batch_size=trial.micro_batch)  # >>> micro batch

@@ -1,5 +1,5 @@
-"""A loop of DeepSpeed's engine as a trial, and as a training with what was found. What Shardtune needs of it is marked
-with >>>.
+"""Loop with DeepSpeed's engine, both as a trial and as a training with the best configuration. Lines for Shardtune are
+marked with >>>.
 
 After `shardtune tune` the same file trains with `best/config.json`: `torchrun --nproc-per-node 2 deepspeed_loop.py`.
 """
@@ -17,8 +17,8 @@ from shardtune import adapter
 from shardtune.api_schemas.strategies import TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=("zero",),  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=("zero",),  # >>> backends to try
     default=TrialConfig(strategy=ZeroConfig(stage=2)),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )

@@ -1,5 +1,5 @@
-"""A loop that shards with FSDP2 as a trial, and as a training with what was found. What Shardtune needs of it is marked
-with >>>.
+"""Loop that shards with FSDP2, both as a trial and as a training with the best configuration. Lines for Shardtune are
+marked with >>>.
 
 After `shardtune tune` the same file trains with `best/config.json`: `torchrun --nproc-per-node 2 fsdp2_loop.py`.
 """
@@ -16,8 +16,8 @@ from shardtune.adapter import fully_sharded
 from shardtune.api_schemas.strategies import Fsdp2Config, TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=fully_sharded.BACKENDS,  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=fully_sharded.BACKENDS,  # >>> backends to try
     default=TrialConfig(strategy=Fsdp2Config(dp_shard=int(os.environ.get("WORLD_SIZE", "1")))),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )

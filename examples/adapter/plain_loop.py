@@ -1,4 +1,5 @@
-"""A plain PyTorch loop as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>.
+"""Plain PyTorch loop, both as a trial and as a training with the best configuration. Lines for Shardtune are marked
+with >>>.
 
 After `shardtune tune` the same file trains with `best/config.json`: `torchrun --nproc-per-node 2 plain_loop.py`.
 """
@@ -16,8 +17,8 @@ from shardtune import adapter
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=("ddp",),  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=("ddp",),  # >>> backends to try
     default=TrialConfig(strategy=DdpConfig()),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
@@ -25,7 +26,7 @@ trial = adapter.configuration(  # >>> the trial's configuration, the best that i
 dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")
 model = tiny_language.build_model(trial.workload.seed).to(trial.device)
 trial.prepare(model)  # >>> before it is wrapped: checkpointing and compilation are applied here
-ddp = DistributedDataParallel(model, broadcast_buffers=False, **trial.config.strategy.to_ddp())  # >>> the knobs
+ddp = DistributedDataParallel(model, broadcast_buffers=False, **trial.config.strategy.to_ddp())  # >>> the parameters
 sync_every = trial.config.strategy.sync_policy == "every"  # >>>
 optimizer = torch.optim.AdamW(model.parameters(), lr=trial.workload.optimizer.lr)
 data = tiny_language.Text()

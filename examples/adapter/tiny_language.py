@@ -1,4 +1,4 @@
-"""A model of 0.2 million parameters and endless made-up text, so that the examples run in seconds on a CPU."""
+"""Model of 0.2 million parameters and endless made-up text, so that the examples run in seconds on a CPU."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -7,7 +7,7 @@ LENGTH = 64
 
 
 def build_model(seed: int) -> LlamaForCausalLM:
-    """The same weights on every rank and in every trial: trials are compared by their first losses."""
+    """Build the model with the same weights on every rank and in every trial: trials are compared by their first losses."""
     torch.manual_seed(seed)
     return LlamaForCausalLM(
         LlamaConfig(
@@ -23,7 +23,7 @@ def build_model(seed: int) -> LlamaForCausalLM:
 
 
 class Text(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Sample i is always the same."""
+    """Dataset whose sample i is always the same."""
 
     def __len__(self) -> int:
         return 1 << 20

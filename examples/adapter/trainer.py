@@ -1,4 +1,5 @@
-"""A Hugging Face Trainer as a trial, and as a training with what was found. What Shardtune needs of it is marked with >>>."""
+"""Hugging Face Trainer, both as a trial and as a training with the best configuration. Lines for Shardtune are marked
+with >>>."""
 
 import os
 import tempfile
@@ -11,8 +12,8 @@ from shardtune.adapter.trainer import attach, backends, training_arguments
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=backends(),  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=backends(),  # >>> backends to try
     default=TrialConfig(strategy=DdpConfig()),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
@@ -23,7 +24,7 @@ arguments = TrainingArguments(
     logging_strategy="no",
     disable_tqdm=True,
     max_steps=int(os.environ.get("STEPS", "1_000_000")),
-    **training_arguments(trial),  # >>> its knobs; rejects what Trainer cannot do here
+    **training_arguments(trial),  # >>> its parameters; rejects those that Trainer cannot apply
 )
 trainer = Trainer(tiny_language.build_model(trial.workload.seed), arguments, train_dataset=tiny_language.Text())
 attach(trainer, trial)  # >>> reports every step, and ends the training when the trial has seen enough

@@ -1,4 +1,4 @@
-"""A Hugging Face Trainer that trains a LoRA adapter (peft) on a frozen model, as a trial and with what was found."""
+"""Hugging Face Trainer that trains a LoRA adapter (peft) on a frozen model, as a trial and with the best configuration."""
 
 import os
 import tempfile
@@ -12,8 +12,8 @@ from shardtune.adapter.trainer import attach, backends, training_arguments
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 
-trial = adapter.configuration(  # >>> the trial's configuration, the best that is known, or this default
-    backends=backends(),  # >>> nothing else is tried
+trial = adapter.configuration(  # >>> the trial's configuration, the best known one, or this default
+    backends=backends(),  # >>> backends to try
     default=TrialConfig(strategy=DdpConfig()),
     workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["fp32"]),
 )
@@ -26,7 +26,7 @@ arguments = TrainingArguments(
     logging_strategy="no",
     disable_tqdm=True,
     max_steps=int(os.environ.get("STEPS", "1_000_000")),
-    **training_arguments(trial),  # >>> its knobs
+    **training_arguments(trial),  # >>> its parameters
 )
 trainer = Trainer(model, arguments, train_dataset=tiny_language.Text())
 attach(trainer, trial)  # >>> reports every step

@@ -1,4 +1,4 @@
-"""A model, its batches and its loss for Shardtune: a LoRA adapter (peft) on a frozen Llama.
+"""Model, batches and loss for Shardtune: a LoRA adapter (peft) on a frozen Llama.
 
 Install it where the worker runs (`pip install examples/own_model`) and allow it: `--allow-model lora-llama`.
 """
@@ -14,7 +14,7 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def build_model(config: dict[str, Any], workload: Workload) -> nn.Module:
-    """Of the study's `model.config`. No dropout: it would make the numbers depend on the strategy."""
+    """Build the model of the study's `model.config`, without dropout, which would make the numbers depend on the strategy."""
     llama = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=config.get("vocab_size", 512),
@@ -32,7 +32,7 @@ def build_model(config: dict[str, Any], workload: Workload) -> nn.Module:
 def make_batch(
     config: dict[str, Any], workload: Workload, step: int, samples: range, device: torch.device
 ) -> torch.Tensor:
-    """Token ids, int64 [samples, sequence length]: the same for the same sample, whichever rank asks."""
+    """Token ids, int64 [samples, sequence length]; a sample's values do not depend on the rank that asks."""
     rows = []
     for sample in samples:
         generator = torch.Generator().manual_seed(workload.seed + step * workload.global_batch + sample)

@@ -111,7 +111,7 @@ def test_a_script_that_one_host_has_lost_is_the_run_s_failure_and_names_the_host
         on(laboratory.nodes[-1], "rm", SCRIPT)
         failure = session.run(scripted)["result"]
     assert failure["kind"] == "setup" and f"host {laboratory.nodes[-1].name}" in failure["message"]
-    assert f"({SCRIPT}) is not there any more; put it back" in failure["message"]
+    assert f"({SCRIPT}) does not exist any more; put it back" in failure["message"]
     assert_nothing_is_left(laboratory)
 
 

@@ -1,8 +1,9 @@
-"""Makes a training loop of the user's own a trial, and the same script a training with what was found:
-`trial = adapter.configuration(…)`, `trial.prepare(model)`, `trial.report(loss)`.
+"""Adapter that makes a user's own training loop a trial, and the same script a training with the best configuration.
 
-Importing it has no effect. What measures lives in `workers.rank.training.user_script`, which starts the script and hands the
-trial in here; nothing here imports it. What a script gets outside of a trial is in `production`.
+A script calls `trial = adapter.configuration(…)`, `trial.prepare(model)` and `trial.report(loss)`.
+
+Importing it has no effect. `workers.rank.training.user_script` starts the script, hands the trial in here and measures; nothing here
+imports it. `production` has the configurations for scripts outside of a trial.
 """
 
 import os
@@ -17,7 +18,7 @@ from shardtune.workers.adapter.trial import AdapterError, Rejected, ScriptTrial,
 __all__ = ["AdapterError", "Rejected", "ScriptTrial", "Stopped", "configuration", "in_trial", "trial"]
 
 RANK_PID = "SHARDTUNE_RANK_PID"
-"""Environment variable: the process that the worker started as this rank."""
+"""Environment variable with the pid of the process that the worker started as this rank."""
 
 _current: ScriptTrial | None = None
 
@@ -33,17 +34,17 @@ def configuration(
     workload: Workload | None = None,
     file: Path | str = "best/config.json",
 ) -> ScriptTrial:
-    """What this script is to train with: the trial's configuration in a trial, else what is known to be best.
+    """Configuration for this script: the trial's inside of a trial, else the best known one.
 
-    Outside of a trial the service is asked (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), then `file` is read, and where
-    neither has a configuration that this job can run, `default` counts with `workload`. Which it was is in
-    `ScriptTrial.source`, and rank 0 says it on stderr.
+    Outside of a trial it comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else from `file`; where
+    neither has a configuration that this job can run, `default` is used with `workload`. `ScriptTrial.source` names the source,
+    and rank 0 prints it on stderr.
 
-    `backends`: those that the script can apply; nothing else is tried or taken.
+    `backends` are those that the script can apply; no others are tried.
 
     Raises:
-        AdapterError: nothing is known, and no default was given.
-        Rejected: in a trial, the configuration is of another backend.
+        AdapterError: no configuration is known, and no default was given.
+        Rejected: inside of a trial, the configuration is of another backend.
     """
     if in_trial():
         current = trial()
@@ -53,7 +54,7 @@ def configuration(
 
 
 def trial() -> ScriptTrial:
-    """The trial this script is to run; `configuration` also works where there is none.
+    """Trial that this script runs; `configuration` also works outside of trials.
 
     Raises:
         AdapterError: no worker started this process.
@@ -61,7 +62,7 @@ def trial() -> ScriptTrial:
     if not in_trial():
         raise AdapterError(
             "adapter.trial() works only in a script that a worker runs; start one with `--allow-script NAME=COMMAND`, "
-            "or ask adapter.configuration(…), which has an answer outside of trials, too"
+            "or call adapter.configuration(…), which also works outside of trials"
         )
     if _current is None or _current.is_elsewhere:
         raise AdapterError(
@@ -72,7 +73,7 @@ def trial() -> ScriptTrial:
 
 
 def hand_in(current: ScriptTrial) -> None:
-    """For `workers.rank.training.user_script`: what `trial()` returns in this process."""
+    """Set the trial that `trial()` returns in this process; for `workers.rank.training.user_script`."""
     global _current
     _current = current
     os.environ[RANK_PID] = str(os.getpid())

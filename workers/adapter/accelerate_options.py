@@ -1,4 +1,4 @@
-"""The configuration of a trial in the words of `accelerate.Accelerator`."""
+"""Arguments of `accelerate.Accelerator` for the configuration of a trial."""
 
 from typing import Any
 
@@ -10,11 +10,11 @@ from shardtune.api_schemas.training.search_space import Backend
 from shardtune.workers.adapter.trial import Rejected, ScriptTrial
 
 BACKENDS: tuple[Backend, ...] = ("ddp",)
-"""What `accelerator_options` can render, for `adapter.configuration(backends=…)`."""
+"""Backends that `accelerator_options` can render, for `adapter.configuration(backends=…)`."""
 
 
 def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
-    """Keyword arguments for `Accelerator(**…)`; activation checkpointing and compilation are `trial.prepare`'s.
+    """Keyword arguments for `Accelerator(**…)`; `trial.prepare` applies activation checkpointing and compilation.
 
     Raises:
         Rejected: Accelerate cannot apply the configuration here.
@@ -24,7 +24,10 @@ def accelerator_options(trial: ScriptTrial) -> dict[str, Any]:
     if not isinstance(strategy, DdpConfig):
         raise Rejected(f"accelerator_options renders DDP only, not {trial.config.backend}; make its plugin yourself")
     plugin = GradientAccumulationPlugin(
-        num_steps=trial.accumulation, sync_each_batch=strategy.sync_policy == "every", sync_with_dataloader=False
+        # sync_with_dataloader off: Accelerate would otherwise step early at the end of an epoch.
+        num_steps=trial.accumulation,
+        sync_each_batch=strategy.sync_policy == "every",
+        sync_with_dataloader=False,
     )
     return {
         "cpu": trial.device.type == "cpu",

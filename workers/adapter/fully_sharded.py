@@ -1,4 +1,4 @@
-"""A script's own model under FSDP2 (`fully_shard`), with every knob of the configuration it was given."""
+"""FSDP2 (`fully_shard`) for a script's own model, with every parameter of its configuration."""
 
 from typing import cast
 
@@ -14,15 +14,17 @@ from shardtune.workers.adapter.trial import ScriptTrial
 from shardtune.workers.blocks.prepare import repeated_blocks
 
 BACKENDS: tuple[Backend, ...] = ("fsdp2",)
-"""What a script that shards by this module takes; for `adapter.configuration(backends=…)`."""
+"""Backends of a script that shards by this module, for `adapter.configuration(backends=…)`."""
 
 
 def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
-    """Shard the repeated blocks, then the rest, in place. After `trial.prepare`, before the optimizer is made.
+    """Shard the repeated blocks, then the rest, in place. Call it after `trial.prepare`, before the optimizer is made.
 
-    The process group exists, and the model is on `trial.device` (with CPU offload: on the CPU).
+    The process group must exist, and the model must be on `trial.device` (with CPU offload: on the CPU).
     """
     config = _config(trial)
+    # One axis without replication: a replicate axis of size 1 would launch an all-reduce with nobody after every
+    # reduce-scatter.
     mesh = (
         init_device_mesh(trial.device.type, (config.dp_shard,), mesh_dim_names=("dp_shard",))
         if config.dp_replicate == 1
@@ -48,7 +50,10 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
 
 
 def before_backward(model: FSDPModule, trial: ScriptTrial, is_last: bool) -> None:
-    """Before the backward of each micro batch: when gradients are reduced. `is_last`: the optimizer steps after it."""
+    """Set when gradients are reduced; call it before the backward of each micro batch.
+
+    `is_last` is true where the optimizer steps after it.
+    """
     config = _config(trial)
     model.set_is_last_backward(is_last)
     if config.grad_sync == "last":

@@ -1,4 +1,4 @@
-"""A script of the user's own outside of any trial: the best configuration that is known, or the script's own default."""
+"""Configuration for a user's script outside of any trial: the best one known, or the script's own default."""
 
 import os
 import sys
@@ -21,14 +21,14 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.adapter.trial import AdapterError, ScriptTrial
 from shardtune.workers.blocks.prepare import prepare_blocks
 
-SERVICE, CASE = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
+SERVICE, TARGET_KEY = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
-"""A training must not hang on the service: it has the file, or its defaults."""
+"""Seconds to wait for the service: a training must not hang on it, since it has the file or its defaults."""
 
 
 @dataclass(frozen=True)
-class Known:
-    """A configuration, what it was measured for, and who says so."""
+class KnownConfig:
+    """Configuration with its workload, its options and the name of its source."""
 
     source: str
     config: TrialConfig
@@ -37,18 +37,18 @@ class Known:
 
 
 class Unusable(Exception):
-    """Why one source has nothing for this job."""
+    """A source has no configuration for this job; the message says why."""
 
 
 class TrainingRecorder:
-    """Takes what the script says and measures nothing."""
+    """Recorder that prepares the model and measures nothing."""
 
     def __init__(self, config: TrialConfig) -> None:
         self._config = config
         self._is_checked = False
 
     def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """See `ScriptTrial.takes`; what is served is of one of them."""
+        """See `ScriptTrial.takes`; the configuration was chosen among these backends."""
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
@@ -56,7 +56,7 @@ class TrainingRecorder:
         prepare_blocks(model, self._config)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """Look once whether all ranks train with the same: each of them has asked for itself."""
+        """Check once that all ranks train with the same configuration: each of them has requested its own."""
         if self._is_checked or not dist.is_initialized():
             return
         self._is_checked = True
@@ -64,7 +64,7 @@ class TrainingRecorder:
         dist.all_gather_object(keys, self._config.content_key())
         if len(set(keys)) > 1:
             raise AdapterError(
-                f"the ranks were given different configurations ({', '.join(map(str, keys))}): what is served has changed in "
+                f"the ranks have different configurations ({', '.join(map(str, keys))}): the recommended one has changed in "
                 "between, or a host has another file; start again"
             )
 
@@ -79,30 +79,30 @@ def configuration(
     """See `adapter.configuration`.
 
     Raises:
-        AdapterError: nothing is known that this job can run.
+        AdapterError: no source has a configuration that this job can run.
     """
     world = int(environment.get("WORLD_SIZE", "1"))
     reasons = []
     for source in _sources(default, workload, file, environment):
         try:
-            known = source()
-            accumulation = _check(known, backends, world)
+            candidate = source()
+            accumulation = _require_usable(candidate, backends, world)
         except Unusable as reason:
             reasons.append(str(reason))
             continue
         if int(environment.get("RANK", "0")) == 0:
-            why = "".join(f"; {reason}" for reason in reasons)
-            sys.stderr.write(f"shardtune: training with {known.config.describe()} ({known.source}{why})\n")
-        made = ScriptTrial(
-            TrainingRecorder(known.config),
-            known.config,
-            known.workload,
+            skipped = "".join(f"; {reason}" for reason in reasons)
+            sys.stderr.write(f"shardtune: training with {candidate.config.describe()} ({candidate.source}{skipped})\n")
+        trial = ScriptTrial(
+            TrainingRecorder(candidate.config),
+            candidate.config,
+            candidate.workload,
             accumulation,
-            dict(known.options),
+            dict(candidate.options),
             _device(environment),
         )
-        made.source = known.source
-        return made
+        trial.source = candidate.source
+        return trial
     raise AdapterError(
         "adapter.configuration() has nothing to train with: "
         + "; ".join(reasons)
@@ -112,36 +112,40 @@ def configuration(
 
 def _sources(
     default: TrialConfig | None, workload: Workload | None, file: Path, environment: Mapping[str, str]
-) -> Iterator[Callable[[], Known]]:
-    if environment.get(SERVICE) and environment.get(CASE):
-        yield lambda: _served(environment)
-    yield lambda: _of_file(file)
+) -> Iterator[Callable[[], KnownConfig]]:
+    if environment.get(SERVICE) and environment.get(TARGET_KEY):
+        # Sources are functions, so that a later one is not read, and its errors not reported, when an earlier one has
+        # an answer.
+        yield lambda: _recommended(environment)
+    yield lambda: _from_file(file)
     if default is not None and workload is not None:
-        yield lambda: Known("the script's own default", default, workload, {})
+        yield lambda: KnownConfig("the script's own default", default, workload, {})
 
 
-def _served(environment: Mapping[str, str]) -> Known:
-    url, case = environment[SERVICE].rstrip("/"), environment[CASE]
+def _recommended(environment: Mapping[str, str]) -> KnownConfig:
+    url, target_key = environment[SERVICE].rstrip("/"), environment[TARGET_KEY]
     try:
         key = KeySource.of(environment).key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
-        answer = httpx.get(f"{url}/v1/best", params={"target_key": case}, headers=headers, timeout=_PATIENCE_S)
+        answer = httpx.get(f"{url}/v1/best", params={"target_key": target_key}, headers=headers, timeout=_PATIENCE_S)
         if answer.status_code != 200:
-            raise Unusable(f"{url} has no answer for {case} ({answer.status_code}: {_said(answer)})")
+            raise Unusable(f"{url} has no answer for {target_key} ({answer.status_code}: {_detail(answer)})")
         best = BestConfig.model_validate_json(answer.content)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unusable(f"{url} could not be asked ({error})") from None
-    return Known(f"served by {url}, {best.verdict.value}", best.best.config, best.workload, dict(best.model.config))
+        raise Unusable(f"{url} did not answer ({error})") from None
+    return KnownConfig(
+        f"recommended by {url}, {best.verdict.value}", best.best.config, best.workload, dict(best.model.config)
+    )
 
 
-def _said(answer: httpx.Response) -> str:
+def _detail(answer: httpx.Response) -> str:
     try:
         return str(answer.json()["detail"])
     except (ValueError, KeyError, TypeError):
         return answer.reason_phrase
 
 
-def _of_file(file: Path) -> Known:
+def _from_file(file: Path) -> KnownConfig:
     try:
         task = TrialTask.model_validate_json(file.read_text())
     except OSError as error:
@@ -149,35 +153,36 @@ def _of_file(file: Path) -> Known:
     except ValidationError as error:
         first = error.errors()[0]
         raise Unusable(f"{file}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    return Known(str(file), task.config, task.workload, dict(task.model.config))
+    return KnownConfig(str(file), task.config, task.workload, dict(task.model.config))
 
 
-def _check(known: Known, backends: tuple[Backend, ...], world: int) -> int:
-    """Micro batches of a step on each rank."""
-    if known.config.backend not in backends:
+def _require_usable(candidate: KnownConfig, backends: tuple[Backend, ...], world: int) -> int:
+    """Check that this job can run the configuration; returns the micro batches of a step on each rank."""
+    if candidate.config.backend not in backends:
         raise Unusable(
-            f"{known.source} is a configuration of {known.config.backend}, and the script takes {' and '.join(backends)}"
+            f"{candidate.source} is a configuration of {candidate.config.backend}, and the script takes {' and '.join(backends)}"
         )
-    if known.config.context_parallel > 1:
+    # The adapter leaves the model whole: these degrees need the model surgery that only catalogue models get.
+    if candidate.config.context_parallel > 1:
         raise Unusable(
-            f"{known.source} has context_parallel ({known.config.context_parallel}), which shares samples among ranks as "
+            f"{candidate.source} has context_parallel ({candidate.config.context_parallel}), which shares samples among ranks as "
             "train_snippet.py does and no script of your own; set it to 1"
         )
-    if known.config.strategy.model_parallel > 1:
+    if candidate.config.strategy.model_parallel > 1:
         raise Unusable(
-            f"{known.source} splits the model over {known.config.strategy.model_parallel} ranks, as train_snippet.py does and "
+            f"{candidate.source} splits the model over {candidate.config.strategy.model_parallel} ranks, as train_snippet.py does and "
             "no script of your own; set tensor_parallel and pipeline_parallel to 1"
         )
-    if known.config.strategy.expert_ranks > 1:
+    if candidate.config.strategy.expert_ranks > 1:
         raise Unusable(
-            f"{known.source} has expert_parallel ({known.config.strategy.expert_ranks}), which divides experts as "
+            f"{candidate.source} has expert_parallel ({candidate.config.strategy.expert_ranks}), which divides experts as "
             "train_snippet.py does and no script of your own; set it to 1"
         )
     try:
-        known.config.strategy.check_ranks(world)
-        return known.config.accumulation(known.workload.global_batch, world)
+        candidate.config.strategy.check_ranks(world)
+        return candidate.config.accumulation(candidate.workload.global_batch, world)
     except ValueError as error:
-        raise Unusable(f"{known.source} is not for {world} ranks: {error}") from None
+        raise Unusable(f"{candidate.source} is not for {world} ranks: {error}") from None
 
 
 def _device(environment: Mapping[str, str]) -> torch.device:

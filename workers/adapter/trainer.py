@@ -1,4 +1,4 @@
-"""A Hugging Face `Trainer` as a trial: its arguments, and its steps reported."""
+"""Hugging Face `Trainer` as a trial: its arguments, and reports of its steps."""
 
 from typing import Any
 
@@ -12,12 +12,12 @@ from shardtune.workers.adapter.trial import ScriptTrial
 
 
 def backends() -> tuple[Backend, ...]:
-    """What `training_arguments` can render here, for `adapter.configuration(backends=…)`."""
+    """Backends that `training_arguments` can render here, for `adapter.configuration(backends=…)`."""
     return ("ddp", "zero", "fsdp2") if torch.cuda.is_available() else ("ddp",)
 
 
 def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
-    """Keyword arguments for `TrainingArguments(**…)`; activation checkpointing and compilation are applied by `attach`.
+    """Keyword arguments for `TrainingArguments(**…)`; `attach` applies activation checkpointing and compilation.
 
     Raises:
         Rejected: Trainer cannot apply the configuration here.
@@ -28,7 +28,7 @@ def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
     strategy = trial.config.strategy
     if isinstance(strategy, Fsdp2Config) and strategy.as_accelerate_runs_it(trial.accumulation) != strategy:
         trial.reject(
-            "Accelerate has no words for prefetch depth, blocks per unit, groups of resharding or reduce_scatter"
+            "Accelerate has no options for prefetch depth, blocks per unit, groups of resharding or reduce_scatter"
         )
     return {**workload_arguments(trial.workload, on_cpu), **values}
 
@@ -40,6 +40,7 @@ def attach(trainer: Trainer, trial: ScriptTrial) -> None:
     if isinstance(strategy, DdpConfig):
         trainer.accelerator.ddp_handler.gradient_as_bucket_view = strategy.gradient_as_bucket_view
     losses: list[torch.Tensor] = []
+    # Trainer's callbacks get only a smoothed loss, rounded for the log; the step method returns the real one.
     train_micro_batch = trainer.training_step
 
     def training_step(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -56,7 +57,7 @@ class _Report(TrainerCallback):  # type: ignore[misc]
         self._trial, self._losses = trial, losses
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        # Trainer has divided each by the number of micro batches, or of the step's tokens.
+        # A sum: Trainer has divided each loss by the number of micro batches, or of the step's tokens.
         loss = torch.stack(self._losses).sum()
         self._losses.clear()
         self._trial.report(loss, step=state.global_step)

@@ -1,4 +1,4 @@
-"""What a script sees of its trial: the configuration to apply, and where it reports its steps."""
+"""Script's view of its trial: the configuration to apply, and reports of its steps."""
 
 import contextlib
 import math
@@ -17,7 +17,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class AdapterError(Exception):
-    """The script uses the adapter wrongly, or reports what cannot be."""
+    """The script uses the adapter wrongly, or reports an impossible value."""
 
 
 class Rejected(Exception):
@@ -25,11 +25,11 @@ class Rejected(Exception):
 
 
 class Stopped(BaseException):
-    """Ends the script. No `Exception`, so that a loop that survives errors does not survive it."""
+    """Signal that ends the script. It is no `Exception`, so that a loop that survives errors does not survive it."""
 
 
 class Recorder(Protocol):
-    """What the worker's side does with what a script says."""
+    """Receiver of a script's calls on the worker's side."""
 
     def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """See `ScriptTrial.takes`."""
@@ -42,7 +42,7 @@ class Recorder(Protocol):
 
 
 class ScriptTrial:
-    """One configuration to run, in one rank. Its numbers are this rank's."""
+    """Configuration to run in one rank. Its numbers are this rank's."""
 
     def __init__(
         self,
@@ -56,25 +56,26 @@ class ScriptTrial:
         self.config = config
         """Strategy, micro batch, checkpointing, compilation."""
         self.workload = workload
-        """Global batch, sequence length, dtypes, optimizer, seed: the same for every trial of a study."""
+        """Global batch, sequence length, dtypes, optimizer, seed: equal in every trial of a study."""
         self.accumulation = accumulation
         """Micro batches per optimizer step on this rank."""
         self.options = options
         """The study's `model.config`, for the script to read."""
         self.device = device
-        """Where this rank trains."""
+        """Device on which this rank trains."""
         self.source = "a trial"
-        """Who gave the configuration: `a trial`, or what `adapter.configuration` found outside of one."""
+        """Source of the configuration: `a trial`, or the source that `adapter.configuration` found outside of one."""
         self._recorder = recorder
+        # A forked copy would report, too, and the collectives of the two processes would mix.
         self._pid = os.getpid()
         self._step = -1
         self._prepared = False
 
     def takes(self, backends: tuple[Backend, ...]) -> None:
-        """Say which backends this script can apply: nothing else is given to it.
+        """Declare the backends that this script can apply: no other is given to it.
 
         Raises:
-            Rejected: the configuration is of another.
+            Rejected: the configuration is of another backend.
         """
         self.config = self._recorder.takes(backends)
 
@@ -84,7 +85,7 @@ class ScriptTrial:
         return self.config.micro_batch
 
     def autocast(self) -> AbstractContextManager[object]:
-        """For the forward pass and the loss of a loop of your own: the precision's autocast; nothing where it has none.
+        """Context for the forward pass and the loss of a loop of your own: the precision's autocast, if it has one.
 
         Accelerate and Trainer enter autocast themselves, and DeepSpeed by its `torch_autocast` section.
         """
@@ -113,14 +114,15 @@ class ScriptTrial:
     def report(
         self, loss: torch.Tensor | float, grad_norm: torch.Tensor | float | None = None, step: int | None = None
     ) -> None:
-        """Say that an optimizer step is done; call it right after each. Ends the script when the trial has seen enough.
+        """Report that an optimizer step is done; call it right after each. Ends the script when the trial has seen
+        enough.
 
         `loss`: mean over this rank's micro batches of the step, best as a tensor on the device (nothing is waited for).
         `grad_norm`: global L2 norm before clipping, if known. `step`: its number, if the loop counts; must rise by one.
 
         Raises:
-            AdapterError: what is reported cannot be.
-            Stopped: the script is to end.
+            AdapterError: a reported value is impossible.
+            Stopped: the script must end.
         """
         self._require_own_process()
         if not self._prepared:
@@ -131,19 +133,20 @@ class ScriptTrial:
         self._recorder.report(self._as_number(loss), grad_norm)
 
     def require_ddp_on_cpu(self, consumer: str) -> None:
-        """Reject what a library would ignore on CPU ranks.
+        """Reject a configuration that a library would ignore on CPU ranks.
 
         Raises:
             Rejected: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
         """
+        # Accelerate 1.15 trains whole replicas then, and the trial would time DDP under another name.
         if self.device.type == "cpu" and self.config.backend != "ddp":
             self.reject(
-                f"{consumer} ignores {self.config.backend} on CPU ranks without a word and would train whole replicas; "
+                f"{consumer} silently ignores {self.config.backend} on CPU ranks and would train whole replicas; "
                 'tune it on GPUs, or limit the study to "space": {"backends": ["ddp"]}'
             )
 
     def reject(self, reason: str) -> NoReturn:
-        """Say that the script cannot apply this configuration.
+        """Reject this configuration: the script cannot apply it.
 
         Raises:
             Rejected: always.
@@ -154,8 +157,8 @@ class ScriptTrial:
         if step is None:
             return
         if step < 0 or (self._step >= 0 and step != self._step + 1):
-            before = f"after step {self._step}" if self._step >= 0 else "first"
-            raise AdapterError(f"step ({step}) was reported {before}; report every optimizer step once, in order")
+            position = f"after step {self._step}" if self._step >= 0 else "first"
+            raise AdapterError(f"step ({step}) was reported {position}; report every optimizer step once, in order")
         self._step = step
 
     def _as_number(self, loss: torch.Tensor | float) -> torch.Tensor:

@@ -1,1 +1,1 @@
-"""One lease after the other: ask, run, supervise, collect, report. Leaves starting ranks to `workers.launchers`."""
+"""Agent's loop over leases: request, run, supervise, collect, report. `workers.launchers` starts the ranks."""

@@ -1,4 +1,4 @@
-"""Run one task on this machine from its trial directory to its outcome; the agent and `run-trial` both do this."""
+"""Attempt of one task on this machine, from its trial directory to its outcome; used by the agent and `run-trial`."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -24,38 +24,45 @@ from shardtune.workers.machine.conditions import judged
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
 Turn = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
-"""The devices for one run, and the host alone where the first says so; not had where the second gave up meanwhile."""
+"""Function that acquires the devices for one run.
+
+Arguments: whether the run needs the host alone, and a function that is true when waiting must end. The context's value
+is false if it ended without the devices.
+"""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Workplace:
-    """What an attempt needs besides its task."""
+    """Machine, launcher and settings that an attempt needs besides its task."""
 
     work_dir: Path
     launcher: Launcher
     fingerprint: Fingerprint
     ranks: int
-    """Most ranks a trial may have here, on all hosts together."""
+    """Largest number of ranks of a trial, on all hosts together."""
     peak_flops: float | None
+    """Peak FLOP/s of one device in bf16; None where unknown."""
     min_free_gib: float
+    """GiB that must be free on the disk of `work_dir` to start a trial."""
     nodes: int = 1
-    """Hosts; each has as many of the ranks."""
+    """Number of hosts; each runs an equal part of the ranks."""
     shared_dir: Path | None = None
-    """A folder that all of them see."""
+    """Folder that all hosts see."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Until this worker must end, such as its job's time; None: nobody knows."""
+    """Seconds until this worker must end, such as its job's time; None where unknown."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
-    """Of one rank, as measured at the start; empty where nobody has."""
+    """FLOP/s of one rank by dtype, as measured at the start; empty where not measured."""
     allowed: Allowed = field(default_factory=Allowed)
-    """Code of the user's own that a task may name."""
+    """Scripts and entry points of the user that a task may name."""
     turn: Turn | None = None
-    """Where other workers of this machine have its devices, too; None: they are this worker's for its life."""
+    """Function that acquires the devices where other workers of this host use them too; None where they are this
+    worker's alone."""
 
     @contextmanager
     def devices(self, is_alone: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
-        """The devices while a run lasts; False: `give_up` said so. Where others have them too, nothing touches them before."""
+        """Hold the devices during a run; false if `give_up` ended the wait. On a shared host no run touches them before."""
         if self.turn is None:
             yield True
             return
@@ -63,7 +70,7 @@ class Workplace:
             yield are_ours and self.is_ready(give_up)
 
     def is_ready(self, give_up: Callable[[], bool]) -> bool:
-        """Wait until ranks can be started and the devices are free; False when `give_up` said so.
+        """Wait until ranks can be started and the devices are free; false when `give_up` ended the wait.
 
         Raises:
             LaunchFailed, DevicesUnfit: this machine cannot run trials.
@@ -80,12 +87,12 @@ class Workplace:
 
 @dataclass(frozen=True)
 class Attempted:
-    """An attempt that came to its end by itself or by our limits."""
+    """Finished attempt, ended by itself or by its limits."""
 
     result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
     elapsed_s: float
     held: int
-    """Ranks."""
+    """Number of ranks whose devices the attempt held."""
     log_tail: str | None
 
     @property
@@ -95,44 +102,49 @@ class Attempted:
 
 
 def attempt(
-    place: Workplace,
+    workplace: Workplace,
     task: Task,
     directory_of: Callable[[], TrialDir],
     limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Attempted | None:
-    """Run a task; None when `interrupted` ended it, which is nobody's result.
+    """Run a task; None when `interrupted` ended it, so that there is no result.
 
     Raises:
         RanksAlive: ranks survived; the machine must take no further work.
     """
     ranks = 1 if isinstance(task, ModelSummaryTask) else task.cluster.world_size
-    held = ranks if place.nodes == 1 else place.ranks
+    # A gang holds all its hosts while a smaller trial runs on some of them.
+    held_ranks = ranks if workplace.nodes == 1 else workplace.ranks
     try:
-        _check_fits(task, place)
-        _warn_of_emulation(task, place)
+        _require_fit(task, workplace)
+        _warn_of_emulation(task, workplace)
         directory = directory_of()
         if task.model.script is not None:
-            directory.write_script(place.allowed.scripts[task.model.script])
-        ended = run_to_end(place.launcher, task, directory, ranks, limits, interrupted, place.shared_dir)
+            directory.write_script(workplace.allowed.scripts[task.model.script])
+        ended = run_to_end(workplace.launcher, task, directory, ranks, limits, interrupted, workplace.shared_dir)
     except (DiskFull, LaunchFailed, ValueError, OSError) as error:
         log.error("the run could not be started: %s", error)
-        # Whoever ends a worker ends its hosts too, also while ranks are being started.
+        # An engine that ends a worker also ends its hosts, possibly while ranks are being started.
         if interrupted() is not None:
             return None
         return Attempted(
-            Failure(kind=_why_not_begun(error, place.launcher), message=str(error)[:4000]), 0.0, held, None
+            Failure(kind=_start_failure_kind(error, workplace.launcher), message=str(error)[:4000]),
+            0.0,
+            held_ranks,
+            None,
         )
     if ended.cause == "interrupted":
+        # Written for the owner of the machine; the service learns of it by a released or expired lease.
         directory.write_outcome("interrupted")
         return None
-    log.info("meanwhile: %s", ended.seen.model_dump_json(exclude_none=True, exclude_defaults=True))
-    result = judged(task, outcome(task, directory, ended, place.peak_flops), ended.seen, place.peak_flops)
-    return _finished(result, directory, ended, held)
+    log.info("conditions during the run: %s", ended.seen.model_dump_json(exclude_none=True, exclude_defaults=True))
+    result = judged(task, outcome(task, directory, ended, workplace.peak_flops), ended.seen, workplace.peak_flops)
+    return _finished(result, directory, ended, held_ranks)
 
 
-def _why_not_begun(error: Exception, launcher: Launcher) -> FailureKind:
-    """A host that was lost meanwhile is no fault of what was to run there."""
+def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
+    """Kind of a failure to start: a host that was lost meanwhile is no fault of the task."""
     lost = launcher.lost if isinstance(error, LaunchFailed) else None
     return FailureKind.NODE_LOST if lost is not None and lost.is_node else FailureKind.SETUP
 
@@ -141,47 +153,47 @@ def _finished(
     result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure,
     directory: TrialDir,
     ended: Ended,
-    held: int,
+    held_ranks: int,
 ) -> Attempted:
     if not isinstance(result, Failure):
         directory.write_outcome("complete")
-        return Attempted(result, ended.elapsed_s, held, None)
+        return Attempted(result, ended.elapsed_s, held_ranks, None)
     directory.write_outcome(result.kind)
-    return Attempted(result, ended.elapsed_s, held, directory.log_tail(result.rank or 0))
+    return Attempted(result, ended.elapsed_s, held_ranks, directory.log_tail(result.rank or 0))
 
 
-def _warn_of_emulation(task: Task, place: Workplace) -> None:
+def _warn_of_emulation(task: Task, workplace: Workplace) -> None:
     if isinstance(task, TrialTask):
-        note = emulation(task.workload.precision, DeviceDtypes.of(place.fingerprint, place.matmul_flops))
+        note = emulation(task.workload.precision, DeviceDtypes.of(workplace.fingerprint, workplace.matmul_flops))
         if note is not None:
             log.warning(note)
 
 
-def _check_fits(task: Task, place: Workplace) -> None:
-    place.allowed.check(task.model)
+def _require_fit(task: Task, workplace: Workplace) -> None:
+    workplace.allowed.check(task.model)
     if isinstance(task, OtherUseOfTrial) and task.model.script is not None:
         raise ValueError(
             f"model.script ({task.model.script}) cannot be restarted or traced: a script trains, saves and loads by itself"
         )
     if isinstance(task, ModelSummaryTask):
         return
-    if task.cluster.device != place.fingerprint.device:
+    if task.cluster.device != workplace.fingerprint.device:
         raise ValueError(
-            f"cluster.device ({task.cluster.device}) is not what this machine has ({place.fingerprint.device}); "
+            f"cluster.device ({task.cluster.device}) is not what this machine has ({workplace.fingerprint.device}); "
             "run the trial on a worker of that kind"
         )
-    if task.cluster.nodes > place.nodes:
+    if task.cluster.nodes > workplace.nodes:
         raise ValueError(
-            f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({place.nodes}); start a worker over "
+            f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({workplace.nodes}); start a worker over "
             "as many with --launcher slurm or ray and --nodes"
         )
-    if place.turn is not None and task.config.numa_binding != "none":
+    if workplace.turn is not None and task.config.numa_binding != "none":
         raise ValueError(
-            f"config.numa_binding ({task.config.numa_binding}) would take ranks off the cores of this worker's part of its host; "
+            f"config.numa_binding ({task.config.numa_binding}) would bind ranks to cores outside this worker's partition of its host; "
             "search with numa_binding: none, or on a worker without --split"
         )
-    here = place.ranks // place.nodes
-    if task.cluster.gpus_per_node > here:
+    ranks_per_host = workplace.ranks // workplace.nodes
+    if task.cluster.gpus_per_node > ranks_per_host:
         raise ValueError(
-            f"cluster.gpus_per_node ({task.cluster.gpus_per_node}) must not exceed this worker's ranks of a host ({here})"
+            f"cluster.gpus_per_node ({task.cluster.gpus_per_node}) must not exceed this worker's ranks of a host ({ranks_per_host})"
         )

@@ -1,8 +1,8 @@
-"""The worker's side of the protocol, over HTTP. One method per call; `patiently` repeats what may be repeated.
+"""HTTP client of the worker protocol. One method per call; `patiently` repeats calls that can succeed later.
 
 ClientError
-├── Unreachable   no answer, or one that says "later" (408, 425, 429, 5xx, a key that is being rotated): try again
-├── LeaseLost     the run is no longer ours (404, 409, 410): kill the ranks, report nothing
+├── Unreachable   no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
+├── LeaseLost     the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
 └── Rejected       any other 4xx: the same request would be rejected again
 """
 
@@ -33,7 +33,7 @@ _LOST = {404, 409, 410}
 
 _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
-"""For some megabytes; the lease is renewed meanwhile."""
+"""Timeout in seconds of sending a trace of some megabytes; the lease is renewed meanwhile."""
 
 Answer = TypeVar("Answer", bound=Schema)
 Value = TypeVar("Value")
@@ -44,25 +44,25 @@ class ClientError(Exception):
 
 
 class Unreachable(ClientError):
-    """The service could not be asked, or cannot answer now."""
+    """The service did not answer, or cannot answer now."""
 
 
 class LeaseLost(ClientError):
-    """The service does not know this session or attempt (any more)."""
+    """The service does not know this worker session or attempt (any more)."""
 
 
 class RequestRejected(ClientError):
-    """The service understood and said no."""
+    """The service understood the request and rejected it."""
 
 
 class _WorkerKey(httpx.Auth):
-    """Sends the key; where it is rejected, sends the one that its file has by now."""
+    """Authentication by the worker's key; after a rejection, with the key that its file holds by then."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """The request with the key, once more with another one."""
+        """Send the request with the key, and once more with another key after a 401."""
         if self._keys.key is None:
             yield request
             return
@@ -76,18 +76,18 @@ class _WorkerKey(httpx.Auth):
 
 
 class WorkerClient:
-    """Calls of one worker session. May be shared between threads (httpx clients may)."""
+    """Client of one worker session. Threads may share it (httpx clients allow it)."""
 
     def __init__(
         self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None, proxy: str | None = None
     ) -> None:
-        """`proxy`: the only one that is asked."""
+        """Open a client; `proxy` is the only proxy used."""
         self._keys = keys or KeySource()
         self._http = httpx.Client(
             base_url=base_url.rstrip("/"),
             timeout=timeout_s,
             auth=_WorkerKey(self._keys),
-            # trust_env off: a proxy of the environment would be shown the key. Certificates of the environment count.
+            # trust_env off: a proxy from the environment would see the key. Certificates from the environment are used.
             trust_env=False,
             proxy=proxy,
             verify=httpx.create_ssl_context(),
@@ -100,11 +100,11 @@ class WorkerClient:
         self._http.close()
 
     def register(self, registration: Registration) -> Registered:
-        """Introduce the worker."""
+        """Register the worker."""
         return _expect(self._post("/v1/workers", registration), Registered)
 
     def lease(self, request: LeaseRequest) -> Lease | None:
-        """Ask for work; None when there is none. `LeaseLost` here means that the service does not know the session."""
+        """Request work; None when there is none. `LeaseLost` here means that the service does not know the worker session."""
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
         return None if response.status_code == 204 else _expect(response, Lease)
 
@@ -113,11 +113,11 @@ class WorkerClient:
         return _expect(self._post(f"/v1/runs/{run_id}/heartbeat", heartbeat), HeartbeatAnswer)
 
     def report(self, run_id: str, report: Report) -> ReportAnswer:
-        """Deliver the end of an attempt; delivering the same report again is harmless."""
+        """Deliver the result of an attempt; delivering the same report again is harmless."""
         return _expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
 
     def store_trace(self, session: str, run_id: str, attempt: int, rank: int, content: bytes) -> None:
-        """Deliver what a rank recorded, compressed; the same again takes its place."""
+        """Deliver a rank's compressed trace; a second delivery replaces the first."""
         headers = {
             "content-type": "application/octet-stream",
             "shardtune-session": session,
@@ -126,7 +126,7 @@ class WorkerClient:
         self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
 
     def ready(self) -> None:
-        """Return when the service says that it can work."""
+        """Return when the service reports that it is ready."""
         self._call("GET", "/readyz")
 
     def _post(self, path: str, body: Schema, timeout_s: float | None = None) -> httpx.Response:
@@ -156,6 +156,7 @@ class WorkerClient:
         text = f"{method} {path}: {response.status_code} {_detail(response)}"
         if response.status_code >= 500 or response.status_code in _LATER:
             raise Unreachable(text)
+        # A key that worked before is being rotated: its file will have the new one soon.
         if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
             raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
         raise LeaseLost(text) if response.status_code in _LOST else RequestRejected(text)
@@ -165,12 +166,12 @@ def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:
     try:
         return answer.model_validate_json(response.content)
     except ValidationError as error:
-        # Most likely a proxy's page or a service of another version; both pass.
+        # Most likely a proxy's page or a service of another version; both are temporary.
         raise Unreachable(f"{response.request.url.path} answered something that is no {answer.__name__}") from error
 
 
 def _detail(response: httpx.Response) -> str:
-    """The `detail` of a problem document (RFC 9457), or the start of whatever came instead."""
+    """Field `detail` of a problem document (RFC 9457), or the start of any other body."""
     try:
         problem = response.json()
     except ValueError:
@@ -179,7 +180,7 @@ def _detail(response: httpx.Response) -> str:
 
 
 def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random | None = None) -> Iterator[float]:
-    """Endless pauses: exponential up to a limit, each drawn from its upper half so that workers spread out."""
+    """Endless pauses in seconds: exponential up to a limit, each drawn from its upper half so that workers spread out."""
     chooser = chooser or random.Random()
     pause_s = first_s
     while True:
@@ -193,9 +194,9 @@ def patiently(
     noticed: Callable[[Unreachable], None] = lambda _: None,
     pauses_s: Iterator[float] | None = None,
 ) -> Value | None:
-    """Repeat `call` until it is answered. None when `give_up` said so; errors that repetition cannot mend are raised.
+    """Repeat `call` until it is answered. None when `give_up` ended it; errors that repetition cannot mend are raised.
 
-    It is called at least once: what is finished when the signal to stop comes is still delivered.
+    `call` runs at least once: a result that is complete when the signal to stop comes is still delivered.
     """
     for pause_s in pauses_s or backoff_s():
         try:

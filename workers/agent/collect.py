@@ -1,6 +1,6 @@
-"""From what the ranks left behind to one Measurement, ModelSummary or Failure.
+"""Result of an attempt from its ranks' reports: one Measurement, ModelSummary, ResumeMeasurement, Traced or Failure.
 
-Decides by structured reports, exit codes and kernel counters only; no log is ever searched.
+Decisions use structured reports, exit codes and kernel counters only; logs are never searched.
 """
 
 import math
@@ -34,30 +34,30 @@ _T975 = (
 )
 
 _MOST_RANKS = 64
-"""Whose own figures are kept: more say nothing new, and a measurement stays small."""
+"""Limit of ranks whose own figures are kept: more say nothing new, and a measurement stays small."""
 
 
 def outcome(
     task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
 ) -> Measurement | ModelSummary | ResumeMeasurement | Traced | Failure:
-    """What an attempt came to."""
+    """Result of an attempt."""
     failure = first_failure(directory, ended)
     if failure is not None:
         return failure
     if isinstance(task, ModelSummaryTask):
         return directory.model_summary() or crash("the profile task ended without a profile", rank=0, exit_code=0)
-    reports = _all_there([directory.report(rank) for rank in range(task.cluster.world_size)])
+    reports = _complete_reports([directory.report(rank) for rank in range(task.cluster.world_size)])
     if isinstance(reports, Failure):
         return reports
     if isinstance(task, TrialTask):
         return measurement(task, reports, ended, peak_flops)
     if isinstance(task, TraceTask):
         return traced(task, directory, reports, ended)
-    before = _all_there([directory.first_report(rank) for rank in range(task.cluster.world_size)])
+    before = _complete_reports([directory.first_report(rank) for rank in range(task.cluster.world_size)])
     return before if isinstance(before, Failure) else restarted(before, reports, ended)
 
 
-def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | Failure:
+def _complete_reports(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | Failure:
     complete = [report for report in reports if report is not None]
     if len(complete) == len(reports):
         return complete
@@ -66,12 +66,12 @@ def _all_there(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | F
 
 
 def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> ResumeMeasurement | Failure:
-    """Join what the ranks that saved and those that loaded have reported."""
+    """Join the reports of the ranks that saved and of those that loaded."""
     saved = [report.checkpoint for report in before if report.checkpoint is not None]
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
-        return crash("the ranks did not say what they saved or loaded", rank=None, exit_code=0)
-    lives = [most(report.memory for report in life if report.memory is not None) for life in (before, after)]
+        return crash("the ranks did not report what they saved or loaded", rank=None, exit_code=0)
+    peaks = [most(report.memory for report in reports if report.memory is not None) for reports in (before, after)]
     return ResumeMeasurement(
         saved_at_step=saved[0].step,
         losses=before[0].losses,
@@ -84,23 +84,24 @@ def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: 
         disk=saved[0].disk,
         ranks=len(saved),
         writing_ranks=_writers(saved),
-        allocator_retries=_total(memory.allocator_retries for memory in lives),
-        allocator_ooms=_total(memory.allocator_ooms for memory in lives),
+        allocator_retries=_total(memory.allocator_retries for memory in peaks),
+        allocator_ooms=_total(memory.allocator_ooms for memory in peaks),
         elapsed_s=ended.elapsed_s,
     )
 
 
 def _writers(saved: Sequence[CheckpointPart]) -> int | None:
-    """How many wrote, where the kernel counted most of what is there: nothing goes to a disk that is memory."""
+    """Number of ranks that wrote a fair part of the checkpoint; None where the kernel counted too little."""
+    # A file system in memory writes nothing to a disk, so that the kernel's counters stay near zero there.
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
         return None
-    share = saved[0].checkpoint_bytes / len(parts)
-    return max(1, sum(part >= share / 10 for part in parts))
+    mean_bytes = saved[0].checkpoint_bytes / len(parts)
+    return max(1, sum(part >= mean_bytes / 10 for part in parts))
 
 
 def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: Ended) -> Traced:
-    """What the ranks recorded, and how much the profiler held them up."""
+    """Description of the ranks' traces, with the step times that show how much the profiler slows them."""
     folder = directory.path / TRACES
     return Traced(
         folder=str(folder),
@@ -109,25 +110,27 @@ def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], 
         step_s=max(report.window_step_times_s[0] for report in reports),
         plain_step_s=max(report.warmup_step_times_s[-1] for report in reports),
         elapsed_s=ended.elapsed_s,
-        memory=max((one.moment for one in reports if one.moment is not None), key=_fullness, default=None),
+        memory=max((report.moment for report in reports if report.moment is not None), key=_fullness, default=None),
     )
 
 
-def _fullness(one: MemoryMoment) -> int:
-    return one.peak_bytes
+def _fullness(moment: MemoryMoment) -> int:
+    return moment.peak_bytes
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """None where nobody counted."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if known else None
+    """Sum of the known counts; None where none is known."""
+    known_counts = [count for count in counts if count is not None]
+    return sum(known_counts) if known_counts else None
 
 
 def measurement(
     task: TrialTask, reports: Sequence[RankReport], ended: Ended, peak_flops: float | None
 ) -> Measurement | Failure:
-    """Join the ranks' reports: time of the slowest, memory of the fullest, tokens counted here."""
+    """Join the ranks' reports: time of the slowest, memory of the fullest; tokens are computed from the workload."""
+    # The slowest rank's time per window: all ranks wait for it in the next collective.
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
+    # One window has no spread, and so no confidence interval.
     if len(windows) < 2:
         return crash(f"the ranks timed {len(windows)} windows, too few for a measurement", rank=None, exit_code=0)
     world_size = task.cluster.world_size
@@ -170,39 +173,39 @@ def measurement(
 
 
 def _figures(report: RankReport) -> RankFigures:
-    own = report.own_step_times_s
+    step_times_s = report.own_step_times_s
     return RankFigures(
         rank=report.rank,
-        step_time_s=statistics.median(own) if own else None,
+        step_time_s=statistics.median(step_times_s) if step_times_s else None,
         memory=report.memory or Memory(peak_allocated_gib=None),
     )
 
 
 def _node_figures(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFigures:
-    own = [_figures(report) for report in reports if node.has(report.rank)]
-    times = [figures.step_time_s for figures in own if figures.step_time_s is not None]
+    rank_figures = [_figures(report) for report in reports if node.has(report.rank)]
+    times = [figures.step_time_s for figures in rank_figures if figures.step_time_s is not None]
     return NodeFigures(
         host=node.host,
         first_rank=node.first_rank,
         ranks=node.ranks,
         step_time_s=max(times, default=None),
-        memory=most(figures.memory for figures in own),
+        memory=most(figures.memory for figures in rank_figures),
     )
 
 
 def _data_wait_fraction(reports: Sequence[RankReport], windows: Sequence[float]) -> float | None:
-    waited = [report.data_wait_s for report in reports if report.data_wait_s is not None]
+    waits_s = [report.data_wait_s for report in reports if report.data_wait_s is not None]
     timed_s = statistics.fmean(windows) * reports[0].measured_steps
-    return max(waited) / timed_s if waited and timed_s > 0 else None
+    return max(waits_s) / timed_s if waits_s and timed_s > 0 else None
 
 
 def _latest(moments: Iterable[float | None]) -> float | None:
-    """None where no rank told one."""
+    """Latest known moment; None where no rank reported one."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 
 def half_width(samples: Sequence[float]) -> float:
-    """Half of the 95 % interval of the mean of at least two samples, by Student's t."""
+    """Half of the 95 % confidence interval of the mean of at least two samples, by Student's t."""
     freedom = len(samples) - 1
     quantile = _T975[freedom - 1] if freedom <= len(_T975) else 1.96
     return quantile * statistics.stdev(samples) / math.sqrt(len(samples))
@@ -211,8 +214,8 @@ def half_width(samples: Sequence[float]) -> float:
 def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_flops: float | None) -> float | None:
     """MFU of Chowdhery et al. 2022 (PaLM), appendix B: backward costs twice the forward, recomputation does not count.
 
-    None where the model's FLOPs or the device's peak are unknown; the peak known is that of bf16, so another
-    compute dtype has none.
+    None where the model's FLOPs or the device's peak are unknown; the known peak is that of bf16, so that other
+    compute dtypes have no MFU.
     """
     if (
         task.forward_flops_per_token is None
@@ -224,7 +227,7 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
 
 
 def most(memories: Iterable[Memory]) -> Memory:
-    """Field by field the maximum over ranks; None where no rank measured it."""
+    """Maximum over ranks, field by field; None where no rank measured the field."""
     dumps = [memory.model_dump() for memory in memories]
     return Memory.model_validate(
         {

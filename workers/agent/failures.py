@@ -1,4 +1,4 @@
-"""Which of the failures that ranks end with is the run's: the one that the others followed from."""
+"""Choice of a run's failure among those of its ranks: the one from which the others followed."""
 
 import signal
 
@@ -18,25 +18,25 @@ _CAUSE_KIND = {
 }
 
 _BY_ITSELF = 0
-"""Comes first: a failure that needs no other to explain it."""
+"""Precedence of a failure that explains itself; it counts before the others."""
 
 
 def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
-    """The failure to record, None when every rank ended well.
+    """Failure to record; None when every rank ended well.
 
-    A rank that dies takes its peers with it, and they report errors of their own. So what explains itself comes
-    before a death by signal, that before a plain crash, and among equals the earliest counts.
+    A rank that dies takes its peers with it, and they report errors of their own. A failure that
+    explains itself therefore comes before a death by signal, that before a plain crash; among equals the earliest counts.
     """
-    found = [
-        (_precedence(failure), _when(directory, ended, exit), failure)
+    candidates = [
+        (_precedence(failure), _order_key(directory, ended, exit), failure)
         for exit in ended.exits
         if (failure := _failure_of(directory, exit, ended.seen.had_oom_kill(exit.rank))) is not None
     ]
     if ended.cause == "node_lost":
-        # What its peers died of.
-        found = [entry for entry in found if entry[0] == _BY_ITSELF]
-    if found:
-        return min(found, key=lambda entry: entry[:2])[2]
+        # Crashes of peers followed from the lost host; a self-explaining failure still counts.
+        candidates = [entry for entry in candidates if entry[0] == _BY_ITSELF]
+    if candidates:
+        return min(candidates, key=lambda entry: entry[:2])[2]
     if ended.cause is None:
         return None
     if ended.cause == "host_lost" and any(node.oom_kills for node in ended.seen.nodes):
@@ -51,7 +51,7 @@ def _failure_of(directory: TrialDir, exit: RankExit, oom_killed: bool) -> Failur
             update={"rank": exit.rank, "exit_code": report.failure.exit_code or exit.code or None}
         )
     if exit.code == 0 or (report is not None and report.status == "complete"):
-        # After a complete report only the interpreter's shutdown was left; what goes wrong there measures nothing.
+        # After a complete report only the interpreter's shutdown remained; a failure there changes no measurement.
         return None
     if exit.code > 0:
         return crash(f"rank {exit.rank} ended with exit code {exit.code} and without a report", exit.rank, exit.code)
@@ -71,15 +71,15 @@ def _precedence(failure: Failure) -> int:
     return 1 if failure.kind == FailureKind.RANK_LOST and by_signal else 2
 
 
-def _when(directory: TrialDir, ended: Ended, exit: RankExit) -> tuple[float, int]:
-    """By report time where there is one, else by the order in which the ends were seen. Reports are written on this host: by
-    the rank, or as they arrive from another one; no clocks are compared.
-    """
+def _order_key(directory: TrialDir, ended: Ended, exit: RankExit) -> tuple[float, int]:
+    """Sort key of a failure: time of the report where there is one, then the order in which ends were noticed."""
+    # No clocks of hosts are compared: reports are written on this host, by the rank or as they arrive from another
+    # host.
     return (directory.reported_at(exit.rank), ended.exits.index(exit))
 
 
 def crash(message: str, rank: int | None, exit_code: int) -> Failure:
-    """An end that nothing explains."""
+    """Failure for an end that nothing explains."""
     return Failure(kind=FailureKind.CRASH, message=message, rank=rank, exit_code=exit_code)
 
 

@@ -1,4 +1,4 @@
-"""The thread that renews a lease, carries progress up and brings "stop" down. It never touches the ranks."""
+"""Thread that renews a lease, sends progress and receives orders to stop. It never touches the ranks."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 class HeartbeatThread(threading.Thread):
-    """Renews one lease until `finish`. The main thread reads `stop_reason` and decides."""
+    """Thread that renews one lease until `finish`. The main thread reads `stop_reason` and decides."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class HeartbeatThread(threading.Thread):
         progress: Callable[[], Progress | None],
         renewed: Callable[[float], None] = lambda _: None,
     ):
-        """`renewed` is called in the thread with `ranks_end_s` after every renewal."""
+        """Prepare the thread; `renewed` is called in it with `ranks_end_s` after every renewal."""
         super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
         self._client = client
         self._session = session
@@ -38,26 +38,27 @@ class HeartbeatThread(threading.Thread):
 
     @property
     def stop_reason(self) -> str | None:
-        """Why the ranks must end now; None while they may go on."""
+        """Reason why the ranks must end now; None while they may go on."""
         if self._stop_reason is None and self._clock.must_end():
             return "the lease could not be renewed"
         return self._stop_reason
 
     @property
     def ranks_end_s(self) -> float:
-        """When the ranks must have ended by themselves, on `clock.now_s`."""
+        """Time on `clock.now_s` by which the ranks must have ended by themselves."""
         return self._clock.ranks_end_s
 
     def finish(self) -> None:
-        """End the thread. It does not wait for a request under way."""
+        """End the thread, without waiting for a request under way."""
         self._finished.set()
 
     def run(self) -> None:
-        """Beat until finished or told to stop."""
+        """Send heartbeats until finished or told to stop."""
         while not self._finished.wait(self._lease.heartbeat_s) and self._stop_reason is None:
-            self._beat()
+            self._send_heartbeat()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
+        # The lease counts from the sending: the answer may have been under way for long.
         sent_at_s = now_s()
         heartbeat = Heartbeat(
             protocol_version=PROTOCOL_VERSION,
@@ -67,6 +68,7 @@ class HeartbeatThread(threading.Thread):
         )
         try:
             answer = self._client.heartbeat(self._lease.run_id, heartbeat)
+        # Not yet a reason to stop: the clock ends the ranks if no renewal succeeds in time.
         except Unreachable as error:
             log.warning("heartbeat not answered: %s", error)
         except (LeaseLost, RequestRejected) as error:

@@ -1,6 +1,6 @@
-"""The agent's loop: register ▸ lease ▸ run ▸ report. The main thread launches and supervises; `heartbeat` renews.
+"""Agent's loop: register ▸ lease ▸ run ▸ report. The main thread launches and supervises; `heartbeat` renews.
 
-Nothing here decides what a result means; a lost lease ends the ranks and reports nothing.
+The service decides what a result means; a lost lease ends the ranks, and nothing is reported.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 _LEASE_WAIT_S = 2.0
-"""How long the service may hold our question; a signal is noticed no later than this."""
+"""Seconds that the service may hold a lease request open; a signal is noticed no later than this."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
 Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Diagnosis | Failure
@@ -37,48 +37,48 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """One life of one worker: a session that the service names, one attempt at a time."""
+    """Worker session under an id from the service, with one attempt at a time."""
 
     def __init__(
         self,
         settings: WorkerSettings,
         client: WorkerClient,
-        place: Workplace,
+        workplace: Workplace,
         inventory: Inventory,
         interrupt: Interrupt,
         look_again: Callable[[], Fingerprint | None] = lambda: None,
     ):
-        """`look_again` says what the fingerprint is now; None: as before."""
+        """Prepare the agent; `look_again` returns the present fingerprint, or None for no change."""
         self._settings = settings
         self._client = client
-        self._place = place
+        self._workplace = workplace
         self._inventory = inventory
         self._interrupt = interrupt
         self._session = ""
         self._registered_s: list[float] = []
-        self._look_again = look_again
-        self._looked_s = now_s()
+        self._inspect_again = look_again
+        self._inspected_s = now_s()
 
     def run(self) -> None:
         """Work until interrupted.
 
         Raises:
-            Rejected: the service does not accept this worker, or another one has its name.
-            DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; nothing is leased any more.
+            RequestRejected: the service does not accept this worker, or another worker has its name.
+            DiskFull, LaunchFailed, RanksAlive, DevicesUnfit: this machine cannot run trials; the agent leases no more.
         """
         if self._register() is None:
             return
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
-            check_disk(self._place.work_dir, self._place.min_free_gib)
-            if self._place.turn is None and not self._place.is_ready(lambda: bool(self._interrupt)):
+            check_disk(self._workplace.work_dir, self._workplace.min_free_gib)
+            if self._workplace.turn is None and not self._workplace.is_ready(lambda: bool(self._interrupt)):
                 return
             self._notice_changes()
             sent_at_s = now_s()
             lease = self._lease()
             if lease is not None:
                 self._work_on(lease, sent_at_s)
-                prune(self._place.work_dir, self._settings.keep_trials, self._settings.keep_failed)
+                prune(self._workplace.work_dir, self._settings.keep_trials, self._settings.keep_failed)
 
     def _register(self, *, anew: bool = True) -> Registered | None:
         registration = Registration(
@@ -97,24 +97,25 @@ class Agent:
         return registered
 
     def _notice_changes(self) -> None:
-        """Tell the service when hardware or settings have changed meanwhile. Between runs: looking costs CPU time, and a
-        change during a run is seen before the next one.
-        """
-        if now_s() - self._looked_s < self._settings.look_again_s:
+        """Register again when hardware or settings have changed."""
+        # Only between runs: inspecting costs CPU time, and a change during a run is noticed before the next one.
+        if now_s() - self._inspected_s < self._settings.look_again_s:
             return
-        found, self._looked_s = self._look_again(), now_s()
-        if found is None or found == self._place.fingerprint:
+        fingerprint, self._inspected_s = self._inspect_again(), now_s()
+        if fingerprint is None or fingerprint == self._workplace.fingerprint:
             return
-        log.warning("the fingerprint has changed, registering again: %s", found.model_dump_json(exclude_none=True))
-        self._place = dataclasses.replace(self._place, fingerprint=found)
-        self._inventory = self._inventory.model_copy(update={"fingerprint": found})
+        log.warning(
+            "the fingerprint has changed, registering again: %s", fingerprint.model_dump_json(exclude_none=True)
+        )
+        self._workplace = dataclasses.replace(self._workplace, fingerprint=fingerprint)
+        self._inventory = self._inventory.model_copy(update={"fingerprint": fingerprint})
         try:
             self._register(anew=False)
         except LeaseLost as error:
             self._register_anew(error)
 
     def _lease(self) -> Lease | None:
-        ends_in_s = self._place.ends_in_s()
+        ends_in_s = self._workplace.ends_in_s()
         request = LeaseRequest(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
@@ -122,11 +123,11 @@ class Agent:
             ends_in_s=None if ends_in_s is None else max(0.0, ends_in_s),
         )
         try:
-            # One question per call: the time of sending is where the lease's clock starts.
+            # One request per call: the lease's clock starts at the time of sending.
             return self._client.lease(request)
         except Unreachable as error:
             _warn(error)
-            # Whatever else it answers, it answers: the next question shows what that means.
+            # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
                 patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
         except LeaseLost as error:
@@ -134,10 +135,13 @@ class Agent:
         return None
 
     def _register_anew(self, lost: LeaseLost) -> None:
-        """After the service got another database. When it happens again and again, a live worker has our name,
-        and the two would close each other's leases for ever.
+        """Register after the service lost this worker session, such as with a new database.
+
+        Raises:
+            RequestRejected: it happened repeatedly within a minute.
         """
         log.warning("the service does not know this session (any more), registering again: %s", lost)
+        # A live worker with our name closes our sessions as we close its: without a limit the two would do so for ever.
         recent = [moment for moment in self._registered_s if now_s() - moment < _RIVAL_WINDOW_S]
         if len(recent) > _MOST_REGISTRATIONS:
             raise RequestRejected(
@@ -149,14 +153,14 @@ class Agent:
     def _work_on(self, lease: Lease, sent_at_s: float) -> None:
         name = f"{lease.run_id}-{lease.attempt}"
         log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, words.task(lease))
-        directory = TrialDir(self._place.work_dir / name)
+        directory = TrialDir(self._workplace.work_dir / name)
         heartbeat = HeartbeatThread(
             self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
         )
 
         def create() -> TrialDir:
             created = TrialDir.create(
-                self._place.work_dir, name, lease.task, self._place.fingerprint, self._place.min_free_gib
+                self._workplace.work_dir, name, lease.task, self._workplace.fingerprint, self._workplace.min_free_gib
             )
             created.write_deadline(heartbeat.ranks_end_s)
             return created
@@ -167,8 +171,8 @@ class Agent:
         limits = RunLimits(lease.deadline_s, lease.no_progress_s)
         heartbeat.start()
         try:
-            with self._place.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
-                attempted = attempt(self._place, lease.task, create, limits, interrupted) if are_ours else None
+            with self._workplace.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
+                attempted = attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
                 self._report(lease, attempted)
@@ -191,7 +195,7 @@ class Agent:
         try:
             self._deliver(lease, self._report_of(lease, attempted, result))
         except RequestRejected as error:
-            # Asked for work, the service would hand out the same attempt again, and reject its result again, without end.
+            # Without a report, the service would hand out the same attempt again, and reject its result again, without end.
             log.error("the result of run %s was rejected: %s", lease.run_id, error)
             failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
             self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
@@ -211,10 +215,10 @@ class Agent:
         )
 
     def _deliver(self, lease: Lease, report: Report) -> None:
-        """Until it is answered.
+        """Deliver the report until it is answered.
 
         Raises:
-            RequestRejected: for what it says.
+            RequestRejected: the service rejects the report's content.
         """
         try:
             answer = patiently(
@@ -229,9 +233,9 @@ class Agent:
                 log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
-        """Tell the service at once that nobody works on the run any more; if it does not hear, the lease runs out."""
-        why = self._interrupt.reason or "the worker ended unexpectedly"
-        failure = Failure(kind=FailureKind.WORKER_LOST, message=why)
+        """Tell the service at once that no worker runs the run any more; if that fails, the lease expires."""
+        reason = self._interrupt.reason or "the worker ended unexpectedly"
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
         try:
             self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None), failure))
         except ClientError as error:

@@ -1,4 +1,4 @@
-"""See the ranks of a task through: one launch, or for a resume check two over one folder, with nothing alive in between."""
+"""Launches of a task: one, or two over one folder for a resume check, with no process alive in between."""
 
 import shutil
 from collections.abc import Callable
@@ -24,25 +24,27 @@ def run_to_end(
     interrupted: Callable[[], str | None],
     shared_dir: Path | None = None,
 ) -> Ended:
-    """How the last launch of the task ended, with the time of all of them.
+    """Run all launches of a task; returns how the last one ended, with the time of all.
 
     Raises:
-        ValueError: several hosts are to go on from a checkpoint, and no `shared_dir` is there that all of them see.
+        ValueError: a resume check over several hosts has no `shared_dir` that all of them see.
         LaunchFailed: ranks could not be started.
         RanksAlive: ranks survived SIGKILL.
     """
     if not isinstance(task, ResumeTask):
         return supervise(launcher, directory, Launch.of(ranks), limits, interrupted)
-    checkpoint = None if task.cluster.nodes == 1 else _shared(shared_dir, task.cluster.nodes) / directory.path.name
+    checkpoint = (
+        None if task.cluster.nodes == 1 else _require_shared(shared_dir, task.cluster.nodes) / directory.path.name
+    )
     try:
-        return _twice(launcher, directory, _launch(ranks, checkpoint), limits, interrupted)
+        return _run_both_phases(launcher, directory, _launch(ranks, checkpoint), limits, interrupted)
     finally:
         directory.remove_checkpoint()
         if checkpoint is not None:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def _shared(shared_dir: Path | None, nodes: int) -> Path:
+def _require_shared(shared_dir: Path | None, nodes: int) -> Path:
     if shared_dir is None:
         raise ValueError(
             f"a resume check over {nodes} hosts saves where all of them can load; give the worker --shared-dir, a folder "
@@ -55,19 +57,20 @@ def _launch(ranks: int, checkpoint: Path | None) -> Launch:
     return Launch.of(ranks, checkpoint=None if checkpoint is None else str(checkpoint))
 
 
-def _twice(
+def _run_both_phases(
     launcher: Launcher, directory: TrialDir, launch: Launch, limits: RunLimits, interrupted: Callable[[], str | None]
 ) -> Ended:
     first = supervise(launcher, directory, launch, limits, interrupted)
     if first.cause is not None or first_failure(directory, first) is not None:
         return first
     directory.begin_resume_phase()
-    # A host that died after its ranks is replaced.
+    # A fork server that died after its ranks is replaced.
     launcher.prepare(lambda: interrupted() is not None)
     spent_s = now_s() - first.started_at_s
-    rest = replace(limits, deadline_s=max(0.0, limits.deadline_s - spent_s))
+    # Both launches share one deadline, that of the attempt.
+    remaining = replace(limits, deadline_s=max(0.0, limits.deadline_s - spent_s))
     resumed = launch.model_copy(update={"resumes": True})
-    second = supervise(launcher, directory, resumed, rest, interrupted)
+    second = supervise(launcher, directory, resumed, remaining, interrupted)
     return replace(
         second,
         started_at_s=first.started_at_s,

@@ -1,4 +1,4 @@
-"""Give the service the raw traces of a run, for whoever wants to look at them; a diagnosis does not depend on it."""
+"""Delivery of a run's raw traces to the service, for people to look at; the diagnosis does not depend on it."""
 
 import logging
 from pathlib import Path
@@ -11,17 +11,19 @@ from shardtune.workers.agent.client import ClientError, WorkerClient
 log = logging.getLogger(__name__)
 
 
-def send_traces(client: WorkerClient, session: str, lease: Lease, told: Diagnosis | Failure) -> Diagnosis | Failure:
-    """One rank after the other, each tried once. What was told says where it ended, if not with the last rank."""
-    if isinstance(told, Failure) or told.recorded is None:
-        return told
-    folder = Path(told.recorded.folder)
-    for rank in told.ranks:
+def send_traces(
+    client: WorkerClient, session: str, lease: Lease, diagnosis: Diagnosis | Failure
+) -> Diagnosis | Failure:
+    """Send the ranks' traces in order, each tried once; a note in the diagnosis says from which rank on they are missing."""
+    if isinstance(diagnosis, Failure) or diagnosis.recorded is None:
+        return diagnosis
+    folder = Path(diagnosis.recorded.folder)
+    for rank in diagnosis.ranks:
         try:
             content = (folder / f"rank_{rank}.json.gz").read_bytes()
             client.store_trace(session, lease.run_id, lease.attempt, rank, content)
         except (ClientError, OSError) as error:
-            log.warning("the trace of rank %d stays here: %s", rank, error)
+            log.warning("the trace of rank %d was not sent: %s", rank, error)
             note = f"the service stores no raw trace from rank {rank} on; they are with the worker ({error})"
-            return told.model_copy(update={"notes": (*told.notes, note[:1000])})
-    return told
+            return diagnosis.model_copy(update={"notes": (*diagnosis.notes, note[:1000])})
+    return diagnosis

@@ -1,4 +1,4 @@
-"""Run the ranks of one attempt to their end: launch, watch, kill. What the end means is `collect`'s business."""
+"""Supervision of one attempt's ranks: launch, watch, kill. `collect` decides what their end means."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,40 +14,40 @@ from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
 _SLOWER = 3
-"""Than the step before it a step may be."""
+"""Factor by which a step may be slower than the previous one."""
 _MOST = 10
-"""Times a limit that slow steps may have."""
+"""Largest factor by which slow steps extend a limit."""
 
 Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupted"]
 
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How long an attempt may take. Steps that turn out slower than that foresaw get their time, up to ten times the limit."""
+    """Time limits of an attempt. Steps slower than the limits foresaw extend them, up to ten times."""
 
     deadline_s: float
-    """From the launch."""
+    """Seconds from the launch."""
     no_progress_s: float
-    """Without a change of the progress file."""
+    """Seconds without a change of the progress file."""
+    # A rank whose peer is gone can wait in a collective for as long as its timeout allows.
     peer_grace_s: float = 5.0
-    """How long the other ranks may take to write their own report once one has failed; then they are killed,
-    because a rank whose peer is gone can wait in a collective for as long as its timeout allows."""
+    """Seconds that the other ranks have to write their report once one has failed; then they are killed."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the ranks ended. Nothing of them is alive any more."""
+    """End of an attempt's ranks. None of them is alive any more."""
 
     exits: tuple[RankExit, ...]
-    """Ranks that ended before we killed the rest, in the order they were seen."""
+    """Ranks that ended before the others were killed, in the order in which their ends were noticed."""
     cause: Cause | None
-    """Why we ended the rest; None when all ended, or after one had failed."""
+    """Reason for killing the other ranks; None when all ended, or after one had failed."""
     detail: str
     started_at_s: float
-    """On `clock.now_s`."""
+    """Time of the launch on `clock.now_s`."""
     elapsed_s: float
     seen: Conditions = field(default_factory=Conditions)
-    """What each host saw meanwhile."""
+    """Conditions that each host observed during the launch."""
 
 
 def supervise(
@@ -57,9 +57,9 @@ def supervise(
     limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> Ended:
-    """Launch and see it through; on every way out, exceptions included, no rank is alive.
+    """Launch the ranks and watch them to their end; on every way out, exceptions included, no rank is alive.
 
-    `interrupted` is asked four times a second; a text (the reason) ends the attempt.
+    `interrupted` is called four times a second; a text (the reason) ends the attempt.
 
     Raises:
         LaunchFailed: nothing was started.
@@ -71,7 +71,7 @@ def supervise(
         launcher.launch(directory.path, launch)
         while (end := watch.end(interrupted())) is None:
             launcher.wait(_POLL_S)
-        # Before the kill: what we end ourselves must not look like a failure of its own.
+        # Before the kill: ranks that the kill ends must not look like failures of their own.
         exits, elapsed_s = launcher.exits, now_s() - started_s
     finally:
         launcher.kill()
@@ -86,9 +86,9 @@ class _End:
 
 
 def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost | None) -> _End:
-    """A host that died explains what its peers' ranks died of, and may be known only now. It neither takes back a result
-    that is complete, nor is it why a worker stops that was told to: whoever ends a worker ends its hosts too.
-    """
+    """Replace the end of an attempt by the loss of a host, which may be known only after the kill."""
+    # A lost host explains the deaths of its peers' ranks. It takes back no complete result, and does not replace an
+    # interruption: an engine that ends a worker ends its hosts too.
     is_complete = len(exits) == ranks and all(exit.code == 0 for exit in exits)
     if lost is None or not lost.is_node or is_complete or end.cause == "interrupted":
         return end
@@ -96,7 +96,7 @@ def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost
 
 
 class _Watch:
-    """Decides when an attempt is over."""
+    """Rule for the end of an attempt."""
 
     def __init__(self, launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
@@ -105,46 +105,49 @@ class _Watch:
         self._limits = limits
         self._started_s = started_s
         self._stamp: int | None = None
-        self._moved_s = started_s
+        self._progressed_s = started_s
         self._failed_s: float | None = None
         self._deadline_s, self._no_progress_s = limits.deadline_s, limits.no_progress_s
 
     def end(self, interrupted: str | None) -> _End | None:
-        """None while the ranks may go on."""
+        """End of the attempt; None while the ranks may go on."""
         all_ended = len(self._launcher.exits) == self._ranks
-        # Ranks that have ended themselves because the lease ran out are no result; those that are done are one.
+        # Ranks that ended themselves because the lease expired are no result; ranks that are done are one.
         if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
             return _End("interrupted", interrupted)
         if all_ended:
             return _End(None)
         if self._launcher.lost is not None:
             return _End("host_lost", self._launcher.lost.message)
-        if self._peers_had_their_time():
+        if self._is_grace_over():
             return _End(None)
-        return self._too_slow()
+        return self._exceeded_limit()
 
-    def _peers_had_their_time(self) -> bool:
+    def _is_grace_over(self) -> bool:
         if self._failed_s is None and any(exit.code != 0 for exit in self._launcher.exits):
             self._failed_s = time.monotonic()
         return self._failed_s is not None and time.monotonic() - self._failed_s > self._limits.peer_grace_s
 
-    def _too_slow(self) -> _End | None:
-        """The hard deadline, and the no-progress limit: the file's time only says *that* it changed, our clock says when."""
+    def _exceeded_limit(self) -> _End | None:
+        """Exceeded limit, the deadline or the no-progress limit; None while neither is."""
         now = now_s()
+        # The file's time only shows that it changed; this process's clock says when, since hosts share no clock.
         stamp = self._directory.progress_stamp()
         if stamp != self._stamp:
-            self._stamp, self._moved_s = stamp, now
-            self._follow(self._directory.progress(), now - self._started_s)
+            self._stamp, self._progressed_s = stamp, now
+            self._extend_limits(self._directory.progress(), now - self._started_s)
         if now - self._started_s > self._deadline_s:
             return _End("deadline", f"the run took longer than its deadline ({self._deadline_s:.0f} s)")
-        if now - self._moved_s > self._no_progress_s:
+        if now - self._progressed_s > self._no_progress_s:
             return _End("no_progress", f"no rank made progress for {self._no_progress_s:.0f} s")
         return None
 
-    def _follow(self, progress: Progress | None, spent_s: float) -> None:
-        """Limits by the last step that was seen; the given ones where it says less, or nothing yet."""
+    def _extend_limits(self, progress: Progress | None, spent_s: float) -> None:
+        """Extend the limits by the last reported step time; never below the limits given."""
         if progress is None or progress.step_s is None or progress.steps_left is None:
             return
-        slow_s, given = _SLOWER * progress.step_s, self._limits
-        self._deadline_s = min(max(given.deadline_s, spent_s + progress.steps_left * slow_s), _MOST * given.deadline_s)
-        self._no_progress_s = min(max(given.no_progress_s, slow_s), _MOST * given.no_progress_s)
+        slow_s, limits = _SLOWER * progress.step_s, self._limits
+        self._deadline_s = min(
+            max(limits.deadline_s, spent_s + progress.steps_left * slow_s), _MOST * limits.deadline_s
+        )
+        self._no_progress_s = min(max(limits.no_progress_s, slow_s), _MOST * limits.no_progress_s)

@@ -1,4 +1,4 @@
-"""A run in a few words, for the worker's log."""
+"""Descriptions of runs in a few words, for the worker's log."""
 
 from typing import assert_never
 
@@ -11,14 +11,14 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
 def task(lease: Lease) -> str:
-    """What is to be run."""
+    """Describe the task of a lease."""
     if lease.task.kind == "model_summary":
         return "model_summary"
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
 def end(result: Measurement | ModelSummary | ResumeMeasurement | Traced | Diagnosis | Failure) -> str:
-    """What it came to."""
+    """Describe a result."""
     match result:
         case Failure():
             return f"{result.kind} ({result.message})"

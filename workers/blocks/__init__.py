@@ -1,1 +1,1 @@
-"""The repeated blocks of a model, in a rank and in a training script of the user's own: found, checkpointed, compiled."""
+"""Repeated blocks of a model, in a rank and in a user's training script: found, checkpointed, compiled."""

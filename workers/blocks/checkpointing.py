@@ -26,13 +26,13 @@ _SAVED_NAMES = (
 
 
 def _saved_operators() -> frozenset[Any]:
-    """Matrix products and attention kernels: dear to recompute, small to keep. Older torch lacks some of them."""
-    found = set()
+    """Matrix products and attention kernels: expensive to recompute, cheap to keep. Older torch lacks some of them."""
+    operators = set()
     for name in _SAVED_NAMES:
         packet, overload = name.split(".")
         if hasattr(torch.ops.aten, packet):
-            found.add(getattr(getattr(torch.ops.aten, packet), overload))
-    return frozenset(found)
+            operators.add(getattr(getattr(torch.ops.aten, packet), overload))
+    return frozenset(operators)
 
 
 _SAVED = _saved_operators()
@@ -43,13 +43,12 @@ def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Checkp
 
 
 def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> None:
-    """Make every so many-th block recompute in backward what `mode` does not keep. Call it before sharding or wrapping.
-
-    Inside the block's own hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on recomputation stopping early
-    (torch's default): run to its end, it would release the last module's weights just before their backward.
-    """
+    """Make every `every`-th block recompute in backward what `mode` does not keep. Call it before sharding or wrapping."""
     if mode == "none":
         return
+    # The forward is replaced, inside the block's hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on
+    # recomputation stopping early (torch's default): run to its end, it would release the last module's weights just
+    # before their backward.
     for block in blocks[every - 1 :: every]:
         block.forward = _checkpointed(block.forward, mode)
 

@@ -1,4 +1,4 @@
-"""Find the blocks that a model repeats, and apply to them what a configuration says of each."""
+"""Preparation of a model's repeated blocks: found, then checkpointed and compiled as the configuration says."""
 
 from torch import nn
 
@@ -16,7 +16,7 @@ def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
+    """Decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
     best: list[tuple[str, nn.Module]] = []
     size = 0
     for name, module in model.named_modules():

@@ -1,1 +1,1 @@
-"""What the worker's command line does, on this machine or over many. Leaves the work itself to `workers.agent`."""
+"""Commands of the worker, on this machine or over many. `workers.agent` does the work itself."""

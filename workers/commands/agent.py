@@ -1,4 +1,4 @@
-"""The command without a name: serve trials until interrupted."""
+"""Default command of the worker: serve trials until interrupted."""
 
 import argparse
 import logging
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Register, lease, run, report, until a signal comes."""
+    """Register, lease, run and report until a signal comes."""
     if settings.split:
         return split.run(settings, options)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
@@ -55,15 +55,13 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def rates_first(
     settings: WorkerSettings, hosts: Held, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
-    """What the hosts offer, with rates measured now where neither the catalogue nor an earlier start knows them.
-
-    Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
-    """
+    """Inventory of the hosts, with rates measured now where neither the catalogue nor an earlier start knows them."""
     offered = hosts.offered
+    # Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
     is_known = offered.measured is not None or offered.peak_flops is not None
     if is_known or not settings.measure_rates or settings.fingerprint_override:
         return offered
-    log.info("nobody knows the rates of this machine, by which a search is guided: measuring them once (half a minute)")
+    log.info("the rates of this machine, which guide a search, are unknown: measuring them once (half a minute)")
     try:
         report = measure(hosts.launcher, offered, settings.work_dir, lambda: bool(interrupt))
     except LaunchFailed as error:
@@ -73,7 +71,7 @@ def rates_first(
 
 
 def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
-    """What an attempt needs of them."""
+    """Workplace for attempts on these hosts."""
     offered = hosts.offered
     return Workplace(
         work_dir=settings.work_dir.resolve(),
@@ -87,10 +85,11 @@ def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
         matmul_flops=offered.matmul_flops,
         min_free_gib=settings.min_free_gib,
         allowed=allowed,
-        turn=None if settings.share is None else _turn(settings.work_dir.resolve(), settings.share),
+        turn=None if settings.share is None else _partition_devices(settings.work_dir.resolve(), settings.share),
     )
 
 
-def _turn(work_dir: Path, share: HostPartition) -> Turn:
-    """The devices of a share run by run; all who divide the machine have their work directories beside each other."""
-    return lambda is_alone, give_up: device_locks.turn(work_dir.parent / "locks", share, is_alone, give_up)
+def _partition_devices(work_dir: Path, partition: HostPartition) -> Turn:
+    """Acquire the devices of a host partition run by run; the workers of a machine keep their locks beside their work
+    directories."""
+    return lambda is_alone, give_up: device_locks.turn(work_dir.parent / "locks", partition, is_alone, give_up)

@@ -1,4 +1,4 @@
-"""`detect` and `measure-hardware`: what the hosts are, and what they reach."""
+"""Commands `detect` and `measure-hardware`: inventory and rates of the hosts."""
 
 import argparse
 
@@ -28,7 +28,7 @@ def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> i
 
 
 def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Print what a worker would offer."""
+    """Print the inventory that a worker would offer."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     if settings.launcher != "local":
         with held(settings, allowed, Interrupt().install(), builds=False) as hosts:
@@ -36,7 +36,7 @@ def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
                 return INTERRUPTED
             offered = hosts.offered
     else:
-        # On one machine it disturbs nobody who works here.
+        # Without the devices' lock: on one machine, detection disturbs no agent that works there.
         gpus = find_gpus().first(settings.ranks)
         offered = offer(settings, gpus, library_probe.ask(gpus), allowed)
     say(offered.model_dump(mode="json"), options.json)

@@ -1,4 +1,4 @@
-"""A command of the worker with its options read: settings, log, and what errors come to."""
+"""Execution of a worker's command: settings, log, and exit codes of errors."""
 
 import argparse
 import logging
@@ -27,16 +27,16 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
 
 
 def carry_out(options: argparse.Namespace) -> int:
-    """Do what the options say; returns the exit code."""
+    """Run the command that the options name; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # One line per request is noise at a heartbeat every two seconds.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        # Before any child is started: ranks run other people's models, and have no business with the key.
+        # Before any child is started: ranks run other people's models, and must not inherit the key.
         options.keys = KeySource.taken()
         return COMMANDS[options.command](_settings(options), options)
     except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        return _say(error, BAD_INPUT)
+        return _print_error(error, BAD_INPUT)
     except (
         ClientError,
         DetectionFailed,
@@ -46,10 +46,10 @@ def carry_out(options: argparse.Namespace) -> int:
         DevicesBusy,
         DevicesUnfit,
     ) as error:
-        return _say(error, COULD_NOT_WORK)
+        return _print_error(error, COULD_NOT_WORK)
 
 
-def _say(error: Exception, code: int) -> int:
+def _print_error(error: Exception, code: int) -> int:
     print(f"error: {_readable(error)}", file=sys.stderr)
     return code
 
@@ -63,11 +63,11 @@ def _readable(error: Exception) -> str:
     )
 
 
-def _readable_item(field: str, message: str, given: object) -> str:
-    """Our own messages begin with field and value; pydantic's name neither."""
-    return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {given!r:.200})"
+def _readable_item(field: str, message: str, value: object) -> str:
+    """Format an error of one field. Our own messages begin with field and value; pydantic's name neither."""
+    return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {value!r:.200})"
 
 
 def _settings(options: argparse.Namespace) -> WorkerSettings:
-    given = {name: value for name, value in vars(options).items() if name in WorkerSettings.model_fields}
-    return WorkerSettings(**{name: value for name, value in given.items() if value is not None})
+    options_by_name = {name: value for name, value in vars(options).items() if name in WorkerSettings.model_fields}
+    return WorkerSettings(**{name: value for name, value in options_by_name.items() if value is not None})

@@ -1,3 +1,3 @@
-"""How a command of the worker may end."""
+"""Exit codes of the worker's commands."""
 
 DONE, COULD_NOT_WORK, BAD_INPUT, TRIAL_FAILED, INTERRUPTED = 0, 1, 2, 3, 130

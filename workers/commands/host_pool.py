@@ -1,4 +1,4 @@
-"""What a command works with: this machine in its hands, or a gang of hosts, both behind one launcher."""
+"""Hosts of a command: this machine with its devices held, or a gang of hosts, both behind one launcher."""
 
 import contextlib
 import importlib
@@ -25,36 +25,37 @@ _HOST_SETTINGS = {
     *("ranks", "memory_gib", "cold", "allowed_models", "allowed_scripts", "host_ready_s"),
     *("min_free_gib", "keep_trials"),
 }
-"""What each host is told of the worker's."""
+"""Settings of the worker that each host of a gang gets."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Hosts that are ready."""
+    """Hosts that are ready to run trials."""
 
     launcher: Launcher
     offered: Inventory
+    """Inventory that the hosts offer."""
     look_again: Callable[[], Fingerprint | None]
-    """What the fingerprint is by now; None: as before, or not known."""
+    """Function that returns the present fingerprint; None: unchanged or unknown."""
     worker_name: str | None = None
-    """That the engine gives; None: none."""
+    """Name that the engine gives the worker; None where it gives none."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Until the hosts are taken away."""
+    """Seconds until the hosts are taken away; None where unknown."""
 
 
 @contextlib.contextmanager
 def held(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, builds: bool) -> Iterator[Held | None]:
-    """Everything that would cost the first trial time; None when interrupted meanwhile.
+    """Open the hosts and prepare all that would cost the first trial time; None when interrupted meanwhile.
 
-    `builds`: DeepSpeed's operators as well, unless the settings say otherwise.
+    `builds` says whether DeepSpeed's operators are built as well, unless the settings turn that off.
     """
     settings = settings.model_copy(update={"build_operators": builds and settings.build_operators})
-    with (_here if settings.launcher == "local" else _over_hosts)(settings, allowed, interrupt) as found:
-        yield found
+    with (_open_local if settings.launcher == "local" else _open_gang)(settings, allowed, interrupt) as hosts:
+        yield hosts
 
 
 @contextlib.contextmanager
-def _here(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
+def _open_local(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
     with device_hold.hold(settings, settings.ranks) as (gpus, launcher):
         prepared = device_hold.prepare(settings, launcher, lambda: bool(interrupt))
         if interrupt or prepared is None:
@@ -66,7 +67,7 @@ def _here(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> I
 
 
 @contextlib.contextmanager
-def _over_hosts(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
+def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     engine = _engine(settings)
     nodes = settings.nodes or len(engine.hosts())
@@ -94,9 +95,9 @@ def _engine(settings: WorkerSettings) -> Engine:
     if settings.launcher == "slurm":
         return SlurmHosts(log_dir, settings.nodes, settings.srun_options)
     if settings.nodes is None:
-        raise ValueError("nodes (missing) must say how many hosts of the Ray cluster are to be used: add --nodes N")
+        raise ValueError("nodes (missing) must say how many hosts of the Ray cluster to use: add --nodes N")
     try:
-        # An extra, and seconds of imports.
+        # Imported late: `ray` is an optional dependency, and its import takes seconds.
         module = importlib.import_module("shardtune.workers.gang.ray_hosts")
     except ModuleNotFoundError as error:
         raise ValueError(f"launcher (ray) needs the package {error.name}; install shardtune[ray]") from None
@@ -107,13 +108,13 @@ def _engine(settings: WorkerSettings) -> Engine:
 
 
 def _begin(settings: WorkerSettings) -> Begin:
-    told = settings.model_dump(mode="json", include=_HOST_SETTINGS | {"build_operators"}, exclude_none=True)
+    host_settings = settings.model_dump(mode="json", include=_HOST_SETTINGS | {"build_operators"}, exclude_none=True)
     if settings.node_dir is not None:
-        told["work_dir"] = str(settings.node_dir)
+        host_settings["work_dir"] = str(settings.node_dir)
     threads = os.environ.get(THREADS)
-    # Engines set it for what they start; ours is what the owner of the worker meant.
+    # Engines set it for the processes that they start; the agent's value is the one that the worker's owner chose.
     return Begin(
-        settings=told,
+        settings=host_settings,
         environment={} if threads is None else {THREADS: threads},
         without=(THREADS,) if threads is None else (),
         lease_s=settings.node_lease_s,

@@ -1,4 +1,4 @@
-"""What the worker's own commands print for a person: one line a figure, with its unit."""
+"""Text output of the worker's commands for people: one line per figure, with its unit."""
 
 from collections.abc import Sequence
 
@@ -15,19 +15,19 @@ Rows = list[tuple[str, str]]
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Names and values in two columns."""
+    """Format names and values in two columns."""
     width = max((len(name) for name, _ in rows), default=0) + 2
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 
 
 def outcome(result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure) -> str:
-    """Of `run-trial`; a failure's traceback stands above it, in the rank's log."""
+    """Format the result of `run-trial`; a failure's traceback is above it, in the rank's log."""
     match result:
         case Measurement():
             return table(_measured(result))
         case Failure():
-            where = [("rank", str(result.rank))] if result.rank is not None else []
-            return table([("failed", result.kind.value), ("why", result.message), *where])
+            rank_row = [("rank", str(result.rank))] if result.rank is not None else []
+            return table([("failed", result.kind.value), ("why", result.message), *rank_row])
         case _:
             values = result.model_dump(mode="json", exclude={"blocks", "losses", "went_on", "resumed"})
             return table([(name.replace("_", " "), str(value)) for name, value in values.items() if value is not None])
@@ -42,8 +42,8 @@ def _measured(run: Measurement) -> Rows:
     if run.mfu is not None:
         rows.append(("MFU", f"{run.mfu:.1%}"))
     peaks = ((run.memory.peak_allocated_gib, "allocated"), (run.memory.peak_reserved_gib, "reserved"))
-    told = [f"{formatting.memory(gib)} {word}" for gib, word in peaks if gib is not None]
-    rows.append(("peak memory", ", ".join(told) or "not measured"))
+    known_peaks = [f"{formatting.memory(gib)} {kind}" for gib, kind in peaks if gib is not None]
+    rows.append(("peak memory", ", ".join(known_peaks) or "not measured"))
     if run.losses:
         rows.append(("loss", f"{run.losses[0]:.4f} to {run.losses[-1]:.4f} over {len(run.losses)} steps"))
     started = f", {run.startup_s:.1f} s before the first step" if run.startup_s is not None else ""
@@ -56,22 +56,22 @@ def _measured(run: Measurement) -> Rows:
 
 
 def hardware(report: HardwareReport) -> str:
-    """Of `measure-hardware`."""
-    found, cluster = report.measured, report.cluster
+    """Format the report of `measure-hardware`."""
+    measured, cluster = report.measured, report.cluster
     rows = [
         ("machine", f"{cluster.gpus_per_node} × {report.fingerprint.gpu} ({report.fingerprint.cpu})"),
         (
             "memory",
             f"{formatting.memory(cluster.memory_gib)} each, {formatting.memory(cluster.host_memory_gib)} of the host",
         ),
-        *((f"{dtype} products", flops_per_s(rate)) for dtype, rate in found.matmul_flops.items()),
-        ("copies", f"{found.copy_bytes_per_s / 1e9:,.1f} GB/s"),
-        ("one operator", f"{1e6 * found.launch_s:,.0f} µs"),
+        *((f"{dtype} products", flops_per_s(rate)) for dtype, rate in measured.matmul_flops.items()),
+        ("copies", f"{measured.copy_bytes_per_s / 1e9:,.1f} GB/s"),
+        ("one operator", f"{1e6 * measured.launch_s:,.0f} µs"),
     ]
-    if found.host_link_bytes_per_s is not None:
-        rows.append(("to the host", f"{found.host_link_bytes_per_s / 1e9:,.1f} GB/s"))
+    if measured.host_link_bytes_per_s is not None:
+        rows.append(("to the host", f"{measured.host_link_bytes_per_s / 1e9:,.1f} GB/s"))
     rows += [
-        (one.operation.replace("_", " "), f"{one.bytes / 2**20:,.2f} MiB in {1e3 * one.seconds:,.2f} ms")
-        for one in found.collectives
+        (timing.operation.replace("_", " "), f"{timing.bytes / 2**20:,.2f} MiB in {1e3 * timing.seconds:,.2f} ms")
+        for timing in measured.collectives
     ]
     return table(rows)

@@ -1,11 +1,11 @@
-"""Answers on standard output."""
+"""Output of commands on standard output."""
 
 import json
 from typing import Any
 
 
 def say(value: dict[str, Any], as_json: bool) -> None:
-    """One JSON object, or a line for each field that says something."""
+    """Print one JSON object, or a line for each field that has a value."""
     if as_json:
         print(json.dumps(value))
         return

@@ -1,4 +1,4 @@
-"""`run-trial FILE`: one task, without a service."""
+"""Command `run-trial FILE`: one task, without a service."""
 
 import argparse
 import json
@@ -24,7 +24,7 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Run one task from a file and print what it came to."""
+    """Run one task from a file and print its result."""
     task = traced(read_task(options.file)) if options.trace else read_task(options.file)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     allowed.check(task.model)
@@ -33,12 +33,12 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         ranks = task.cluster.gpus_per_node if nodes else task.cluster.world_size
         settings = settings.model_copy(update={"ranks": ranks, "nodes": nodes})
     interrupt = Interrupt().install()
-    # One trial: it builds what it needs, and most need nothing.
+    # No operators are built here: the trial builds those that it needs, and most need none.
     with held(settings, allowed, interrupt, builds=False) as hosts:
         if hosts is None:
             return INTERRUPTED
         hosts.launcher.require_fit(lambda: bool(interrupt))
-        attempted = _attempt(place(settings, hosts, allowed), task, options, interrupt)
+        attempted = _run_attempt(place(settings, hosts, allowed), task, options, interrupt)
     if attempted is None:
         return INTERRUPTED
     if attempted.log_tail:
@@ -47,21 +47,25 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     return TRIAL_FAILED if isinstance(attempted.result, Failure) else DONE
 
 
-def _attempt(place: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt) -> Attempted | None:
+def _run_attempt(
+    workplace: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt
+) -> Attempted | None:
     return attempt(
-        place,
+        workplace,
         task,
-        lambda: TrialDir.create(place.work_dir, options.folder, task, place.fingerprint, place.min_free_gib),
+        lambda: TrialDir.create(
+            workplace.work_dir, options.folder, task, workplace.fingerprint, workplace.min_free_gib
+        ),
         RunLimits(options.deadline_s, options.no_progress_s),
         lambda: interrupt.reason,
     )
 
 
 def traced(task: Task) -> TraceTask:
-    """The same trial under the profiler.
+    """Turn a trial's task into a trace task for the profiler.
 
     Raises:
-        ValueError: it is no trial.
+        ValueError: the task is no trial.
     """
     if not isinstance(task, TrialTask):
         raise ValueError(
@@ -71,7 +75,7 @@ def traced(task: Task) -> TraceTask:
 
 
 def read_task(path: Path) -> Task:
-    """A task from a file, `-` for stdin; without `kind` it is a trial.
+    """Read a task from a file, `-` for stdin; without `kind` it is a trial.
 
     Raises:
         ValueError: the file is not JSON, or not a task.

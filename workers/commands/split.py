@@ -1,4 +1,4 @@
-"""`--split`: several workers on this machine, each a process of its own that lives as long as this one."""
+"""Option `--split`: several workers on this machine, each a process that lives as long as this one."""
 
 import argparse
 import contextlib
@@ -23,33 +23,33 @@ from shardtune.workers.partitions.divide import Cores, Division, divide
 
 _LOOK_S = 0.5
 _ENDING_S = 25.0
-"""How long workers may take to end their ranks and hand their runs back."""
+"""Seconds that workers may take to end their ranks and release their runs."""
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one after the other, let them take work together, and end them all when one ends or a signal comes."""
+    """Start the workers one by one, let them take work together, and end them all when one ends or a signal comes."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().first(settings.ranks)
     usable = host_facts.cores_in_order(os.sched_getaffinity(0))
     cores = Cores(usable, host_facts.numa_nodes(usable))
     divisions = divide(host_facts.host_id(), gpus, ranks_of(gpus, settings.ranks), settings.split, cores)
-    log.info("%d workers divide this machine: %s", len(divisions), ", ".join(one.name for one in divisions))
-    # Other agents are kept out for as long as these live; among themselves they hold devices run by run.
+    log.info("%d workers divide this machine: %s", len(divisions), ", ".join(division.name for division in divisions))
+    # The lock keeps other agents out; the workers themselves lock devices run by run.
     with device_lock.hold(settings.work_dir, gpus.uuids), contextlib.ExitStack() as stack:
         workers: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(_end, workers)
         for division in divisions:
             worker = workers[division.name] = _start(settings, division, options.arguments, options.keys)
             assert worker.stdout is not None
-            # One after the other: each measures the machine.
+            # One by one, since each measures the machine at its start.
             if not start_line.hears(worker.stdout, start_line.READY, lambda: bool(interrupt)):
                 return DONE if interrupt else _code(division.name, worker)
         for worker in workers.values():
             assert worker.stdin is not None
-            with contextlib.suppress(OSError):  # it has ended, which is seen below
+            with contextlib.suppress(OSError):  # it has ended, which the loop below notices
                 worker.stdin.write(start_line.GO)
                 worker.stdin.flush()
         while not interrupt:
@@ -63,16 +63,17 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def _start(
     settings: WorkerSettings, division: Division, arguments: Sequence[str], keys: KeySource
 ) -> subprocess.Popen[bytes]:
-    """A worker with the same options as ours, but for what is its own."""
+    """Start a worker with this process's options, except for its own part of the machine."""
     work_dir = settings.work_dir / division.name
-    own = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
-    own += ["--name", name_of(settings, division)]
+    # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
+    own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
+    own_options += ["--name", name_of(settings, division)]
     environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.share.model_dump_json(), **_key(keys)}
     if division.gpu_uuids:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(division.gpu_uuids)
-    with _kept_to(division.cores):
+    with _bound_to(division.cores):
         return start_child(
-            [*PYTHON, "-m", "shardtune.workers", *arguments, *own],
+            [*PYTHON, "-m", "shardtune.workers", *arguments, *own_options],
             environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -80,21 +81,22 @@ def _start(
 
 
 def name_of(settings: WorkerSettings, division: Division) -> str:
-    """Under which the service knows a worker of the machine; the same after a restart."""
+    """Name of a worker of the machine for the service, which stays the same after a restart."""
     end = f"/{division.name}"
     return settings.pool_name[-(200 - len(end)) :] + end
 
 
 def _key(keys: KeySource) -> dict[str, str]:
-    """It was taken out of our environment; each worker takes it out of its own."""
+    """Variables that pass the key on: this process has removed it from its environment, and each worker removes its own
+    copy."""
     if keys.file is not None:
         return {FILE_VARIABLE: str(Path(keys.file).resolve())}
     return {} if keys.key is None else {KEY_VARIABLE: keys.key}
 
 
 @contextlib.contextmanager
-def _kept_to(cores: frozenset[int]) -> Iterator[None]:
-    """What is started meanwhile runs on these cores, and whatever it starts."""
+def _bound_to(cores: frozenset[int]) -> Iterator[None]:
+    """Bind processes that start meanwhile, and their children, to these cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -104,7 +106,7 @@ def _kept_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
-    """What the end of one worker means for all."""
+    """Exit code for all workers after the end of one."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.wait(_ENDING_S)
     log.error("worker %s ended with exit code %s; the others are ended, too", name, worker.poll())

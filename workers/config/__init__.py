@@ -1,1 +1,1 @@
-"""What the worker's owner set: settings, allowed code, overrides. Reads no hardware."""
+"""Configuration by the worker's owner: settings, allowed code, overrides. Reads no hardware."""

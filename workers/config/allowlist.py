@@ -1,6 +1,6 @@
-"""Code of the user's own that a study may name: what this worker's owner allows, and nothing else.
+"""Allowed code of users: scripts and entry points that this worker's owner lets studies name, and no other.
 
-An entry point is looked up by its installed metadata, a script by its path; neither is imported here.
+An entry point is found by its installed metadata, a script by its path; neither is imported here.
 """
 
 import shlex
@@ -12,11 +12,12 @@ from pathlib import Path
 from shardtune.api_schemas.training.models import ModelSpec
 
 GROUP = "shardtune.models"
+"""Entry-point group in which packages register their steps."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """A training script with the adapter in it."""
+    """Training script that uses the adapter."""
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -24,18 +25,19 @@ class Script:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a study's model may be besides an architecture of transformers."""
+    """Scripts and entry points that a study's model may name, besides an architecture of transformers."""
 
     models: frozenset[str] = frozenset()
     """Names in the entry-point group `shardtune.models`."""
     scripts: Mapping[str, Script] = field(default_factory=dict)
+    """Scripts by name."""
 
     @classmethod
     def of(cls, models: Sequence[str], commands: Mapping[str, str]) -> "Allowed":
-        """Check what the owner allows.
+        """Check and collect what the owner allows.
 
         Raises:
-            ValueError: an entry point that is not installed, or a command that names no script.
+            ValueError: an entry point is not installed, or a command names no script.
         """
         installed = {point.name for point in entry_points(group=GROUP)}
         for name in models:
@@ -47,10 +49,10 @@ class Allowed:
         return cls(frozenset(models), {name: _script(name, command) for name, command in commands.items()})
 
     def check(self, model: ModelSpec) -> None:
-        """Reject what is not allowed.
+        """Reject a model whose code is not allowed.
 
         Raises:
-            ValueError: names what is.
+            ValueError: it is not allowed; the message lists the allowed names.
         """
         if model.entry_point is not None and model.entry_point not in self.models:
             raise ValueError(_rejection("entry_point", model.entry_point, self.models, "--allow-model NAME"))
@@ -70,7 +72,7 @@ def _script(name: str, command: str) -> Script:
         words = shlex.split(command)
     except ValueError as error:
         raise ValueError(f"--allow-script {name} ({command!r}) cannot be split into words: {error}") from None
-    # `python train.py` and `train.py` mean the same: ranks run the script in an interpreter that is warm already.
+    # `python train.py` and `train.py` mean the same: ranks run the script in an interpreter that is already running.
     if words and Path(words[0]).name.startswith("python"):
         words = words[1:]
     if not words or words[0].startswith("-") or not Path(words[0]).is_file():

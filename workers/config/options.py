@@ -1,6 +1,6 @@
-"""Command-line options that every command of the worker takes; their names are those of `WorkerSettings`.
+"""Command-line options of every command of the worker; their names are those of `WorkerSettings`.
 
-Imports nothing that takes time: who asks for help waits for what is imported here.
+Imports only fast modules: `--help` waits for every import here.
 """
 
 import argparse
@@ -10,7 +10,7 @@ _MODELS = "shardtune.models"
 
 
 def machine_options(parser: argparse.ArgumentParser) -> None:
-    """Which machine, how much of it, and what may run on it."""
+    """Add options for the machine, its ranks and the code that may run on it."""
     parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
@@ -19,7 +19,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         "--fingerprint-override",
         action="append",
         metavar="FIELD=VALUE",
-        help="report a field of the fingerprint otherwise, marked as such, to try out what a change causes (repeatable)",
+        help="report another value for a field of the fingerprint, marked as such, to try out the effects of a change (repeatable)",
     )
     gang_options(parser)
     parser.add_argument("--cold", action="store_true", default=None, help="one interpreter per rank, no fork server")
@@ -28,7 +28,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
         dest="measure_rates",
         action="store_false",
         default=None,
-        help="do not measure, at the first start, a machine whose rates nobody knows",
+        help="do not measure the rates of an unknown machine at the first start",
     )
     parser.add_argument(
         "--no-build-operators",
@@ -40,17 +40,17 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _allowed_code(parser: argparse.ArgumentParser) -> None:
-    """The worker's options for what its owner allows."""
+    """Add options for code that the owner allows."""
     for option, field_name, value, meaning in (
-        ("--allow-model", "allowed_models", "NAME", f"an installed entry point of the group {_MODELS}"),
-        ("--allow-script", "allowed_scripts", "NAME=COMMAND", "a training script with its arguments"),
+        ("--allow-model", "allowed_models", "NAME", f"installed entry point of the group {_MODELS}"),
+        ("--allow-script", "allowed_scripts", "NAME=COMMAND", "training script with its arguments"),
     ):
         text = f"{meaning} that studies may name (repeatable)"
         parser.add_argument(option, action="append", dest=field_name, metavar=value, help=text)
 
 
 def gang_options(parser: argparse.ArgumentParser) -> None:
-    """Which hosts, where not this one."""
+    """Add options for a gang of hosts."""
     parser.add_argument(
         "--launcher",
         choices=("local", "slurm", "ray"),
@@ -61,10 +61,10 @@ def gang_options(parser: argparse.ArgumentParser) -> None:
         ("--node-dir", Path, "DIR", "trial directories on each host, not shared (default: in its temporary folder)"),
         ("--shared-dir", Path, "DIR", "folder that every host sees, for resume checks"),
         ("--interface", str, "NAME", "network interface between the hosts"),
-        ("--meet-ports", str, "FIRST-LAST", "ports of the store in which ranks meet"),
-        ("--gang-wait-s", float, "S", "how long missing hosts are waited for"),
-        ("--node-lease-s", float, "S", "how long a host may be silent before its ranks are certainly ended"),
-        ("--ray-address", str, "ADDRESS", "of the Ray cluster (default: RAY_ADDRESS)"),
+        ("--meet-ports", str, "FIRST-LAST", "ports of the store for the ranks' rendezvous"),
+        ("--gang-wait-s", float, "S", "seconds to wait for missing hosts"),
+        ("--node-lease-s", float, "S", "seconds of silence after which a host's ranks have certainly ended"),
+        ("--ray-address", str, "ADDRESS", "address of the Ray cluster (default: RAY_ADDRESS)"),
     ):
         parser.add_argument(option, type=kind, metavar=value, help=meaning)
     parser.add_argument(
@@ -72,5 +72,5 @@ def gang_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         dest="srun_options",
         metavar="OPTION",
-        help="an option for srun, such as --srun-option=--container-image=… (repeatable)",
+        help="option for srun, such as --srun-option=--container-image=… (repeatable)",
     )

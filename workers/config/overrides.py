@@ -1,4 +1,4 @@
-"""`--fingerprint-override FIELD=VALUE`: report a field of the fingerprint otherwise, to try out what a change causes."""
+"""Overrides of fingerprint fields, by `--fingerprint-override FIELD=VALUE`, to try out the effects of a change."""
 
 from collections.abc import Mapping, Sequence
 from typing import get_type_hints
@@ -24,23 +24,23 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""To check values before anything is detected."""
+"""Fingerprint for checking values before anything is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 
-def overridden(found: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
-    """With declared values in place of detected ones, and marked so.
+def overridden(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
+    """Replace detected values by declared ones, and mark them.
 
     Raises:
-        ValueError: names the field that cannot have its value.
+        ValueError: a value is invalid; the message names its field.
     """
     if not values:
-        return found
+        return detected
     name = ""
     try:
         typed: dict[str, object] = {}
         for name, text in values.items():
-            # Text is no number in our schemas, and nothing but text on a command line.
+            # Schemas are strict and take no text for a number; a command line has only text, so each field converts it.
             typed[name] = TypeAdapter(_TYPES[name]).validate_python(text)
             Fingerprint.model_validate(_ANY.model_dump() | {name: typed[name]})
     except ValidationError as error:
@@ -48,16 +48,16 @@ def overridden(found: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
         raise ValueError(
             f"fingerprint_override ({name}={values[name]}): {message}; give a value as `detect` shows one"
         ) from None
-    return found.model_copy(update=typed | {"overridden": tuple(sorted(values))})
+    return detected.model_copy(update=typed | {"overridden": tuple(sorted(values))})
 
 
 def split_overrides(entries: Sequence[str]) -> dict[str, str]:
-    """`FIELD=VALUE` texts by field.
+    """Split `FIELD=VALUE` texts into values by field.
 
     Raises:
-        ValueError: not of that form, no such field, or nothing it can have.
+        ValueError: a text has another form, names no such field, or has an invalid value.
     """
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for entry in entries:
         name, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not value:
@@ -66,6 +66,6 @@ def split_overrides(entries: Sequence[str]) -> dict[str, str]:
             raise ValueError(
                 f"fingerprint_override ({name!r}) is not a field of the fingerprint; choose from {', '.join(OVERRIDABLE)}"
             )
-        found[name] = value
-    overridden(_ANY, found)
-    return found
+        values[name] = value
+    overridden(_ANY, values)
+    return values

@@ -1,4 +1,4 @@
-"""How one worker agent runs: from the command line, then `SHARDTUNE_WORKER_*` environment variables, then defaults."""
+"""Settings of a worker's agent: from the command line, then `SHARDTUNE_WORKER_*` environment variables, then defaults."""
 
 import platform
 import re
@@ -20,68 +20,69 @@ class WorkerSettings(BaseSettings):
     service: str = "http://127.0.0.1:8470"
     """Base URL of the service."""
     proxy: str | None = None
-    """URL of a proxy to the service. `HTTP_PROXY` and its like do not count: what they name would be shown the API key."""
+    """URL of a proxy to the service. `HTTP_PROXY` and similar variables are ignored: their proxy would see the API key."""
     work_dir: Path = Path(".shardtune/worker")
-    """Trial directories, logs and, for CPU ranks, the lock that keeps a second agent out."""
+    """Folder for trial directories, logs and, for CPU ranks, the lock that keeps a second agent out."""
     name: str | None = None
     """Stable name of this resource pool. Default: host name and work directory."""
     ranks: int | None = Field(default=None, ge=1, le=1024)
     """Ranks of a trial. Default: every visible GPU, or 2 CPU ranks where there is no GPU."""
+    # NoDecode: pydantic-settings would parse a variable of a complex type as JSON; the validators below split text.
     split: Annotated[tuple[int, ...], NoDecode] = ()
-    """Ranks of each of several workers that divide this machine, separated by commas: of each size as many as there is room
-    for. `1,8` on eight GPUs: one worker of each GPU, and one of all. Default: one worker of all ranks."""
+    """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
+    are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
     share: HostPartition | None = None
-    """What this worker has of a machine that several divide; given by the process that starts them."""
+    """Host partition of this worker on a machine that several divide; set by the process that starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
-    """Declared memory of one CPU rank. Default: its share of the host's memory. GPUs say theirs themselves."""
+    """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""
     cold: bool = False
-    """Start one interpreter per rank instead of forking ranks from a fork server: slower, nothing shared."""
+    """Start one interpreter per rank instead of forking ranks from a fork server: slower, but nothing is shared."""
     allowed_models: Annotated[tuple[str, ...], NoDecode] = ()
-    """Names of the entry-point group `shardtune.models` that studies may name; in the environment separated by commas."""
+    """Names of the entry-point group `shardtune.models` that studies may use; in the environment separated by commas."""
     allowed_scripts: Annotated[dict[str, str], NoDecode] = {}
-    """Training scripts that studies may name: command (a Python script and its arguments) by name; in the environment
+    """Training scripts that studies may use: command (a Python script and its arguments) by name; in the environment
     NAME=COMMAND separated by semicolons."""
     fingerprint_override: Annotated[dict[str, str], NoDecode] = {}
-    """Fields of the fingerprint to report otherwise, for trying out what a change causes; marked in every record. In the
+    """Other values for fields of the fingerprint, to try out the effects of a change; marked in every record. In the
     environment FIELD=VALUE separated by semicolons."""
     look_again_s: float = Field(default=60, gt=0)
-    """How often, between runs, the fingerprint is looked at again; a change is told to the service."""
+    """Seconds between inspections of the fingerprint, which take place between runs; a change is reported to the service."""
     keep_trials: int = Field(default=20, ge=0)
-    """Newest trial directories of successful runs that are kept."""
+    """Number of the newest trial directories of successful runs that are kept."""
     keep_failed: int = Field(default=200, ge=0)
-    """Newest trial directories of failed runs that are kept."""
+    """Number of the newest trial directories of failed runs that are kept."""
     min_free_gib: float = Field(default=1.0, ge=0)
-    """A run is rejected (`setup`) when the work directory's disk has less than this."""
+    """GiB that must be free on the work directory's disk; with less, a run fails as `setup`."""
     host_ready_s: float = Field(default=600, gt=0)
-    """How long the fork server may import torch, deepspeed and transformers."""
+    """Seconds that the fork server may take to import torch, deepspeed and transformers."""
     launcher: Literal["local", "slurm", "ray"] = "local"
-    """Where ranks run: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
+    """Launcher of the ranks: on this machine, or over the hosts of a Slurm job or a Ray cluster as one gang."""
     nodes: int | None = Field(default=None, ge=1, le=100_000)
-    """Hosts of the gang. Default: all that the Slurm job has."""
+    """Number of hosts of the gang. Default: all that the Slurm job has."""
     node_dir: Path | None = None
-    """Trial directories and logs on each host, which no other host sees. Default: a folder of this user's in the host's
-    temporary folder."""
+    """Folder for trial directories and logs on each host, which no other host sees. Default: a folder of this user in
+    the host's temporary folder."""
     shared_dir: Path | None = None
-    """Folder that every host sees, for the checkpoints of resume checks. Without it, over several hosts there are none."""
+    """Folder that every host sees, for the checkpoints of resume checks. Without it, a gang runs no resume checks."""
     interface: str | None = None
     """Network interface between the hosts. Default: the one by which they reach the first of them."""
     meet_ports: Annotated[tuple[int, int] | None, NoDecode] = None
-    """FIRST-LAST: ports of the store in which ranks meet, for firewalls. Default: any. gloo and NCCL use any port."""
+    """FIRST-LAST: ports of the store for the ranks' rendezvous, for firewalls. Default: any. gloo and NCCL use any port."""
     gang_wait_s: float = Field(default=600, gt=0)
-    """How long a host that is lost is waited for, and hosts that are not there yet."""
+    """Seconds to wait for lost hosts to come back, and for hosts that have not started yet."""
     srun_options: Annotated[tuple[str, ...], NoDecode] = ()
     """Further options of `srun`, such as a container's; in the environment separated by semicolons."""
     ray_address: str | None = None
-    """Of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
+    """Address of the Ray cluster. Default: RAY_ADDRESS, or the cluster of this host."""
     node_lease_s: float = Field(default=8, ge=2, le=60)
-    """After three quarters of this without an answer a host ends its ranks; at its end they are gone. Longer: fewer false alarms
-    of hosts under load, and a later notice of lost ones."""
+    """Seconds of a host's lease: after three quarters of it without an answer the host ends its ranks; at its end they
+    are gone. Longer leases mean fewer false alarms of hosts under load, and a later notice of lost ones."""
     measure_rates: bool = True
-    """Measure what the ranks reach at the first start on a machine whose rates nobody knows (CPU ranks, GPUs outside the
-    catalogue): half a minute, kept in `work_dir`. Without, the first searches there go by a guess, or by none."""
+    """Measure the ranks' rates at the first start on a machine that the catalogue lacks (CPU ranks, other GPUs): half a
+    minute, kept in `work_dir`. Without them, the first searches there are guided by a guess, or not at all."""
     build_operators: bool = True
-    """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without, the first trial that offloads
-    its optimizer does."""
+    """Build DeepSpeed's CPU Adam (a minute, then cached) before work is taken. Without it, the first trial that
+    offloads its optimizer builds it."""
 
     @field_validator("split", mode="before")
     @classmethod
@@ -105,7 +106,7 @@ class WorkerSettings(BaseSettings):
     @field_validator("allowed_scripts", mode="before")
     @classmethod
     def _split_commands(cls, value: Any) -> Any:
-        """`NAME=COMMAND` texts, each of them one entry."""
+        """Split `NAME=COMMAND` texts, each of them one entry."""
         entries = value.split(";") if isinstance(value, str) else value
         if not isinstance(entries, list | tuple):
             return entries
@@ -144,13 +145,14 @@ class WorkerSettings(BaseSettings):
         if self.launcher == "local" and (self.nodes or 1) > 1:
             raise ValueError(f"nodes ({self.nodes}) must be 1 with --launcher local; add --launcher slurm or ray")
         if self.split and self.launcher != "local":
-            named = ",".join(map(str, self.split))
+            sizes = ",".join(map(str, self.split))
             raise ValueError(
-                f"split ({named}) divides one machine, and --launcher {self.launcher} trains over several; leave one out"
+                f"split ({sizes}) divides one machine, and --launcher {self.launcher} trains over several; leave one out"
             )
         return self
 
     @property
     def pool_name(self) -> str:
-        """The name the service knows this worker by; the same after a restart."""
+        """Name by which the service knows this worker; the same after a restart."""
+        # The end of a long name, since the work directory at the end tells workers of a host apart.
         return (self.name or f"{platform.node()}:{self.work_dir.resolve()}")[-200:]

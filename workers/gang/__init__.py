@@ -1,1 +1,2 @@
-"""Many hosts as one worker: a node agent on each, the pipes to them, and the launcher over all. Leaves one host to `workers.node`."""
+"""Gang: many hosts as one worker, with a node agent on each, the pipes to them, and the launcher over all.
+`workers.node` is one host."""

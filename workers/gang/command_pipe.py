@@ -1,4 +1,4 @@
-"""A pipe made of a child process's standard input and output: `srun`, or the node agent itself."""
+"""Pipe made of a child process's standard input and output: `srun`, or the node agent itself."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ from shardtune.workers.trial_dir import tail
 
 
 class CommandPipe:
-    """Runs a command that becomes, or leads to, a node agent."""
+    """Pipe to a command that becomes, or leads to, a node agent."""
 
     def __init__(
         self, host: str, command: Sequence[str], environment: Mapping[str, str], log_path: Path, leaves_s: float = 2.0
     ) -> None:
-        """`leaves_s`: how long the command may take to end by itself once its input has ended."""
+        """Start the command; `leaves_s` is the time it may take to end by itself once its input has ended."""
         self._host = host
         self._log_path = log_path
         self._leaves_s = leaves_s
@@ -26,6 +26,7 @@ class CommandPipe:
         with log_path.open("wb") as log:
             self.process = start_child(command, environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdin is not None
+        # A full pipe of a hung host must not block the thread that answers the other hosts.
         os.set_blocking(self.process.stdin.fileno(), False)
         self._writing = threading.Lock()
         self._is_open = True
@@ -41,7 +42,7 @@ class CommandPipe:
         try:
             while (line := self.process.stdout.readline(MOST_BYTES)).endswith(b"\n"):
                 yield line
-        except (OSError, ValueError):  # closed under us
+        except (OSError, ValueError):  # closed by `close` meanwhile
             return
 
     def send(self, line: bytes) -> None:
@@ -56,15 +57,15 @@ class CommandPipe:
         return (tail(self._log_path, 1500) or "").strip()
 
     def close(self) -> None:
-        """See `Pipe`: end of input, then a signal that `srun` hands on, then the hard way."""
+        """See `Pipe`; ends the input, then sends SIGTERM, which `srun` passes on, then SIGKILL."""
         assert self.process.stdin is not None
         with self._writing:
             self._is_open = False
             if not self.process.stdin.closed:
                 self.process.stdin.close()
-        for end in (None, self.process.terminate, self.process.kill):
-            if end is not None:
-                end()
+        for send_signal in (None, self.process.terminate, self.process.kill):
+            if send_signal is not None:
+                send_signal()
             try:
                 self.process.wait(self._leaves_s)
                 return

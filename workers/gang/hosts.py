@@ -1,4 +1,4 @@
-"""The hosts of the allocation with a node agent on each: started, replaced where lost, and the gang chosen among them."""
+"""Hosts of the allocation with a node agent on each: started, replaced where lost, and the gang chosen among them."""
 
 import logging
 import threading
@@ -14,25 +14,30 @@ from shardtune.workers.gang.messages import Begin, NodeAddress, NodeReady, PortR
 from shardtune.workers.gang.pipe import Engine
 from shardtune.workers.gang.rendezvous import meet, require_shared
 
-_AGAIN = 0.5
-"""Of a lease, before a node agent is started anew on a host that lost one."""
+_RESTART_FRACTION = 0.5
+"""Fraction of a lease that passes before a node agent is started again on a host that lost one."""
 _PREPARE_S = 1200.0
-"""For a fork server that has to be started again, and GPUs that others use."""
+"""Seconds for a fork server that has to be started again, and for GPUs that others use."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class GangPlan:
-    """What a gang has to be."""
+    """Requirements and settings of a gang."""
 
     nodes: int
+    """Number of hosts."""
     begin: Begin
+    """First message to each node agent."""
     interface: str | None = None
+    """Network interface that joins the hosts; None: any on which they reach each other."""
     ports: PortRange | None = None
+    """Ports for the store of the rendezvous; None: any."""
     shared_dir: Path | None = None
+    """Folder that all hosts must see; None: none is needed."""
     look_again_s: float = 60.0
-    """How often, between runs, each host looks at itself again."""
+    """Seconds between inspections of each host, which take place between runs."""
 
 
 @dataclass(frozen=True)
@@ -44,114 +49,120 @@ class Gang:
 
     @property
     def ready(self) -> list[NodeReady]:
-        """What the hosts said of themselves."""
+        """Ready messages of the hosts, with their inventories."""
         return [link.ready for link in self.links if link.ready is not None]
 
     @property
     def is_equal(self) -> bool:
-        """They may train together."""
-        return not any(members.differences(self.ready[0], other) for other in self.ready[1:])
+        """Whether the hosts are equal enough to train together."""
+        return not any(members.differences(self.ready[0], host) for host in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
-        """Of one of its hosts."""
+        """Address of one of the gang's hosts."""
         return self.addresses[self.links.index(link)]
 
 
 class GangHosts:
-    """All links of one worker."""
+    """Links to all hosts of one worker."""
 
     def __init__(
         self, engine: Engine, plan: GangPlan, events: GangEvents, ranks_end_in_s: Callable[[], float | None]
     ) -> None:
         self._engine, self._plan, self._events, self._ranks_end_in_s = engine, plan, events, ranks_end_in_s
         self._links: dict[str, NodeLink] = {}
-        self._again_s: dict[str, float] = {}
+        self._restart_s: dict[str, float] = {}
         self._failures: dict[str, str] = {}
         self._closing: list[threading.Thread] = []
-        self._looked_s = now_s()
+        self._inspected_s = now_s()
         self.gang: Gang | None = None
-        """As it last was; one of its hosts may be lost meanwhile."""
+        """Gang as last chosen; one of its hosts may be lost meanwhile."""
 
     def renew(self) -> None:
         """Start a node agent on every host that has none.
 
         Raises:
-            ValueError: fewer hosts than nodes, or a host was told what cannot be.
+            ValueError: there are fewer hosts than nodes, or a host rejects its settings.
         """
         for link in list(self._links.values()):
+            # Only when its lease is over: a second node agent must not start beside ranks that may still live.
             if link.why_lost is not None and now_s() >= link.certain_s:
                 self._drop(link)
         for host in self._engine.hosts():
-            if host not in self._links and now_s() >= self._again_s.get(host, 0.0):
+            if host not in self._links and now_s() >= self._restart_s.get(host, 0.0):
                 log.info("host %s: starting a node agent", host)
                 pipe = self._engine.start(host)
                 self._links[host] = NodeLink(pipe, self._plan.begin, self._events, self._ranks_end_in_s)
 
     def _drop(self, link: NodeLink) -> None:
-        why = link.why_lost or ""
-        log.warning("host %s: %s", link.host, why)
-        self._failures[link.host] = why
-        self._again_s[link.host] = now_s() + _AGAIN * self._plan.begin.lease_s
+        reason = link.why_lost or ""
+        log.warning("host %s: %s", link.host, reason)
+        self._failures[link.host] = reason
+        self._restart_s[link.host] = now_s() + _RESTART_FRACTION * self._plan.begin.lease_s
         del self._links[link.host]
+        # In a thread: closing waits for the process, and the other hosts' gang must not wait with it.
         self._closing.append(threading.Thread(target=link.close, name=f"close-{link.host}"))
         self._closing[-1].start()
+        # Another start would fail in the same way, so the worker ends.
         if link.failed is not None and link.failed.is_input:
-            raise ValueError(f"host {link.host}: {why}")
+            raise ValueError(f"host {link.host}: {reason}")
 
     @property
     def is_settled(self) -> bool:
-        """Every host has said what it is, or that it is nothing."""
+        """Whether every host is ready or lost."""
         return all(link.ready or link.why_lost for link in self._links.values())
 
     def choose(self) -> Gang | None:
-        """The gang of the hosts that are ready; the present one while it is whole. None: too few are.
+        """Choose the gang among the hosts that are ready; the present gang while it is complete. None where too few are
+        ready.
 
         Raises:
             ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
-            NoRendezvous: they do not reach each other.
+            NoRendezvous: the hosts do not reach each other.
         """
         if self.gang is not None and all(link.why_lost is None for link in self.gang.links):
             return self.gang
-        found = [
+        ready_hosts = [
             (link, link.ready)
             for host in self._engine.hosts()
             if (link := self._links.get(host)) and link.ready and link.why_lost is None
         ]
-        if len(found) < self._plan.nodes:
+        if len(ready_hosts) < self._plan.nodes:
             return None
-        equal = members.largest_equal(found)
-        if len(equal) < self._plan.nodes:
-            raise ValueError(members.rejection(self._plan.nodes, [(link.host, ready) for link, ready in found]))
-        links = [link for link, _ in equal[: self._plan.nodes]]
+        equal_hosts = members.largest_equal(ready_hosts)
+        if len(equal_hosts) < self._plan.nodes:
+            raise ValueError(members.rejection(self._plan.nodes, [(link.host, ready) for link, ready in ready_hosts]))
+        links = [link for link, _ in equal_hosts[: self._plan.nodes]]
         addresses = meet(links, self._plan.interface, self._plan.ports)
         if self._plan.shared_dir is not None:
             require_shared(self._plan.shared_dir, links)
         self.gang = Gang(tuple(links), tuple(addresses))
-        words = ", ".join(
-            f"{link.host} ({own.address} on {own.interface})" for link, own in zip(links, addresses, strict=True)
+        members_text = ", ".join(
+            f"{link.host} ({address.address} on {address.interface})"
+            for link, address in zip(links, addresses, strict=True)
         )
-        log.info("the gang: %s", words)
+        log.info("the gang: %s", members_text)
         return self.gang
 
     def are_prepared(self, gang: Gang) -> bool:
-        """Have every host of the gang ready to launch. One that cannot be is given up, and hosts that have come to differ are no
-        gang any more.
+        """Prepare every host of the gang to launch.
+
+        A host that cannot be prepared is given up, and hosts that have come to differ are no gang any more.
         """
-        looks = now_s() - self._looked_s >= self._plan.look_again_s
-        answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=looks), _PREPARE_S)
+        inspects = now_s() - self._inspected_s >= self._plan.look_again_s
+        answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=inspects), _PREPARE_S)
         for link, answer in zip(gang.links, answers, strict=True):
             if answer.error is not None:
                 link.give_up(answer.error)
             elif answer.fingerprint is not None:
                 link.is_now(answer.fingerprint)
-        if looks:
-            self._looked_s = now_s()
+        if inspects:
+            self._inspected_s = now_s()
             self.gang = gang if gang.is_equal else None
         return self.gang is not None and all(answer.error is None for answer in answers)
 
     @property
     def inventory(self) -> Inventory:
-        """What the gang offers."""
+        """Inventory that the gang offers."""
         assert self.gang is not None, "prepare first"
         hosts = {link.host for link in self.gang.links}
         spares = [host for host, link in self._links.items() if host not in hosts and link.ready]
@@ -159,11 +170,11 @@ class GangHosts:
 
     @property
     def troubles(self) -> str:
-        """What is wrong with hosts, in words."""
-        now = {host: why for host, link in self._links.items() if (why := link.why_lost)}
+        """Problems of hosts as one text."""
+        lost_now = {host: reason for host, link in self._links.items() if (reason := link.why_lost)}
         starting = [host for host, link in self._links.items() if link.ready is None and link.why_lost is None]
-        words = [f"host {host}: {why}" for host, why in sorted({**self._failures, **now}.items())]
-        return "; ".join([*words, *(f"host {host}: not ready yet" for host in starting)]) or "no host is missing"
+        problems = [f"host {host}: {reason}" for host, reason in sorted({**self._failures, **lost_now}.items())]
+        return "; ".join([*problems, *(f"host {host}: not ready yet" for host in starting)]) or "no host is missing"
 
     def close(self) -> None:
         """End all node agents."""

@@ -1,4 +1,4 @@
-"""Ranks on many hosts as one launch, behind the `Launcher` protocol. What happens on a host is `workers.node`'s business."""
+"""Launcher over the hosts of a gang, behind the `Launcher` protocol. `workers.node` does the work on each host."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,14 +20,14 @@ from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankE
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _KILL_S = 120.0
-"""For a node to end its ranks; beyond, its lease does."""
+"""Seconds for a node to end its ranks; beyond, its lease ends them."""
 
 
 class GangLauncher:
-    """One launch at a time over the hosts of a gang."""
+    """Launcher of one trial at a time over the hosts of a gang."""
 
     def __init__(self, engine: Engine, plan: GangPlan, wait_s: float) -> None:
-        """`wait_s`: how long a gang that is not whole is waited for."""
+        """Prepare the launcher; `wait_s` is the longest wait for a complete gang."""
         self._engine, self._plan, self._wait_s = engine, plan, wait_s
         self._events = GangEvents()
         self._hosts = GangHosts(engine, plan, self._events, lambda: self._left_s)
@@ -38,37 +38,37 @@ class GangLauncher:
         self._moved = 0
         self._exits: list[RankExit] = []
         self._lost: Lost | None = None
-        self._seen = Conditions()
+        self._conditions = Conditions()
 
     @property
     def inventory(self) -> Inventory:
-        """What the gang offers, once prepared."""
+        """Inventory that the gang offers, once prepared."""
         return self._hosts.inventory
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch, in the order in which they were heard of."""
+        """Ends of ranks since the launch, in the order in which messages of them arrived."""
         return tuple(self._exits)
 
     @property
     def lost(self) -> Lost | None:
-        """A host of the launch of which nothing more is to be expected, or the helper of one; known as long as the launch is."""
-        self._lost = self._lost or self._look_for_lost()
+        """Lost host of the launch, or a host's lost helper; the value stays as long as the launch."""
+        self._lost = self._lost or self._find_lost()
         return self._lost
 
-    def _look_for_lost(self) -> Lost | None:
+    def _find_lost(self) -> Lost | None:
         for link in self._launched:
-            if (why := link.why_lost) is not None:
-                return Lost(f"host {link.host}: {why}", is_node=True)
+            if (reason := link.why_lost) is not None:
+                return Lost(f"host {link.host}: {reason}", is_node=True)
             if link.helper_lost is not None:
                 return Lost(f"host {link.host}: {link.helper_lost.message}")
         return None
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Have a whole gang ready: replace what was lost, wait for what comes back.
+        """Prepare a complete gang: replace lost hosts, and wait for hosts that come back.
 
         Raises:
-            ValueError: at the start: too few hosts, unequal ones, or settings that do not fit them.
+            ValueError: at the start, hosts are too few or unequal, or their settings do not fit them.
         """
         is_first, until_s, trouble = self._hosts.gang is None, now_s() + self._wait_s, ""
         while not give_up():
@@ -90,12 +90,13 @@ class GangLauncher:
         raise LaunchFailed("asked to stop while the hosts were starting")
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Stage on every host, then start everywhere."""
+        """Stage the launch on every host, then start the ranks on all of them."""
         gang = self._hosts.gang
         assert gang is not None, "prepare first"
         task = None if launch.program == "hardware" else _TASK.validate_json((directory / "task.json").read_bytes())
         nodes = 1 if isinstance(task, ModelSummaryTask) else self._plan.nodes if task is None else task.cluster.nodes
         self._begin(directory, gang, nodes)
+        # Two phases: the store must listen, and every folder exist, before the first rank looks for its peers.
         staged = ask_all(
             self._launched,
             lambda link, order: StageOrder(
@@ -109,39 +110,45 @@ class GangLauncher:
             ),
         )
         self._require(staged)
-        shares = _shares(gang, launch, nodes, staged[0].port)
-        started = ask_all(self._launched, lambda link, order: self._start(order, shares[link]))
+        launches = _launches_by_host(gang, launch, nodes, staged[0].port)
+        started = ask_all(self._launched, lambda link, order: self._start(order, launches[link]))
         self._require(started)
 
     def _begin(self, directory: Path, gang: Gang, nodes: int) -> None:
         self._folder, self._launched, self._moved = directory, gang.links[:nodes], 0
-        self._lost, self._seen = None, Conditions()
+        self._lost, self._conditions = None, Conditions()
         self._exits.clear()
         self._events.ended.clear()
         self._orders.clear()
+        # The nodes' ranks must not outlive the agent's own lease, whose end the heartbeat thread writes into this
+        # folder.
         self._left_s = local_copy.ranks_end_in_s(directory)
         for link in self._launched:
             link.begin_launch()
 
-    def _start(self, order: int, share: Launch) -> LaunchOrder:
+    def _start(self, order: int, launch: Launch) -> LaunchOrder:
         self._orders.add(order)
-        return LaunchOrder(order=order, launch=share)
+        return LaunchOrder(order=order, launch=launch)
 
     def _require(self, answers: list[OrderDone]) -> None:
-        failed = [(link.host, a.error) for link, a in zip(self._launched, answers, strict=True) if a.error is not None]
+        failed = [
+            (link.host, answer.error)
+            for link, answer in zip(self._launched, answers, strict=True)
+            if answer.error is not None
+        ]
         if failed:
             self.kill()
             raise LaunchFailed("; ".join(f"host {host}: {error}" for host, error in failed))
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a node says something, and write down what it said."""
+        """Sleep until a node reports an event, and record it."""
         self._events.sleep(timeout_s)
-        self._take_in()
+        self._record_events()
         for link in self._launched:
             if link.rejected is not None:
                 raise LaunchFailed(f"host {link.host}: {link.rejected.reason}")
 
-    def _take_in(self) -> None:
+    def _record_events(self) -> None:
         if self._folder is None:
             return
         self._left_s = local_copy.ranks_end_in_s(self._folder)
@@ -152,37 +159,45 @@ class GangLauncher:
                 self._exits.append(RankExit(ended.rank, ended.code))
         moved, progress = self._launched[0].progress
         if moved != self._moved and progress is not None:
+            # Rewritten only on a change: the supervisor takes the file's modification time for progress.
             self._moved = moved
             local_copy.write_progress(self._folder, progress)
 
     def kill(self) -> None:
-        """End the ranks everywhere at once. Of a host that is lost, wait until its time is over: by then it has ended them."""
+        """End the ranks on all hosts at once."""
         if not self._launched:
             return
         links = self._launched
         orders = {link: link.order(lambda order: KillOrder(order=order)) for link in links if link.why_lost is None}
         ends_s = now_s() + _KILL_S
-        overs = {link: over for link, order in orders.items() if (over := self._over(link, order, ends_s)) is not None}
+        reports = {
+            link: report
+            for link, order in orders.items()
+            if (report := self._await_over(link, order, ends_s)) is not None
+        }
+        # A lost host ends its ranks by its own lease; until that is over they may still use the network.
         while any(link.why_lost is not None and now_s() < link.certain_s for link in links):
             self._events.sleep(0.1)
-        self._take_in()
-        self._lost = self._lost or self._look_for_lost()
-        self._seen = Conditions.joined([self._seen_by(link, overs[link]) for link in links if link in overs])
+        self._record_events()
+        self._lost = self._lost or self._find_lost()
+        self._conditions = Conditions.joined(
+            [self._conditions_of(link, reports[link]) for link in links if link in reports]
+        )
         self._launched, self._folder, self._left_s = (), None, None
-        survivors = [f"host {link.host}: {over.survivors}" for link, over in overs.items() if over.survivors]
+        survivors = [f"host {link.host}: {report.survivors}" for link, report in reports.items() if report.survivors]
         if survivors:
             raise RanksAlive("; ".join(survivors))
 
-    def _over(self, link: NodeLink, order: int, ends_s: float) -> LaunchOver | None:
-        """What a host answers to a kill; None where it is lost."""
+    def _await_over(self, link: NodeLink, order: int, ends_s: float) -> LaunchOver | None:
+        """Wait for a host's answer to a kill; None where the host is lost."""
         while order not in link.answers and link.why_lost is None:
             if now_s() > ends_s:
                 link.give_up("it did not end its ranks")
             self._events.sleep(0.2)
-        over = link.answers.pop(order, None)
-        return over if isinstance(over, LaunchOver) else None
+        answer = link.answers.pop(order, None)
+        return answer if isinstance(answer, LaunchOver) else None
 
-    def _seen_by(self, link: NodeLink, over: LaunchOver) -> Conditions:
+    def _conditions_of(self, link: NodeLink, over: LaunchOver) -> Conditions:
         gang = self._hosts.gang
         assert gang is not None
         interface = gang.address_of(link).interface if len(self._launched) > 1 else None
@@ -190,14 +205,14 @@ class GangLauncher:
         return over.seen.model_copy(update={"nodes": tuple(nodes)})
 
     def seen(self) -> Conditions:
-        """What each host saw during the last launch; nothing of one that was lost."""
-        return self._seen
+        """Conditions that each host observed during the last launch; those of a lost host are missing."""
+        return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """`prepare` has asked every host already."""
+        """Do nothing: `prepare` has checked every host's devices."""
 
     def close(self) -> None:
-        """End ranks and node agents everywhere, and give the hosts back."""
+        """End ranks and node agents everywhere, and release the hosts."""
         try:
             self.kill()
         finally:
@@ -210,11 +225,11 @@ def _prepared(gang: Gang) -> Prepared:
     return Prepared(isolation=first.isolation, operators_built=first.operators_built)
 
 
-def _shares(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:
-    """Each host's ranks, host by host, and where they meet."""
+def _launches_by_host(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:
+    """Launch for each host, with its ranks and the address of the rendezvous."""
     per_host = launch.ranks // nodes
-    shares = {}
-    for index, (link, own) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):
-        met = {} if port is None else {**rendezvous(gang.addresses[0].address, port), **variables(own)}
-        shares[link] = launch.share(index * per_host, per_host, met)
-    return shares
+    launches = {}
+    for index, (link, address) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):
+        environment = {} if port is None else {**rendezvous(gang.addresses[0].address, port), **variables(address)}
+        launches[link] = launch.share(index * per_host, per_host, environment)
+    return launches

@@ -1,4 +1,5 @@
-"""The agent's hold on one node agent: answers its beats, gives it orders, and knows when it is lost and when that is certain."""
+"""Link of the agent to one node agent: answers its heartbeats, sends orders, and knows when it is lost and when that is
+certain."""
 
 import itertools
 import logging
@@ -29,11 +30,11 @@ from shardtune.workers.gang.messages import (
 from shardtune.workers.gang.pipe import Pipe
 
 _START_S = 60.0
-"""For an engine to start the process."""
+"""Seconds for an engine to start the node agent."""
 _SILENCE = 0.75
-"""Of the lease; the rest is for ranks to be ended in."""
+"""Fraction of the lease after which a silent host is lost; the rest of the lease is for its ranks to be ended."""
 _SLACK_S = 0.5
-"""Over the lease: for processes that were killed at its end to be gone."""
+"""Seconds after the lease for processes that were killed at its end to be gone."""
 
 Answer = OrderDone | LaunchOver
 
@@ -41,61 +42,63 @@ log = logging.getLogger(__name__)
 
 
 class GangEvents:
-    """What came from any node: the main thread sleeps on it, and takes the ends of ranks in the order in which they came."""
+    """Events of all nodes: the main thread sleeps on it, and takes the ends of ranks in the order of arrival."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.numbers = itertools.count(1)
-        """Of orders, to whichever node."""
+        """Numbers for orders, unique over all nodes."""
         self.ended: deque[RankEnded] = deque()
 
     def ring(self) -> None:
-        """Any thread's."""
+        """Wake the main thread; any thread may call it."""
         self._event.set()
 
     def sleep(self, timeout_s: float) -> None:
-        """Until something came, at most so long."""
+        """Sleep until an event arrives, at most `timeout_s`."""
         if self._event.wait(timeout_s):
             self._event.clear()
 
 
 class NodeLink:
-    """One node agent, from the moment its pipe is open. A thread hears it; the main thread asks."""
+    """Link to one node agent, from the moment its pipe is open. A thread reads messages; the main thread sends orders."""
 
     def __init__(
         self, pipe: Pipe, begin: Begin, events: GangEvents, ranks_end_in_s: Callable[[], float | None]
     ) -> None:
-        """`ranks_end_in_s`: what is left of the agent's own lease; asked in the thread."""
+        """Open the link; `ranks_end_in_s` returns the rest of the agent's own lease and is called in the thread."""
         self.host = pipe.host
         self._pipe, self._lease_s, self._events, self._ranks_end_in_s = pipe, begin.lease_s, events, ranks_end_in_s
-        self._began_s = self._heard_s = self._answered_s = now_s()
+        self._began_s = self._last_message_s = self._answered_s = now_s()
         self._has_beaten = self._is_closed = False
-        self._answering = threading.Lock()
+        self._answer_lock = threading.Lock()
         self._lost: str | None = None
         self.ready: NodeReady | None = None
         self.failed: NodeFailed | None = None
         self.answers: dict[int, Answer] = {}
         self.rejected: LaunchRejected | None = None
-        """Of the launch in progress, as the next."""
+        """Rejection of the launch in progress."""
         self.helper_lost: HelperLost | None = None
+        """Lost helper of the launch in progress."""
         self.progress: tuple[int, Progress | None] = (0, None)
+        """Change counter and progress of the launch in progress."""
         pipe.send(to_line(begin))
-        threading.Thread(target=self._hear, name=f"node-{self.host}", daemon=True).start()
+        threading.Thread(target=self._read_messages, name=f"node-{self.host}", daemon=True).start()
 
-    def _hear(self) -> None:
+    def _read_messages(self) -> None:
         try:
             for line in self._pipe.lines():
-                self._take_in(from_node(line))
+                self._handle(from_node(line))
         except ValueError as error:
             log.error("host %s said something that is no message: %s", self.host, error)
         self._is_closed = True
         self._events.ring()
 
-    def _take_in(self, message: NodeMessage) -> None:
-        self._heard_s = now_s()
+    def _handle(self, message: NodeMessage) -> None:
+        self._last_message_s = now_s()
         match message:
             case Beat():
-                self._answer(message)
+                self._answer_heartbeat(message)
                 return
             case NodeReady():
                 self.ready = message
@@ -111,68 +114,69 @@ class NodeLink:
                 self.answers[message.order] = message
         self._events.ring()
 
-    def _answer(self, beat: Beat) -> None:
+    def _answer_heartbeat(self, beat: Beat) -> None:
         self._has_beaten = True
         if beat.moved != self.progress[0]:
             self.progress = (beat.moved, beat.progress)
             self._events.ring()
-        with self._answering:
+        # Under the lock: an answer after the node was given up would renew a lease whose end is already counted on.
+        with self._answer_lock:
             if self._lost is None:
-                # Before the sending: the node's lease must never end after we believe it to.
+                # Before sending: the node's lease must never end later than this side believes.
                 self._answered_s = now_s()
                 left_s = self._ranks_end_in_s()
                 self._pipe.send(to_line(BeatAnswer(beat=beat.beat, lease_s=self._lease_s, ranks_end_in_s=left_s)))
 
     def order(self, make: Callable[[int], Schema]) -> int:
-        """Send an order; its number, under which the answer will be."""
+        """Send an order; returns its number, under which the answer will arrive."""
         number = next(self._events.numbers)
         self._pipe.send(to_line(make(number)))
         return number
 
     def wait(self, timeout_s: float) -> None:
-        """Until something came from any node, at most so long."""
+        """Sleep until any node reports an event, at most `timeout_s`."""
         self._events.sleep(timeout_s)
 
     def is_now(self, fingerprint: Fingerprint) -> None:
-        """The node has looked again at what its host is."""
+        """Replace the host's fingerprint after the node has inspected it again."""
         assert self.ready is not None
         inventory = self.ready.inventory.model_copy(update={"fingerprint": fingerprint})
         self.ready = self.ready.model_copy(update={"inventory": inventory})
 
     def begin_launch(self) -> None:
-        """Forget what came of the launch before."""
+        """Forget the events of the previous launch."""
         self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
     def why_lost(self) -> str | None:
-        """Why nothing more is to be expected of the node, for good: its beats are not answered any more. None while it lives."""
-        with self._answering:
-            self._lost = self._lost or self._why_lost()
+        """Reason why the node is lost, for good: its heartbeats are not answered any more. None while it lives."""
+        with self._answer_lock:
+            self._lost = self._lost or self._find_loss()
             return self._lost
 
-    def _why_lost(self) -> str | None:
+    def _find_loss(self) -> str | None:
         if self.failed is not None:
             return self.failed.message
         if self._is_closed:
             return f"the node agent ended; its last words: {self._pipe.last_words() or '(none)'}"
-        silent_s = now_s() - self._heard_s
+        silent_s = now_s() - self._last_message_s
         if not self._has_beaten:
             return f"no node agent started in {silent_s:.0f} s" if silent_s > _START_S else None
-        # As long as the node itself waits.
+        # Like the node, which waits as long for an answer.
         return f"the host was silent for {silent_s:.1f} s" if silent_s > _SILENCE * self._lease_s else None
 
-    def give_up(self, why: str) -> None:
-        """Answer no more: the node ends by its lease."""
-        with self._answering:
-            self._lost = self._lost or why
+    def give_up(self, reason: str) -> None:
+        """Stop answering: the node ends by its lease."""
+        with self._answer_lock:
+            self._lost = self._lost or reason
 
     @property
     def certain_s(self) -> float:
-        """From when on, on `clock.now_s`, nothing of a lost node can live any more."""
+        """Time on `clock.now_s` from which no process of a lost node can live any more."""
         return self._answered_s + self._lease_s + _SLACK_S
 
     def close(self) -> None:
-        """Let the node end."""
+        """End the link, and with it the node agent."""
         self.give_up("the worker ended")
         self._pipe.close()
 
@@ -181,17 +185,20 @@ Make = Callable[[NodeLink, int], Schema]
 
 
 def ask_all(links: Sequence[NodeLink], make: Make, limit_s: float = 60.0) -> list[OrderDone]:
-    """Give each an order at once and wait for all answers; a node that is lost meanwhile, or does not answer, answers with that."""
+    """Send an order to each node at once and wait for all answers.
+
+    A node that is lost meanwhile, or does not answer in time, counts as an answer with that error.
+    """
     numbers = [link.order(partial(make, link)) for link in links]
     ends_s = now_s() + limit_s
-    return [_answer(link, number, ends_s) for link, number in zip(links, numbers, strict=True)]
+    return [_await_answer(link, number, ends_s) for link, number in zip(links, numbers, strict=True)]
 
 
-def _answer(link: NodeLink, number: int, ends_s: float) -> OrderDone:
+def _await_answer(link: NodeLink, number: int, ends_s: float) -> OrderDone:
     while (answer := link.answers.pop(number, None)) is None:
-        lost = link.why_lost
-        if lost is not None:
-            return OrderDone(order=number, error=lost[:8000])
+        reason = link.why_lost
+        if reason is not None:
+            return OrderDone(order=number, error=reason[:8000])
         if now_s() > ends_s:
             link.give_up("an order was not answered")
             continue

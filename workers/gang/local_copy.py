@@ -1,4 +1,4 @@
-"""The agent's trial directory, filled with what the nodes send: whoever reads results finds what ranks of this host would leave."""
+"""Agent's trial directory, filled with the nodes' messages: readers find the files that ranks of this host would leave."""
 
 import contextlib
 import time
@@ -9,7 +9,7 @@ from shardtune.workers.gang.messages import RankEnded
 
 
 def write_end(folder: Path, ended: RankEnded) -> None:
-    """What one rank left."""
+    """Write the report, log and results of one rank."""
     if ended.log_tail is not None:
         (folder / f"rank_{ended.rank}.log").write_text(ended.log_tail)
     for name, content in (
@@ -22,12 +22,12 @@ def write_end(folder: Path, ended: RankEnded) -> None:
 
 
 def write_progress(folder: Path, progress: Progress) -> None:
-    """How far rank 0 is."""
+    """Write the progress of rank 0."""
     _replace(folder / "progress.json", progress.model_dump_json())
 
 
 def ranks_end_in_s(folder: Path) -> float | None:
-    """What is left of the agent's own lease, as it last wrote it down; None: no limit."""
+    """Seconds left of the agent's own lease, as it last wrote them; None for no limit."""
     with contextlib.suppress(OSError, ValueError):
         return float((folder / "deadline").read_text()) - time.clock_gettime(time.CLOCK_BOOTTIME)
     return None

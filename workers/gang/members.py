@@ -1,4 +1,4 @@
-"""Which hosts make a gang: the largest set of hosts that are equal in all that makes a measurement stale, code included."""
+"""Choice of a gang's hosts: the largest set of hosts that are equal in all that makes a measurement stale, code included."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,17 +11,18 @@ Equal = Callable[[Any, Any], bool]
 Host = TypeVar("Host")
 
 
-def _within(share: float) -> Equal:
-    """Amounts: so far apart at most, as a share of the larger one."""
-    return lambda one, other: abs(one - other) <= share * max(one, other)
+def _within(fraction: float) -> Equal:
+    """Equality of amounts that differ by at most a fraction of the larger one."""
+    return lambda first, second: abs(first - second) <= fraction * max(first, second)
 
 
-def _same_series(one: str, other: str) -> bool:
-    """Versions: the first two numbers."""
-    return re.findall(r"\d+", one)[:2] == re.findall(r"\d+", other)[:2]
+def _same_series(first: str, second: str) -> bool:
+    """Whether the first two numbers of two versions are equal."""
+    return re.findall(r"\d+", first)[:2] == re.findall(r"\d+", second)[:2]
 
 
-_LOOSELY: Mapping[str, Equal] = {
+# Copied from `tuner.freshness.fingerprints`, which workers may not import; a test compares the two.
+_LOOSE_EQUALITY: Mapping[str, Equal] = {
     "gpu_memory_gib": _within(0.02),
     "sm_clock_mhz": _within(0.01),
     "memory_clock_mhz": _within(0.01),
@@ -31,38 +32,42 @@ _LOOSELY: Mapping[str, Equal] = {
     "python": _same_series,
     "kernel": _same_series,
 }
-"""As `tuner.freshness.fingerprints` judges them, which workers may not import; a test holds the two against each other."""
+"""Equality of the fields that need not be identical, by field."""
 _OF_RECORD = frozenset({"version", "overridden", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Say something about the record, or are measured over the gang."""
+"""Fields about the record itself, or measured over the gang."""
 _OF_HOST = frozenset({"cpu_count", "cpu_topology", "cpu_max_mhz"})
-"""With GPUs they make nothing stale."""
+"""Fields that make no measurement stale where the devices are GPUs."""
 
 
-def differences(one: NodeReady, other: NodeReady) -> list[str]:
-    """Each thing in which two hosts differ that must be equal, with both values; empty: they may train together."""
-    left, right = one.inventory, other.inventory
-    found = [
+def differences(first: NodeReady, second: NodeReady) -> list[str]:
+    """Properties that must be equal and in which two hosts differ, with both values; empty where they may train together."""
+    first_inventory, second_inventory = first.inventory, second.inventory
+    differing = [
         f"{field} ({_short(before)} and {_short(after)})"
         for field in Fingerprint.model_fields
         if field not in _OF_RECORD
-        and not (field in _OF_HOST and left.fingerprint.device == "cuda")
-        and not _equal(field, before := getattr(left.fingerprint, field), after := getattr(right.fingerprint, field))
+        and not (field in _OF_HOST and first_inventory.fingerprint.device == "cuda")
+        and not _equal(
+            field,
+            before := getattr(first_inventory.fingerprint, field),
+            after := getattr(second_inventory.fingerprint, field),
+        )
     ]
-    ranks = (left.cluster.gpus_per_node, right.cluster.gpus_per_node)
+    ranks = (first_inventory.cluster.gpus_per_node, second_inventory.cluster.gpus_per_node)
     if ranks[0] != ranks[1]:
-        found.append(f"ranks ({ranks[0]} and {ranks[1]})")
-    found += [
-        f"{name} ({one.code.get(name, 'missing')[:100]} and {other.code.get(name, 'missing')[:100]})"
-        for name in sorted(one.code.keys() | other.code.keys())
-        if one.code.get(name) != other.code.get(name)
+        differing.append(f"ranks ({ranks[0]} and {ranks[1]})")
+    differing += [
+        f"{name} ({first.code.get(name, 'missing')[:100]} and {second.code.get(name, 'missing')[:100]})"
+        for name in sorted(first.code.keys() | second.code.keys())
+        if first.code.get(name) != second.code.get(name)
     ]
-    return found
+    return differing
 
 
-def _equal(field: str, one: object, other: object) -> bool:
-    if one is None or other is None or one == other:
+def _equal(field: str, first: object, second: object) -> bool:
+    if first is None or second is None or first == second:
         return True
-    return field in _LOOSELY and _LOOSELY[field](one, other)
+    return field in _LOOSE_EQUALITY and _LOOSE_EQUALITY[field](first, second)
 
 
 def _short(value: object) -> str:
@@ -70,7 +75,7 @@ def _short(value: object) -> str:
 
 
 def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, NodeReady]]:
-    """The largest set of hosts that equal its first one; of several the one that begins first, in the given order."""
+    """Largest set of hosts that equal its first host; of several sets the one that begins first, in the given order."""
     best: list[tuple[Host, NodeReady]] = []
     for _, first in hosts:
         equal = [(host, ready) for host, ready in hosts if not differences(first, ready)]
@@ -80,16 +85,16 @@ def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, N
 
 
 def rejection(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
-    """Why these hosts make no gang of so many."""
+    """Explain why these hosts make no gang of `nodes` hosts."""
     equal = largest_equal([(name, ready) for name, ready in hosts])
     names = {name for name, _ in equal}
     reference = equal[0]
-    others = [
+    different_hosts = [
         f"{name} differs from {reference[0]} in {'; '.join(differences(reference[1], ready))}"
         for name, ready in hosts
         if name not in names
     ]
     return (
         f"nodes ({nodes}) must be equal hosts, and of {len(hosts)} only {len(equal)} are ({', '.join(sorted(names))}): "
-        f"{'. '.join(others)}. Make them equal, leave the others out, or use fewer --nodes"
+        f"{'. '.join(different_hosts)}. Make them equal, leave the others out, or use fewer --nodes"
     )

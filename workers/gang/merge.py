@@ -1,4 +1,4 @@
-"""One inventory of many equal hosts: what the service sees of a gang."""
+"""Inventory of a gang, made of those of its equal hosts: the service sees it as one worker."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,28 @@ from shardtune.workers.gang.messages import NodeAddress, NodeReady
 
 
 def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
-    """Of the gang: as each host's, amounts the smallest, GPUs of all of them."""
-    found = [host.inventory.fingerprint for host in hosts]
-    first = found[0]
+    """Fingerprint of the gang: amounts are the smallest of its hosts, GPUs are summed."""
+    fingerprints = [host.inventory.fingerprint for host in hosts]
+    first = fingerprints[0]
     return first.model_copy(
         update={
             "nodes": len(hosts),
-            "gpu_count": sum(one.gpu_count for one in found),
-            "host_memory_gib": min(one.host_memory_gib for one in found),
+            "gpu_count": sum(host_fingerprint.gpu_count for host_fingerprint in fingerprints),
+            "host_memory_gib": min(host_fingerprint.host_memory_gib for host_fingerprint in fingerprints),
             "gpu_memory_gib": min(
-                (one.gpu_memory_gib for one in found if one.gpu_memory_gib is not None), default=None
+                (
+                    host_fingerprint.gpu_memory_gib
+                    for host_fingerprint in fingerprints
+                    if host_fingerprint.gpu_memory_gib is not None
+                ),
+                default=None,
             ),
         }
     )
 
 
 def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spares: Sequence[str]) -> Inventory:
-    """What the worker registers with. `addresses`: where the hosts meet, in their order."""
+    """Inventory with which the worker registers; `addresses` are the hosts' addresses for the rendezvous, in their order."""
     offers = [host.inventory for host in hosts]
     first = offers[0]
     cluster = first.cluster.model_copy(
@@ -39,8 +44,8 @@ def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spar
         for dtype, rate in first.matmul_flops.items()
     }
     named = [
-        {"host": host.host, "interface": own.interface, "address": own.address}
-        for host, own in zip(hosts, addresses, strict=True)
+        {"host": host.host, "interface": address.interface, "address": address.address}
+        for host, address in zip(hosts, addresses, strict=True)
     ]
     details = {**first.details, "host": ", ".join(host.host for host in hosts), "hosts": named, "spares": list(spares)}
     return first.model_copy(

@@ -1,5 +1,6 @@
-"""What agent and node agents say to each other: JSON lines through the engine's pipe. Moments travel as seconds from now,
-since hosts share no clock; an answer carries the number of its order.
+"""Messages between agent and node agents: JSON lines through the engine's pipe.
+
+Moments travel as seconds from now, since hosts share no clock; an answer has the number of its order.
 """
 
 from typing import Annotated, Literal
@@ -16,47 +17,49 @@ from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.launch import Launch
 
 MOST_BYTES = 1 << 20
-"""Of one line."""
+"""Largest size of a line in bytes."""
 
 PortRange = tuple[int, int]
-"""First and last."""
+"""First and last port of a range."""
 
 
 class Begin(Schema):
-    """The agent's first line: what the node agent is to hold, and for how long without an answer."""
+    """First message of the agent: the settings of the node agent, and how long it may live without an answer."""
 
     kind: Literal["begin"] = "begin"
     settings: dict[str, JsonValue]
-    """Fields of `WorkerSettings`, for this host."""
+    """Fields of `WorkerSettings` for this host."""
     environment: dict[str, str] = {}
-    """Variables that the ranks get as the agent has them, whatever the engine made of them."""
+    """Variables that the ranks get with the agent's values, even where the engine changed them."""
     without: tuple[str, ...] = ()
-    """Variables that the agent does not have, so that the ranks shall have none of the engine's."""
+    """Variables of the engine that the agent does not have, so that the ranks do not get them."""
     lease_s: float = Field(gt=0)
+    """Seconds that the node agent and its ranks may live after the last answered heartbeat."""
 
 
 class BeatAnswer(Schema):
-    """The node may live on."""
+    """Answer to a heartbeat, which renews the node's lease."""
 
     kind: Literal["beat_answer"] = "beat_answer"
     beat: int
+    """Number of the answered heartbeat."""
     lease_s: float
-    """From the sending of that beat."""
+    """Seconds of the lease, counted from the sending of that heartbeat."""
     ranks_end_in_s: float | None = None
-    """What is left of the agent's own lease, from the same moment; None while no ranks run."""
+    """Seconds left of the agent's own lease, from the same moment; None while no ranks run."""
 
 
 class PrepareOrder(Schema):
-    """Be ready to launch: the fork server warm, the GPUs whole and free."""
+    """Order to get ready to launch: the fork server started, the GPUs healthy and free."""
 
     kind: Literal["prepare"] = "prepare"
     order: int
     looks: bool
-    """Say also what the fingerprint is by now."""
+    """Whether the answer must also contain the present fingerprint."""
 
 
 class ListenOrder(Schema):
-    """Listen on an address for one other node to try it."""
+    """Order to listen on an address for a connection of one other node."""
 
     kind: Literal["listen"] = "listen"
     order: int
@@ -65,44 +68,47 @@ class ListenOrder(Schema):
 
 
 class ReachOrder(Schema):
-    """Try to reach an address on which another node listens."""
+    """Order to connect to an address on which another node listens."""
 
     kind: Literal["reach"] = "reach"
     order: int
     address: str
     port: int
     word: str
-    """What the listener says, so that nobody else is taken for it."""
+    """Random word that the listener sends, so that no other program is taken for it."""
 
 
 class SharedOrder(Schema):
-    """Write a word into a file, or read it there (None): to see whether the hosts share it."""
+    """Order to write a word into a file, or to read it there, which shows whether the hosts share the folder."""
 
     kind: Literal["shared"] = "shared"
     order: int
     path: str
     writes: str | None = None
+    """Word to write; None: read the file."""
 
 
 class StageOrder(Schema):
-    """Make the folder of a launch ready, and on the host where the ranks meet a store."""
+    """Order to prepare the folder of a launch, and a store on the host of the rendezvous."""
 
     kind: Literal["stage"] = "stage"
     order: int
+    # A pattern, since the node makes a folder of this name: no message may lead out of its work directory.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    """Of the trial directory."""
+    """Name of the trial directory."""
     task: Task | None
-    """None where the ranks measure the hardware."""
+    """Task of the ranks; None where they measure the hardware."""
     fingerprint: Fingerprint
     resumes: bool = False
-    """In the folder of the launch before."""
+    """Whether the launch continues in the folder of the previous one."""
     meets: bool
+    """Whether this host serves the store."""
     ports: PortRange | None = None
-    """For the store; None: any."""
+    """Ports for the store; None: any."""
 
 
 class LaunchOrder(Schema):
-    """Start this host's ranks of what was staged."""
+    """Order to start this host's ranks of the staged launch."""
 
     kind: Literal["launch"] = "launch"
     order: int
@@ -110,7 +116,7 @@ class LaunchOrder(Schema):
 
 
 class KillOrder(Schema):
-    """End what the last launch started, and say what was seen meanwhile."""
+    """Order to end the processes of the last launch, and to report the conditions since then."""
 
     kind: Literal["kill"] = "kill"
     order: int
@@ -123,14 +129,14 @@ AgentMessage = Annotated[
 
 
 class NodeAddress(Schema):
-    """An address of a network interface that is up."""
+    """Address of a network interface that is up."""
 
     interface: str
     address: str
 
 
 class NodeReady(Schema):
-    """Everything the agent must know of a host."""
+    """Description of a host, sent once it can work."""
 
     kind: Literal["ready"] = "ready"
     host: str
@@ -138,32 +144,32 @@ class NodeReady(Schema):
     isolation: str
     operators_built: bool | None = None
     addresses: tuple[NodeAddress, ...]
-    """The loopback's last."""
+    """Addresses of the host; the loopback's is last."""
     code: dict[str, str] = {}
-    """Allowed scripts and entry points, by what is in them."""
+    """Digests of allowed scripts and entry points, by name."""
 
 
 class NodeFailed(Schema):
-    """The node agent ends, because it cannot work."""
+    """Last message of a node agent that cannot work."""
 
     kind: Literal["failed"] = "failed"
     message: Said = Field(max_length=8000)
     is_input: bool
-    """It was told something that cannot be."""
+    """Whether the settings are at fault, so that another start would fail, too."""
 
 
 class Beat(Schema):
-    """Once a second: still here, and how far rank 0 is."""
+    """Heartbeat, sent once a second, with the progress of rank 0."""
 
     kind: Literal["beat"] = "beat"
     beat: int
     progress: Progress | None = None
     moved: int = 0
-    """Changes whenever a rank moved."""
+    """Counter that changes whenever a rank makes progress."""
 
 
 class OrderDone(Schema):
-    """An order was carried out, or why not."""
+    """Answer to an order: done, or the error."""
 
     kind: Literal["done"] = "done"
     order: int
@@ -171,34 +177,34 @@ class OrderDone(Schema):
     port: int | None = None
     word: str | None = None
     own: NodeAddress | None = None
-    """From which another node was reached."""
+    """Own address from which another node was reached."""
     fingerprint: Fingerprint | None = None
 
 
 class LaunchRejected(Schema):
-    """It turned out that the ranks cannot be started."""
+    """Report that the ranks cannot be started after all."""
 
     kind: Literal["rejected"] = "rejected"
     order: int
-    """Of the launch."""
+    """Number of the launch order."""
     reason: Said = Field(max_length=8000)
 
 
 class HelperLost(Schema):
-    """The host's own helper died under the ranks, such as its fork server."""
+    """Report that a helper of the host died during the launch, such as its fork server."""
 
     kind: Literal["helper_lost"] = "helper_lost"
     order: int
-    """Of the launch."""
+    """Number of the launch order."""
     message: Said = Field(max_length=8000)
 
 
 class RankEnded(Schema):
-    """The end of one rank with what it left behind."""
+    """End of one rank, with the files that it wrote."""
 
     kind: Literal["rank_ended"] = "rank_ended"
     order: int
-    """Of its launch."""
+    """Number of its launch order."""
     rank: int
     code: int
     report: RankReport | None = None
@@ -208,13 +214,13 @@ class RankEnded(Schema):
 
 
 class LaunchOver(Schema):
-    """Nothing of the launch lives on this host, but what survived SIGKILL: the answer to a kill."""
+    """Answer to a kill: no process of the launch lives on this host, except survivors of SIGKILL."""
 
     kind: Literal["over"] = "over"
     order: int
     survivors: str | None = None
     seen: Conditions = Conditions()
-    """Since the launch."""
+    """Conditions since the launch."""
 
 
 NodeMessage = Annotated[
@@ -227,23 +233,23 @@ _FROM_NODE: TypeAdapter[NodeMessage] = TypeAdapter(NodeMessage)
 
 
 def to_line(message: Schema) -> bytes:
-    """One line."""
+    """Encode a message as one line."""
     return message.model_dump_json().encode() + b"\n"
 
 
 def from_agent(line: bytes) -> AgentMessage:
-    """Read a line of the agent's.
+    """Decode a line from the agent.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is no message.
     """
     return _FROM_AGENT.validate_json(line)
 
 
 def from_node(line: bytes) -> NodeMessage:
-    """Read a line of a node's.
+    """Decode a line from a node.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the line is no message.
     """
     return _FROM_NODE.validate_json(line)

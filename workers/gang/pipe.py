@@ -1,4 +1,4 @@
-"""What an engine gives the agent of a gang: hosts, and a pipe of lines to a node agent on each of them."""
+"""Interface of an engine to the agent of a gang: hosts, and a pipe of lines to a node agent on each of them."""
 
 import os
 import select
@@ -10,58 +10,58 @@ from shardtune.workers.launchers.processes import PYTHON
 
 NODE_COMMAND = (*PYTHON, "-m", "shardtune.workers.node")
 _WRITE_S = 4.0
-"""For a line to be taken: a pipe that is full for so long has no living reader."""
+"""Seconds for a line to be taken: a pipe that is full for longer has no living reader."""
 
 
 class Pipe(Protocol):
-    """Lines to and from one node agent. Closing it ends the process, at the latest by the lease between them."""
+    """Pipe of lines to and from one node agent. Closing it ends the process, at the latest by the lease between them."""
 
     @property
     def host(self) -> str:
-        """As people know the host."""
+        """Name of the host for people."""
 
     def lines(self) -> Iterator[bytes]:
-        """What the node says, until the pipe is closed at either end; read by one thread."""
+        """Lines of the node agent, until the pipe is closed at either end; one thread reads them."""
 
     def send(self, line: bytes) -> None:
-        """Any thread's; a line for a node that is gone is dropped. Never waits for long."""
+        """Send a line; any thread may call it. A line for a node that is gone is dropped. Never waits for long."""
 
     def last_words(self) -> str:
-        """The end of what the process wrote for people."""
+        """End of the process's log."""
 
     def close(self) -> None:
-        """Let the process end; may be repeated."""
+        """End the process; may be called again."""
 
 
 class Engine(Protocol):
-    """Who owns the hosts, and starts and cleans up processes on them."""
+    """Owner of the hosts, which starts and cleans up processes on them."""
 
     @property
     def worker_name(self) -> str | None:
-        """A name for the worker that is the same when the allocation is given out again; None: there is none."""
+        """Name for the worker that stays the same when the allocation is granted again; None where there is none."""
 
     def hosts(self) -> tuple[str, ...]:
-        """Hosts of this worker's allocation that can be used now, always in the same order."""
+        """Usable hosts of this worker's allocation, always in the same order."""
 
     def start(self, host: str) -> Pipe:
-        """Start a node agent there. From the main thread."""
+        """Start a node agent on a host; call it from the main thread."""
 
     def ends_in_s(self) -> float | None:
-        """Until the allocation ends; None: not known to end."""
+        """Seconds until the allocation ends; None where unknown."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release the allocation."""
 
 
 def write_line(descriptor: int, line: bytes) -> bool:
-    """Write to a descriptor that does not block; False where the other end is gone, or does not read."""
-    ends_s, rest = time.monotonic() + _WRITE_S, memoryview(line)
-    while rest:
+    """Write to a non-blocking descriptor; false where the other end is gone or does not read."""
+    ends_s, remaining = time.monotonic() + _WRITE_S, memoryview(line)
+    while remaining:
         _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))
         if not ready:
             return False
         try:
-            rest = rest[os.write(descriptor, rest) :]
+            remaining = remaining[os.write(descriptor, remaining) :]
         except BlockingIOError:
             continue
         except OSError:  # its end is closed

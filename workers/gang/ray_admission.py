@@ -1,4 +1,4 @@
-"""Whether a Ray cluster may be joined: it is there, and does not answer whoever asks. Asked before `ray` is told to."""
+"""Checks before a Ray cluster is joined: it exists, and rejects requests without a token."""
 
 import os
 import platform
@@ -15,10 +15,10 @@ REMEDY = "Start the cluster (`ray start --head --port=6379`, with RAY_AUTH_MODE=
 
 
 def require_answer(address: str) -> None:
-    """Reject an address at which nobody listens; Ray would try it for minutes.
+    """Reject an address at which nothing listens; Ray would try it for minutes.
 
     Raises:
-        ValueError: it cannot be reached from here.
+        ValueError: the address cannot be reached from here.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit():
@@ -26,15 +26,17 @@ def require_answer(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_S).close()
     except OSError as error:
-        why = error.strerror or error
-        raise ValueError(f"ray_address ({address}) cannot be reached from {platform.node()}: {why}. {REMEDY}") from None
+        reason = error.strerror or error
+        raise ValueError(
+            f"ray_address ({address}) cannot be reached from {platform.node()}: {reason}. {REMEDY}"
+        ) from None
 
 
 def require_token(environment: Mapping[str, str]) -> None:
-    """Reject to join a cluster in which whoever reaches a port may run programs.
+    """Reject a cluster in which anyone who reaches a port may run programs.
 
     Raises:
-        ValueError: this process shows no token.
+        ValueError: this process has no token.
     """
     mode = environment.get("RAY_AUTH_MODE", "")
     if mode != "token":
@@ -45,21 +47,21 @@ def require_token(environment: Mapping[str, str]) -> None:
 
 
 def require_closed(address: str, patience_s: float = _PROBE_S) -> None:
-    """Ask without a token.
+    """Send a request without a token, which a closed cluster rejects.
 
     Raises:
-        ValueError: it answers, or says nothing at all.
+        ValueError: the cluster accepts it, or does not answer at all.
     """
     command = [sys.executable, "-m", "ray.scripts.scripts", "health-check", "--address", address]
     environment = {**without_secrets(os.environ), "RAY_AUTH_MODE": "disabled"}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=patience_s, check=False)
+        check = subprocess.run(command, env=environment, capture_output=True, timeout=patience_s, check=False)
     except subprocess.TimeoutExpired:
         raise ValueError(
             f"ray_address ({address}) did not say within {patience_s:g} s whether it answers without a token. Look at the "
             "cluster's head (`ray status`), or try again when it is less busy"
         ) from None
-    if done.returncode == 0:
+    if check.returncode == 0:
         raise ValueError(
             f"ray_address ({address}) answers without a token: the cluster is open, and whoever reaches its ports runs programs on "
             "every host. Start all of it with RAY_AUTH_MODE=token"

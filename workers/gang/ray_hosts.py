@@ -1,6 +1,6 @@
-"""The hosts of a Ray cluster: a placement group with one bundle a host, and in each an actor that runs the node agent.
+"""Hosts of a Ray cluster: a placement group with one bundle per host, and in each an actor that runs the node agent.
 
-Imported only where it is asked for: `ray` is an extra.
+Imported only for this launcher, since `ray` is an optional dependency.
 """
 
 import contextlib
@@ -26,12 +26,12 @@ from shardtune.workers.launchers.processes import without_secrets
 from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
 
 _IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
-"""How long a call waits at the other end for a line; shorter while there is talk. A line from here waits no longer either."""
+"""Seconds that a call waits at the actor for a line; shorter while lines are exchanged. A line to the actor waits no longer."""
 _CALL_S = 60.0
 
 
 class NodeHolder:
-    """The actor: it starts the node agent from its main thread, which the process does not outlive."""
+    """Actor that starts the node agent from its main thread, with which the process dies."""
 
     def __init__(self, log_dir: str) -> None:
         environment = without_secrets(os.environ)
@@ -45,20 +45,20 @@ class NodeHolder:
         self._lines.put(None)
 
     def exchange(self, lines: list[bytes], wait_s: float) -> tuple[list[bytes], bool]:
-        """Hand lines down and take those that came up, waiting for one at most so long; False: there will be no more."""
+        """Send lines to the node agent and return its lines, waiting up to `wait_s` for one; false: there will be no more."""
         for line in lines:
             self._pipe.send(line)
-        found: list[bytes] = []
+        received: list[bytes] = []
         with contextlib.suppress(queue.Empty):
             line_up = self._lines.get(timeout=wait_s)
-            while line_up is not None and sum(map(len, found)) < MOST_BYTES:
-                found.append(line_up)
+            while line_up is not None and sum(map(len, received)) < MOST_BYTES:
+                received.append(line_up)
                 line_up = self._lines.get_nowait()
-            return found, line_up is not None
-        return found, True
+            return received, line_up is not None
+        return received, True
 
     def last_words(self) -> str:
-        """The end of what the node agent wrote for people."""
+        """End of the node agent's log."""
         return self._pipe.last_words()
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class NodeHolder:
 
 
 class ActorPipe:
-    """A pipe made of calls to a `NodeHolder`."""
+    """Pipe made of calls to a `NodeHolder`."""
 
     def __init__(self, host: str, actor: Any) -> None:
         self._host, self._actor = host, actor
@@ -81,42 +81,43 @@ class ActorPipe:
 
     def lines(self) -> Iterator[bytes]:
         """See `Pipe`."""
-        spoke_s = time.monotonic()
+        last_line_s = time.monotonic()
         while self._is_open:
-            outgoing = self._taken()
-            is_busy = outgoing or time.monotonic() - spoke_s < _BUSY_FOR_S
+            outgoing = self._drain_outgoing()
+            is_busy = outgoing or time.monotonic() - last_line_s < _BUSY_FOR_S
             try:
                 lines, more = ray.get(
                     self._actor.exchange.remote(outgoing, _BUSY_S if is_busy else _IDLE_S), timeout=_CALL_S
                 )
             except RayError:
+                # The actor or its host is dead; the link takes the end of the lines for the loss of the node.
                 return
             if outgoing or lines:
-                spoke_s = time.monotonic()
+                last_line_s = time.monotonic()
             yield from lines
             if not more:
                 return
 
-    def _taken(self) -> list[bytes]:
-        found: list[bytes] = []
+    def _drain_outgoing(self) -> list[bytes]:
+        lines: list[bytes] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                found.append(self._outgoing.get_nowait())
-        return found
+                lines.append(self._outgoing.get_nowait())
+        return lines
 
     def send(self, line: bytes) -> None:
         """See `Pipe`."""
         self._outgoing.put(line)
 
     def last_words(self) -> str:
-        """See `Pipe`; of an actor that is dead, nothing."""
+        """See `Pipe`; empty for a dead actor."""
         try:
             return str(ray.get(self._actor.last_words.remote(), timeout=2))
         except RayError:
             return ""
 
     def close(self) -> None:
-        """See `Pipe`: with the actor dies what it started."""
+        """See `Pipe`; the processes that an actor started die with it."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(RayError):
@@ -126,13 +127,13 @@ class ActorPipe:
 
 
 class RayHosts:
-    """As many hosts of a cluster as a gang needs, held until `close`."""
+    """Hosts of a cluster, as many as a gang needs, reserved until `close`."""
 
     def __init__(self, address: str | None, nodes: int, ranks: int | None, log_dir: Path, wait_s: float) -> None:
-        """`wait_s`: how long the cluster may take to have that many hosts free.
+        """Reserve the hosts; `wait_s` is how long the cluster may take to have that many hosts free.
 
         Raises:
-            ValueError: a cluster that does not answer, is open, or does not have the hosts.
+            ValueError: the cluster does not answer, is open, or does not have the hosts.
         """
         require_token(os.environ)
         self._log_dir = log_dir
@@ -143,6 +144,7 @@ class RayHosts:
         except (RayError, ConnectionError, RuntimeError) as error:
             raise ValueError(f"ray_address ({address}) cannot be used: {error}. {REMEDY}") from None
         try:
+            # After joining: only then is the address of the cluster's head known, where `auto` was given.
             require_closed(ray.get_runtime_context().gcs_address)
             self._bundle = _bundle(ranks)
             self._group = _group(self._bundle, nodes, wait_s)
@@ -152,11 +154,11 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """A cluster has no name of its own."""
+        """No name: a cluster has no stable one."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
-        """Those of the bundles that are placed, by bundle."""
+        """Hosts of the placed bundles, by bundle."""
         return tuple(self._placed())
 
     def _placed(self) -> dict[str, int]:
@@ -169,46 +171,48 @@ class RayHosts:
         return {names[node]: index for index, node in sorted(bundles.items()) if node in names}
 
     def start(self, host: str) -> ActorPipe:
-        """An actor in the host's bundle; it is never restarted by Ray, which would start a process that nobody asked for."""
-        place = PlacementGroupSchedulingStrategy(
+        """Start an actor in the host's bundle."""
+        placement = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=self._placed().get(host, -1)
         )
+        # max_restarts=0: Ray would otherwise restart a dead actor, and with it a node agent without a link.
         maker = ray.remote(NodeHolder).options(
-            num_cpus=0, num_gpus=self._bundle.get("GPU", 0), max_restarts=0, scheduling_strategy=place
+            num_cpus=0, num_gpus=self._bundle.get("GPU", 0), max_restarts=0, scheduling_strategy=placement
         )
         return ActorPipe(host, maker.remote(str(self._log_dir)))
 
     def ends_in_s(self) -> float | None:
-        """A cluster is not known to end."""
+        """No time: the end of a cluster is not known."""
         return None
 
     def close(self) -> None:
-        """Give the hosts back."""
+        """Release the hosts."""
         with contextlib.suppress(RayError):
             remove_placement_group(self._group)
         ray.shutdown()
 
 
 def _bundle(ranks: int | None) -> dict[str, float]:
-    """What one host gives: the GPUs that its ranks use, else processors."""
-    most = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
-    return {"GPU": ranks or most} if most else {"CPU": ranks or DEFAULT_CPU_RANKS}
+    """Resources of one host's bundle: the GPUs that its ranks use, else processors."""
+    gpus = max((node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0)
+    return {"GPU": ranks or gpus} if gpus else {"CPU": ranks or DEFAULT_CPU_RANKS}
 
 
 def _group(bundle: dict[str, float], nodes: int, wait_s: float) -> PlacementGroup:
+    # STRICT_SPREAD: two node agents on one host would compete for its devices.
     group = placement_group([bundle] * nodes, strategy="STRICT_SPREAD")
     try:
         ray.get(group.ready(), timeout=wait_s)
     except GetTimeoutError:
         remove_placement_group(group)
-        there = [
+        available = [
             f"{node['NodeManagerHostname']} ({node['Resources'].get('CPU', 0):g} CPU, {node['Resources'].get('GPU', 0):g} GPU)"
             for node in ray.nodes()
             if node["Alive"]
         ]
-        words = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
+        resources = ", ".join(f"{count:g} {name}" for name, count in bundle.items())
         raise ValueError(
-            f"nodes ({nodes}) hosts with {words} free each were not there after {wait_s:.0f} s; the cluster has: "
-            f"{', '.join(sorted(there)) or 'none'}. Add hosts, or use fewer --nodes or --ranks"
+            f"nodes ({nodes}) hosts with {resources} free each were not there after {wait_s:.0f} s; the cluster has: "
+            f"{', '.join(sorted(available)) or 'none'}. Add hosts, or use fewer --nodes or --ranks"
         ) from None
     return group

@@ -1,4 +1,4 @@
-"""Where the ranks of several hosts meet: an address of the first host that all others reach, and each host's interface to it."""
+"""Rendezvous of several hosts' ranks: an address of the first host that all others reach, and each host's interface to it."""
 
 import contextlib
 import os
@@ -18,61 +18,73 @@ _REMEDY = (
 
 
 class NoRendezvous(Exception):
-    """The hosts do not reach each other; the message says which does not reach which address, and what to do."""
+    """The hosts do not reach each other; the message says which host does not reach which address, and what to do."""
 
 
 def meet(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
-    """Each host's own address among the others, in their order.
+    """Find each host's own address among the others, in their order.
 
     Raises:
-        NoRendezvous: no address of the first host is reached by all, or one host is not reached by the first.
+        NoRendezvous: no address of the first host is reached by all others, or the first does not reach one of them.
     """
-    first, *others = links
+    first, *other_links = links
     failures: list[str] = []
-    for own in _candidates(first, interface):
-        if not others:
-            return [own]
-        found = _try(first, others, own, interface, ports)
-        if not isinstance(found, str):
-            return [own, *found]
-        failures.append(found)
+    # A host may have several networks, of which only some join the hosts.
+    for address in _candidates(first, interface):
+        if not other_links:
+            return [address]
+        outcome = _try_address(first, other_links, address, interface, ports)
+        if not isinstance(outcome, str):
+            return [address, *outcome]
+        failures.append(outcome)
     raise NoRendezvous(f"the hosts do not reach each other: {'; '.join(failures)}. {_REMEDY}")
 
 
 def _candidates(first: NodeLink, interface: str | None) -> list[NodeAddress]:
     assert first.ready is not None
-    found = [own for own in first.ready.addresses if interface in (None, own.interface)]
-    if not found:
-        there = ", ".join(sorted({own.interface for own in first.ready.addresses})) or "none"
+    candidates = [address for address in first.ready.addresses if interface in (None, address.interface)]
+    if not candidates:
+        interfaces = ", ".join(sorted({address.interface for address in first.ready.addresses})) or "none"
         raise NoRendezvous(
-            f"interface ({interface}) is not up on host {first.host}, which has: {there}; name one of them"
+            f"interface ({interface}) is not up on host {first.host}, which has: {interfaces}; name one of them"
         )
-    return found
+    return candidates
 
 
-def _try(
-    first: NodeLink, others: Sequence[NodeLink], own: NodeAddress, interface: str | None, ports: PortRange | None
+def _try_address(
+    first: NodeLink,
+    other_links: Sequence[NodeLink],
+    address: NodeAddress,
+    interface: str | None,
+    ports: PortRange | None,
 ) -> list[NodeAddress] | str:
-    """The others' addresses, or what does not work."""
-    (open_,) = ask_all([first], lambda _, order: ListenOrder(order=order, address=own.address, ports=ports))
+    """Addresses of the others when they meet at this one, or a text that says what does not work."""
+    (open_,) = ask_all([first], lambda _, order: ListenOrder(order=order, address=address.address, ports=ports))
     if open_.error is not None:
         return f"host {first.host} {open_.error}"
-    answers = ask_all(others, lambda _, order: _reach(order, own.address, open_))
-    found = []
-    for link, answer in zip(others, answers, strict=True):
+    answers = ask_all(other_links, lambda _, order: _reach(order, address.address, open_))
+    addresses = []
+    for link, answer in zip(other_links, answers, strict=True):
         if answer.own is None:
-            return f"host {link.host} does not reach {own.address}:{open_.port} of host {first.host} ({answer.error})"
+            return (
+                f"host {link.host} does not reach {address.address}:{open_.port} of host {first.host} ({answer.error})"
+            )
         if interface not in (None, answer.own.interface):
-            return f"host {link.host} reaches {own.address} by {answer.own.interface}, not by interface ({interface})"
-        found.append(answer.own)
-    return _back(first, others, found) or found
+            return (
+                f"host {link.host} reaches {address.address} by {answer.own.interface}, not by interface ({interface})"
+            )
+        addresses.append(answer.own)
+    return _reach_back_problem(first, other_links, addresses) or addresses
 
 
-def _back(first: NodeLink, others: Sequence[NodeLink], addresses: Sequence[NodeAddress]) -> str | None:
-    """Ranks connect in both directions, and to ports that the kernel chooses."""
-    by_host = {link.host: own.address for link, own in zip(others, addresses, strict=True)}
-    open_ = ask_all(others, lambda link, order: ListenOrder(order=order, address=by_host[link.host], ports=None))
-    for link, listening in zip(others, open_, strict=True):
+def _reach_back_problem(
+    first: NodeLink, other_links: Sequence[NodeLink], addresses: Sequence[NodeAddress]
+) -> str | None:
+    """Text on a host that the first does not reach; None where it reaches all."""
+    # Both directions are tried, on ports that the kernel chooses: gloo and NCCL connect either way.
+    by_host = {link.host: address.address for link, address in zip(other_links, addresses, strict=True)}
+    open_ = ask_all(other_links, lambda link, order: ListenOrder(order=order, address=by_host[link.host], ports=None))
+    for link, listening in zip(other_links, open_, strict=True):
         address = by_host[link.host]
         if listening.error is not None:
             return f"host {link.host} {listening.error}"
@@ -93,21 +105,24 @@ def _reach(order: int, address: str, listening: OrderDone) -> ReachOrder:
 
 
 def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
-    """Have every host see what this one writes there, and this one what the last host writes.
+    """Check that every host reads this host's file in the folder, and that this host reads the last one's.
 
     Raises:
-        ValueError: one does not.
+        ValueError: a host sees another folder, or cannot write there.
     """
     word, probe = secrets.token_hex(8), folder / f".shardtune-{secrets.token_hex(4)}"
     remedy = "give --shared-dir a folder of a file system that every host has mounted there"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.write_text(word)
-        for link, answer in zip(links, ask_all(links, partial(_look, probe)), strict=True):
+        for link, answer in zip(links, ask_all(links, partial(_read_order, probe)), strict=True):
             if answer.word != word:
-                what = answer.error or "another file"
-                raise ValueError(f"shared_dir ({folder}) is not the same folder on host {link.host} ({what}); {remedy}")
+                problem = answer.error or "another file"
+                raise ValueError(
+                    f"shared_dir ({folder}) is not the same folder on host {link.host} ({problem}); {remedy}"
+                )
         last = links[-1]
+        # Another word than the first: it proves that the last host wrote, not that the first content is still there.
         (answer,) = ask_all([last], lambda _, order: SharedOrder(order=order, path=str(probe), writes=word[::-1]))
         if answer.error is not None or probe.read_text() != word[::-1]:
             raise ValueError(
@@ -120,10 +135,10 @@ def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
             probe.unlink(missing_ok=True)
 
 
-def _look(probe: Path, _: NodeLink, order: int) -> SharedOrder:
+def _read_order(probe: Path, _: NodeLink, order: int) -> SharedOrder:
     return SharedOrder(order=order, path=str(probe))
 
 
-def variables(own: NodeAddress, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What tells the libraries of a host's ranks their interface; what the worker was given counts first."""
-    return {name: own.interface for name in _INTERFACE_VARIABLES if name not in given}
+def variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Variables that name a host's interface to the libraries of its ranks; values given to the worker take precedence."""
+    return {name: address.interface for name in _INTERFACE_VARIABLES if name not in environment}

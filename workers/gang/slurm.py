@@ -1,4 +1,4 @@
-"""The hosts of a Slurm job: node agents as job steps. Needs nothing but Slurm's own commands (22.05 or later)."""
+"""Hosts of a Slurm job, with node agents as job steps. Needs only Slurm's own commands (22.05 or later)."""
 
 import os
 import re
@@ -12,22 +12,22 @@ from shardtune.workers.gang.pipe import NODE_COMMAND
 from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.processes import without_secrets
 
-_ASKED_S = 30.0
-"""How often the job's end is asked for: an administrator may move it."""
+_QUERY_S = 30.0
+"""Seconds between queries of the job's end, which an administrator may move."""
 _COMMAND_S = 20.0
 _WARNED_S = 60.0
-"""Before its end a job is told to stop, as deploy/slurm/worker.sbatch asks with `--signal`."""
-_KEPT = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
-"""What `srun` needs to know of the job. Of the others some are options of the batch script's, such as SLURM_MEM_PER_CPU, which
-contradict ours."""
+"""Seconds before its end at which a job is told to stop, as deploy/slurm/worker.sbatch requests with `--signal`."""
+_KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
+"""Variables that `srun` needs to know of the job. Others are options of the batch script's that contradict ours, such
+as SLURM_MEM_PER_CPU."""
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL")
-"""The whole host and all of its processors: the ranks share them out themselves."""
-_LEFT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
-"""Time left as `squeue` says it: `1-02:03:04`, `02:03:04` or `03:04`."""
+"""Options of a step that gives it the whole host and all processors: the ranks divide them themselves."""
+_TIME_LEFT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
+"""Time left as `squeue` prints it: `1-02:03:04`, `02:03:04` or `03:04`."""
 
 
 class SlurmHosts:
-    """The job that this process runs in."""
+    """Hosts of the job in which this process runs."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SlurmHosts:
         options: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """`options`: further ones of `srun`, such as a container's.
+        """Read the job's hosts; `options` are further options of `srun`, such as a container's.
 
         Raises:
             ValueError: there is no job, or it has fewer hosts than `nodes`.
@@ -50,12 +50,15 @@ class SlurmHosts:
         self._job = environment["SLURM_JOB_ID"]
         self._cluster = environment.get("SLURM_CLUSTER_NAME", "slurm")
         self._log_dir, self._options = log_dir, tuple(options)
+        # Inherited SLURM_ variables would act as options of every `srun` started here.
         inherited = without_secrets(environment)
         self._environment = {
-            name: value for name, value in inherited.items() if not name.startswith("SLURM_") or name in _KEPT
+            name: value for name, value in inherited.items() if not name.startswith("SLURM_") or name in _KEPT_VARIABLES
         }
         self._left: tuple[float, float | None] | None = None
-        self._names = tuple(self._ask("scontrol", "show", "hostnames", environment["SLURM_JOB_NODELIST"]).split())
+        self._names = tuple(
+            self._run_command("scontrol", "show", "hostnames", environment["SLURM_JOB_NODELIST"]).split()
+        )
         if nodes is not None and nodes > len(self._names):
             raise ValueError(
                 f"nodes ({nodes}) must not exceed the job's hosts ({len(self._names)}: {', '.join(self._names)}); ask Slurm for "
@@ -64,53 +67,55 @@ class SlurmHosts:
 
     @property
     def worker_name(self) -> str:
-        """The same after the job was requeued."""
+        """Name that stays the same when the job is requeued."""
         return f"slurm:{self._cluster}:{self._job}"
 
     def hosts(self) -> tuple[str, ...]:
-        """As the job was given them."""
+        """Hosts in the order of the job's node list."""
         return self._names
 
     def start(self, host: str) -> CommandPipe:
-        """A step on that host."""
+        """Start a step on the host."""
         command = ["srun", *_STEP, f"--nodelist={host}", *self._options, *NODE_COMMAND]
         return CommandPipe(host, command, self._environment, self._log_dir / f"node-{host}.log")
 
     def ends_in_s(self) -> float | None:
-        """Until the job is told to stop, because its time is nearly over."""
-        asked = self._left
-        if asked is None or now_s() - asked[0] > _ASKED_S:
-            asked = (now_s(), self._time_left_s())
-            self._left = asked
-        at_s, left_s = asked
+        """Seconds until the job is told to stop, because its time is nearly over; None where unknown."""
+        time_left = self._left
+        if time_left is None or now_s() - time_left[0] > _QUERY_S:
+            time_left = (now_s(), self._time_left_s())
+            self._left = time_left
+        at_s, left_s = time_left
         return None if left_s is None else left_s - (now_s() - at_s) - _WARNED_S
 
     def _time_left_s(self) -> float | None:
         try:
-            words = self._ask("squeue", "--noheader", f"--jobs={self._job}", "--format=%L").strip()
+            time_left = self._run_command("squeue", "--noheader", f"--jobs={self._job}", "--format=%L").strip()
         except LaunchFailed:
-            # Its controller is away: the job goes on, and its end will be asked for again.
+            # Slurm's controller is away: the job goes on, and a later query will tell its end.
             return None
-        return seconds_of(words)
+        return seconds_of(time_left)
 
-    def _ask(self, *command: str) -> str:
+    def _run_command(self, *command: str) -> str:
         try:
-            done = subprocess.run(
+            completed = subprocess.run(
                 command, env=self._environment, capture_output=True, text=True, timeout=_COMMAND_S, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             raise LaunchFailed(f"`{command[0]}` did not answer: {error}; is Slurm's client installed here?") from None
-        if done.returncode:
-            raise LaunchFailed(f"`{' '.join(command)}` ended with {done.returncode}: {done.stderr.strip()[-500:]}")
-        return done.stdout
+        if completed.returncode:
+            raise LaunchFailed(
+                f"`{' '.join(command)}` ended with {completed.returncode}: {completed.stderr.strip()[-500:]}"
+            )
+        return completed.stdout
 
     def close(self) -> None:
-        """The job is Slurm's to end."""
+        """Do nothing: Slurm ends the job."""
 
 
-def seconds_of(left: str) -> float | None:
-    """Of a time left as `squeue` prints it; None where the job is not limited, or nobody knows."""
-    match = _LEFT.match(left)
+def seconds_of(time_left: str) -> float | None:
+    """Seconds of a time left as `squeue` prints it; None where the job is unlimited or the time unknown."""
+    match = _TIME_LEFT.match(time_left)
     if match is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())

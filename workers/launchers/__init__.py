@@ -1,1 +1,1 @@
-"""Ways to start the ranks of one trial and to be sure that they are gone afterwards."""
+"""Launchers, which start the ranks of one trial and make sure that they are gone afterwards."""

@@ -1,4 +1,4 @@
-"""What every launcher can do: be made ready, start the ranks of one trial, watch them, end them."""
+"""Interface of launchers: prepare, start the ranks of one trial, watch them, end them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from shardtune.workers.launch import ANY_PORT, Launch
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a launcher knows once it can launch."""
+    """Facts that a launcher knows once it can launch."""
 
     libraries: Mapping[str, JsonValue] | None = None
-    """What `workers.rank.inventory` says in a process like the ranks'; None where the launcher has none yet."""
+    """Facts of `workers.rank.inventory` from a process like the ranks'; None where the launcher has none yet."""
     isolation: str = "none: ranks are started one by one"
-    """`pid_namespace`: whatever a rank starts dies with the launcher's helper; else why there is none."""
+    """`pid_namespace`, in which every process that a rank starts dies with the launcher's helper; else why there is none."""
     operators_built: bool | None = None
-    """Whether DeepSpeed's C++ operators lie in the cache; None where it was not looked."""
+    """Whether DeepSpeed's C++ operators are in the cache; None where unknown."""
 
 
 class LaunchFailed(Exception):
@@ -28,12 +28,12 @@ class LaunchFailed(Exception):
 
 
 class RanksAlive(Exception):
-    """Ranks survived SIGKILL, so the devices are not free. No further trial may be started."""
+    """Ranks survived SIGKILL, so that the devices are not free. No further trial may be started."""
 
 
 @dataclass(frozen=True)
 class RankExit:
-    """The end of one rank."""
+    """End of one rank."""
 
     rank: int
     code: int
@@ -42,33 +42,33 @@ class RankExit:
 
 @dataclass(frozen=True)
 class Lost:
-    """What a launcher lost under the ranks."""
+    """Host or helper process that a launcher lost during a launch."""
 
     message: str
-    """In words, such as `node n3 was silent for 6 s`."""
+    """Description such as `node n3 was silent for 6 s`."""
     is_node: bool = False
-    """A whole host, which is no fault of what ran there; else a helper of the launcher's own."""
+    """Whether a whole host was lost, which is no fault of the task; else a helper process of the launcher."""
 
 
 class Launcher(Protocol):
-    """Starts the ranks of one trial at a time. All calls come from the main thread."""
+    """Launcher of one trial's ranks at a time. All calls come from the main thread."""
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
         """Get ready to launch, which may take seconds; cheap when ready already.
 
         Raises:
-            LaunchFailed: it cannot be made ready, or `give_up` said so.
+            LaunchFailed: it cannot be made ready, or `give_up` ended the wait.
         """
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Start these ranks of the trial in `directory`.
+        """Start the launch's ranks of the trial in `directory`.
 
         Raises:
             LaunchFailed: nothing was started.
         """
 
     def wait(self, timeout_s: float) -> None:
-        """Return when something happened to a rank, or after the timeout.
+        """Return when a rank started or ended, or after the timeout.
 
         Raises:
             LaunchFailed: it turned out that nothing was started.
@@ -76,62 +76,63 @@ class Launcher(Protocol):
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch, in the order they were seen."""
+        """Ends of ranks since the launch, in the order in which they were noticed."""
 
     @property
     def lost(self) -> Lost | None:
-        """What died under the ranks of this launch; where that is a host, it may be known only after `kill`."""
+        """Host or helper that died during this launch; the loss of a host may be known only after `kill`."""
 
     def kill(self) -> None:
         """End every process of the current launch and make sure of it; does nothing when none is left.
 
         Raises:
-            RanksAlive: something survived.
+            RanksAlive: a process survived.
         """
 
     def seen(self) -> Conditions:
-        """What each host saw during the last launch, once it has been killed; nothing where nobody looks."""
+        """Conditions on each host during the last launch, once it has been killed; empty where nothing observes them."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Return once the devices of every host are whole and free; while no rank runs.
+        """Return once the devices of every host are healthy and free; call it while no rank runs.
 
         Raises:
-            DevicesUnfit: one is not, and will not be soon.
+            DevicesUnfit: a device is not, and will not be soon.
         """
 
     def close(self) -> None:
-        """`kill`, then end the launcher's own helpers."""
+        """Kill the ranks, then end the launcher's own helpers."""
 
 
 class Observer(Protocol):
-    """Eyes on one host; see `workers.machine.conditions`."""
+    """Observer of one host; see `workers.machine.conditions`."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """As the launcher's."""
+        """Wait for fit devices; see `Launcher.require_fit`."""
 
     def begin(self) -> None:
-        """Ranks start now."""
+        """Begin to observe: ranks start now."""
 
     def seen(self, directory: Path, launch: Launch) -> Conditions:
-        """Since then; the ranks are gone."""
+        """Conditions since `begin`; call it after the ranks are gone."""
 
 
 class Unobserved:
-    """Of a launcher that only starts and ends ranks: whoever uses it looks at the host."""
+    """Base of a launcher that only starts and ends ranks: its caller observes the host."""
 
     def seen(self) -> Conditions:
-        """Nobody looks."""
+        """Empty conditions."""
         return Conditions()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Nobody looks."""
+        """Do nothing: the caller checks the devices."""
 
 
 class LocalRanks(Launcher, Protocol):
-    """Starts ranks on this host, also some of a trial that other hosts take part in."""
+    """Launcher of ranks on this host, also of a part of a trial over several hosts."""
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Before the launch: serve a store in which ranks of several hosts meet, until `kill`; its port.
+        """Serve a store for the rendezvous of several hosts' ranks, until `kill`; returns its port. Call it before the
+        launch.
 
         Raises:
             LaunchFailed: none of the ports is free, or the store did not start.

@@ -1,4 +1,4 @@
-"""One fresh interpreter per rank, with the environment torchrun would give it. Slower by the imports; nothing shared."""
+"""Launcher of one fresh interpreter per rank, in torchrun's environment: slower by the imports, but nothing is shared."""
 
 import os
 import select
@@ -16,23 +16,23 @@ from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 STORE_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.store")
 _STORE_S = 120.0
-"""For an interpreter that imports torch."""
+"""Seconds for the store's interpreter to start, which imports torch."""
 
 
 class ColdLauncher(Unobserved):
-    """Starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
+    """Launcher that starts `COMMAND TRIAL_DIR PROGRAM` once per rank."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        mark: str,
+        launch_tag: str,
         command: Sequence[str] = RANK_COMMAND,
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
     ):
-        """`patience_s`: with a rank that is stopped."""
-        self._environment = {**environment, MARK: mark}
-        self._mark = mark
+        """Prepare the launcher; `patience_s` is the time that a rank may be stopped (SIGSTOP)."""
+        self._environment = {**environment, MARK: launch_tag}
+        self._launch_tag = launch_tag
         self._command = command
         self._dying_s = dying_s
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -49,32 +49,32 @@ class ColdLauncher(Unobserved):
 
     @property
     def lost(self) -> Lost | None:
-        """A rank that was stopped; there is no helper to lose."""
+        """Rank that was stopped; there is no helper to lose."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Nothing to prepare."""
+        """Do nothing: there is nothing to prepare."""
         return Prepared()
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """A store in a process of its own."""
+        """Start a store in its own process."""
         command = [*STORE_COMMAND, str(directory), str(ports.start), str(ports.stop)]
         with (directory / "store.log").open("wb") as log:
             self._store = start_child(command, self._environment, stdout=subprocess.PIPE, stderr=log)
         assert self._store.stdout is not None
         ready = select.select([self._store.stdout], [], [], _STORE_S)[0]
-        said = self._store.stdout.readline().decode().strip() if ready else ""
-        if not said.isdecimal():
+        reply = self._store.stdout.readline().decode().strip() if ready else ""
+        if not reply.isdecimal():
             self.kill()
-            raise LaunchFailed(said or f"the store did not start; see {directory / 'store.log'}")
-        return int(said)
+            raise LaunchFailed(reply or f"the store did not start; see {directory / 'store.log'}")
+        return int(reply)
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks."""
         self._exits.clear()
         self._lost = None
         begun = launch.begun()
-        # What a rank does by itself once it knows its configuration; OpenMP is loaded before that.
+        # A rank sets its threads once it knows its configuration, but OpenMP reads the variable when it is loaded before.
         threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), launch.ranks))
         for local_rank in range(launch.ranks):
             rank = launch.first_rank + local_rank
@@ -109,10 +109,11 @@ class ColdLauncher(Unobserved):
         return bool(ended)
 
     def kill(self) -> None:
-        """End the ranks and whatever they started."""
+        """End the ranks and every process that they started."""
         for process in self._running.values():
             kill_quietly(process.pid)
-        survivors = kill_marked(self._mark, dying_s=self._dying_s)
+        # By tag: a rank's own children, such as compilers, may have left its process group.
+        survivors = kill_marked(self._launch_tag, dying_s=self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         for process in self._running.values():

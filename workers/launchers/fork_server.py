@@ -1,7 +1,7 @@
-"""Ranks forked from a fork server process that has torch, transformers and deepspeed imported already.
+"""Launcher of ranks that a fork server forks, which has torch, transformers and deepspeed imported already.
 
 Speaks JSON lines with `workers.rank.fork_server.server`: `store`, `launch` and `kill` down; `ready`, `store`, `started`, `exited` and
-`rejected` up. A dead host is replaced at the next `prepare`.
+`rejected` up. A dead fork server is replaced at the next `prepare`.
 """
 
 import json
@@ -28,40 +28,43 @@ log = logging.getLogger(__name__)
 
 
 class ForkUnsafe(LaunchFailed):
-    """The host's probe found that forked ranks cannot work here; ranks have to be started cold."""
+    """The fork server's probe found that forked ranks cannot work here; ranks have to be started cold."""
 
 
 class ForkServerLauncher(Unobserved):
-    """Owns one host process."""
+    """Launcher that owns one fork server process."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        mark: str,
+        launch_tag: str,
         log_path: Path,
         ready_timeout_s: float = 1200.0,
         command: Sequence[str] = HOST_COMMAND,
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
     ):
-        """`dying_s`: how long the host may take to end its ranks before we end it with them, and these may take then.
-        `patience_s`: with a process that is stopped.
+        """Prepare the launcher.
+
+        Args:
+            dying_s: seconds that the server may take to end its ranks before it is killed too, and that killed ranks may take to be gone.
+            patience_s: seconds that the server or a rank may be stopped (SIGSTOP).
         """
-        self._environment = {**environment, MARK: mark}
-        self._mark = mark
+        self._environment = {**environment, MARK: launch_tag}
+        self._launch_tag = launch_tag
         self._log_path = log_path
         self._ready_timeout_s = ready_timeout_s
         self._command = command
         self._dying_s = dying_s
-        self._host: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self._prepared: Prepared | None = None
-        self._own: set[int] = set()
-        """The host and its helpers, which outlive a trial."""
+        self._server_pids: set[int] = set()
+        """Pids of the fork server and its helpers, which outlive a trial."""
         self._patience_s = patience_s
         self._standstill = Standstill()
         self._launched: str | None = None
-        """The trial directory of the launch, or of the store before it."""
+        """Trial directory of the launch, or of the store before it."""
         self._ranks = 0
         self._port: int | None = None
         self._has_store = False
@@ -75,22 +78,22 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def lost(self) -> Lost | None:
-        """The host, when it died during this launch; or who was stopped, it or a rank."""
+        """Fork server, when it died during this launch; or the server or rank that was stopped."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Start a host unless one is alive, and wait until it is warm."""
-        if self._host is None or self._host.poll() is not None or self._prepared is None:
-            self._end_host()
-            self._start_host()
+        """Start a fork server unless one is alive, and wait until it is ready."""
+        if self._server is None or self._server.poll() is not None or self._prepared is None:
+            self._end_server()
+            self._start_server()
             self._prepared = self._await_ready(give_up)
         return self._prepared
 
-    def _start_host(self) -> None:
+    def _start_server(self) -> None:
         self._log_path.parent.mkdir(parents=True, exist_ok=True)
         self._events = queue.Queue()
         with self._log_path.open("wb") as stderr:
-            self._host = start_child(
+            self._server = start_child(
                 self._command,
                 self._environment,
                 stdin=subprocess.PIPE,
@@ -98,9 +101,9 @@ class ForkServerLauncher(Unobserved):
                 stderr=stderr,
                 isolated=True,
             )
-        assert self._host.stdout is not None
+        assert self._server.stdout is not None
         threading.Thread(
-            target=_read_events, args=(self._host.stdout, self._events), name="host-events", daemon=True
+            target=_read_events, args=(self._server.stdout, self._events), name="fork-server-events", daemon=True
         ).start()
 
     def _await_ready(self, give_up: Callable[[], bool]) -> Prepared:
@@ -116,27 +119,27 @@ class ForkServerLauncher(Unobserved):
                 self._fail("ended before it was ready")
             elif event.get("event") == "ready":
                 if event.get("unsafe") is not None:
-                    self._end_host()
+                    self._end_server()
                     raise ForkUnsafe(str(event["unsafe"]))
                 return Prepared(
                     libraries=event.get("libraries"),
                     isolation=str(event.get("isolation")),
                     operators_built=event.get("operators_built"),
                 )
-        self._end_host()
+        self._end_server()
         raise LaunchFailed("asked to stop while the fork server was starting")
 
-    def _fail(self, what: str) -> None:
-        self._end_host()
+    def _fail(self, problem: str) -> None:
+        self._end_server()
         end = (tail(self._log_path, 1500) or "").strip()
         raise LaunchFailed(
-            f"the fork server {what}; see {self._log_path}, or run with --cold. Its last words:\n{end or '(none)'}"
+            f"the fork server {problem}; see {self._log_path}, or run with --cold. Its last words:\n{end or '(none)'}"
         )
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Have the host fork a store."""
+        """Have the fork server fork a store."""
         self._begin(directory)
-        self._order({"store": str(directory), "ports": [ports.start, ports.stop]})
+        self._send_order({"store": str(directory), "ports": [ports.start, ports.stop]})
         ends_s = time.monotonic() + _STORE_S
         while self._port is None:
             if self._lost is not None or time.monotonic() > ends_s:
@@ -146,41 +149,42 @@ class ForkServerLauncher(Unobserved):
         return self._port
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Have the host fork the ranks."""
+        """Have the fork server fork the ranks."""
         if self._port is None:
             self._begin(directory)
         self._ranks = launch.ranks
-        self._order({"launch": str(directory), "as": launch.begun().model_dump(mode="json")})
+        self._send_order({"launch": str(directory), "as": launch.begun().model_dump(mode="json")})
 
     def _begin(self, directory: Path) -> None:
-        assert self._host is not None, "prepare first"
+        assert self._server is not None, "prepare first"
         self._exits.clear()
         self._lost = None
-        self._own = marked(self._mark)
-        self._watch_out()
+        # Listed before ranks exist: every other process with the tag later belongs to the launch.
+        self._server_pids = marked(self._launch_tag)
+        self._watch_for_stops()
         self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False
 
-    def _watch_out(self, ranks: Collection[int] = ()) -> None:
-        names = dict.fromkeys(self._own, "the fork server") | dict.fromkeys(ranks, "a rank")
+    def _watch_for_stops(self, ranks: Collection[int] = ()) -> None:
+        names = dict.fromkeys(self._server_pids, "the fork server") | dict.fromkeys(ranks, "a rank")
         self._standstill = Standstill(names, self._patience_s)
 
-    def _order(self, message: Mapping[str, Any]) -> None:
+    def _send_order(self, message: Mapping[str, Any]) -> None:
         if not self._send(message):
             self._launched = self._port = None
             raise LaunchFailed(f"the fork server is gone; see {self._log_path}")
 
     def _send(self, message: Mapping[str, Any]) -> bool:
-        assert self._host is not None
-        assert self._host.stdin is not None
+        assert self._server is not None
+        assert self._server.stdin is not None
         try:
-            self._host.stdin.write(json.dumps(message).encode() + b"\n")
-            self._host.stdin.flush()
+            self._server.stdin.write(json.dumps(message).encode() + b"\n")
+            self._server.stdin.flush()
         except OSError:  # its end of the pipe is closed
             return False
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Take in what the host says."""
+        """Handle the fork server's next event."""
         if self._lost is not None or self._launched is None:
             return
         try:
@@ -190,14 +194,14 @@ class ForkServerLauncher(Unobserved):
                 self._lost = Lost(f"{stopped} was stopped")
             return
         if event is None:
-            assert self._host is not None
-            self._lost = Lost(f"the fork server ended with exit code {self._host.wait()}")
-        # What concerns an earlier launch may come late.
+            assert self._server is not None
+            self._lost = Lost(f"the fork server ended with exit code {self._server.wait()}")
+        # An event of an earlier launch may come late.
         elif event.get("dir") != self._launched:
             return
         elif event.get("event") == "started":
-            # Their numbers in the host's own PID namespace are not ours.
-            self._watch_out(marked(self._mark) - self._own)
+            # The event's pids are those of the server's PID namespace, not of this one.
+            self._watch_for_stops(marked(self._launch_tag) - self._server_pids)
         elif event.get("event") == "store":
             self._port, self._has_store = int(event["port"]), True
         elif event.get("event") == "closed":
@@ -210,11 +214,11 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def _is_busy(self) -> bool:
-        """Until the host has seen the end of everything it forked, it starts nothing else."""
+        """Whether the fork server still has children; until it has seen their end, it starts nothing else."""
         return len(self._exits) < self._ranks or self._has_store
 
     def kill(self) -> None:
-        """Have the host end the ranks; end what is left ourselves, with the host if need be."""
+        """Have the fork server end the ranks; kill the processes left over, with the server if need be."""
         if self._launched is None:
             return
         if self._is_busy and self._send({"kill": self._launched}):
@@ -223,34 +227,34 @@ class ForkServerLauncher(Unobserved):
                 self.wait(0.1)
         obeyed = not self._is_busy and self._lost is None
         if not obeyed:
-            self._end_host()
-        survivors = kill_marked(self._mark, self._own if obeyed else (), self._dying_s)
+            self._end_server()
+        survivors = kill_marked(self._launch_tag, self._server_pids if obeyed else (), self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         self._launched = self._port = None
 
-    def _end_host(self) -> None:
-        host, self._host, self._prepared = self._host, None, None
-        if host is None:
+    def _end_server(self) -> None:
+        server, self._server, self._prepared = self._server, None, None
+        if server is None:
             return
-        # By mark, not by pid alone: the ranks of a host that does not answer have to go as well.
-        host.kill()
-        host.wait()
-        survivors = kill_marked(self._mark, dying_s=self._dying_s)
-        for pipe in (host.stdin, host.stdout):
+        # By launch tag, not by pid alone: the ranks of a server that does not answer have to go as well.
+        server.kill()
+        server.wait()
+        survivors = kill_marked(self._launch_tag, dying_s=self._dying_s)
+        for pipe in (server.stdin, server.stdout):
             assert pipe is not None
             _close_quietly(pipe)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
 
     def close(self) -> None:
-        """End the ranks and the host."""
+        """End the ranks and the fork server."""
         self._launched = self._port = None
-        self._end_host()
+        self._end_server()
 
 
 def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]") -> None:
-    """Runs in a thread until the host's end of the pipe closes; None marks that."""
+    """Read events in a thread until the server's end of the pipe closes, which None marks."""
     try:
         for line in stdout:
             try:
@@ -261,11 +265,11 @@ def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]"
                 events.put(event)
             else:
                 log.warning("the fork server printed something that is no event: %r", line[:200])
-    except (OSError, ValueError):  # closed under us by _end_host
+    except (OSError, ValueError):  # closed by _end_server meanwhile
         pass
     events.put(None)
 
 
 def _close_quietly(pipe: IO[bytes]) -> None:
-    with suppress(OSError):  # bytes the dead host never read
+    with suppress(OSError):  # bytes that the dead server never read
         pipe.close()

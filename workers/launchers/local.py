@@ -1,4 +1,4 @@
-"""Ranks on this machine: from a fork server where forking works, otherwise cold."""
+"""Launcher of ranks on this machine: from a fork server where forking works, otherwise cold."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,12 +16,12 @@ log = logging.getLogger(__name__)
 
 
 class LocalLauncher:
-    """A `ForkServerLauncher` until the host says that forked ranks cannot work here, then a `ColdLauncher`."""
+    """Launcher that uses a `ForkServerLauncher`, and a `ColdLauncher` once the server finds that forking cannot work here."""
 
     def __init__(
         self,
         environment: Mapping[str, str],
-        mark: str,
+        launch_tag: str,
         log_path: Path,
         ready_timeout_s: float,
         cold: bool = False,
@@ -29,19 +29,25 @@ class LocalLauncher:
         commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
         observer: Observer | None = None,
     ):
-        """`dying_s`: how long killed ranks may take to be gone. `commands`: of the fork server and of a cold rank. `observer`:
-        who looks at this host around each launch.
+        """Prepare the launcher, and kill processes that an earlier agent left behind.
+
+        Args:
+            dying_s: seconds that killed ranks may take to be gone.
+            commands: commands of the fork server and of a cold rank.
+            observer: observes this host around each launch.
         """
-        host, rank = commands
-        self._environment, self._mark, self._observer = environment, mark, observer
+        server_command, rank_command = commands
+        self._environment, self._launch_tag, self._observer = environment, launch_tag, observer
         self._launched: tuple[Path, Launch] | None = None
-        self._seen = Conditions()
-        self._cold = ColdLauncher(environment, mark, rank, dying_s)
+        self._conditions = Conditions()
+        self._cold = ColdLauncher(environment, launch_tag, rank_command, dying_s)
         self._current: ColdLauncher | ForkServerLauncher = (
-            self._cold if cold else ForkServerLauncher(environment, mark, log_path, ready_timeout_s, host, dying_s)
+            self._cold
+            if cold
+            else ForkServerLauncher(environment, launch_tag, log_path, ready_timeout_s, server_command, dying_s)
         )
-        # The devices are ours by lock, so what carries their mark is left from an agent that was killed.
-        kill_marked(mark, dying_s=dying_s)
+        # The devices are this agent's by lock, so processes with their tag were left by an agent that was killed.
+        kill_marked(launch_tag, dying_s=dying_s)
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -50,21 +56,21 @@ class LocalLauncher:
 
     @property
     def lost(self) -> Lost | None:
-        """The fork server, when it died during this launch."""
+        """Fork server or rank that was lost during this launch."""
         return self._current.lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Warm up; change to cold starts for good where forking is unsafe."""
+        """Get the fork server ready; change to cold starts for good where forking is unsafe."""
         try:
             return self._current.prepare(give_up)
         except ForkUnsafe as error:
-            log.warning("ranks are started cold, because forked ones would not work here: %s", error)
+            log.warning("ranks are started cold, because forked ranks would not work here: %s", error)
             self._current = self._cold
             return self._cold.prepare(give_up)
 
     def build_operators(self, work_dir: Path, give_up: Callable[[], bool]) -> None:
-        """Build DeepSpeed's C++ operators with the ranks' environment, unless they are there."""
-        operators.build(self._environment, self._mark, work_dir, give_up, operators.BUILD_COMMAND)
+        """Build DeepSpeed's C++ operators in the ranks' environment, unless they are built."""
+        operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
         """Serve a store for ranks of several hosts."""
@@ -72,25 +78,25 @@ class LocalLauncher:
 
     def launch(self, directory: Path, launch: Launch) -> None:
         """Start the ranks."""
-        self._launched, self._seen = (directory, launch), Conditions()
+        self._launched, self._conditions = (directory, launch), Conditions()
         if self._observer is not None:
             self._observer.begin()
         self._current.launch(directory, launch)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for something to happen."""
+        """Wait for an event of a rank."""
         self._current.wait(timeout_s)
 
     def kill(self) -> None:
-        """End the ranks, and see what happened meanwhile."""
+        """End the ranks, and collect the conditions since the launch."""
         self._current.kill()
         if self._observer is not None and self._launched is not None:
-            self._seen = self._observer.seen(*self._launched)
+            self._conditions = self._observer.seen(*self._launched)
         self._launched = None
 
     def seen(self) -> Conditions:
-        """What this host saw during the last launch."""
-        return self._seen
+        """Conditions that this host observed during the last launch."""
+        return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Wait until the devices are free."""
@@ -98,5 +104,5 @@ class LocalLauncher:
             self._observer.require_fit(give_up)
 
     def close(self) -> None:
-        """End everything."""
+        """End the ranks and helpers."""
         self._current.close()

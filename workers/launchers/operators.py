@@ -1,4 +1,4 @@
-"""Have DeepSpeed's C++ operators built before any trial needs them."""
+"""Build of DeepSpeed's C++ operators before any trial needs them."""
 
 import logging
 import subprocess
@@ -12,30 +12,37 @@ from shardtune.workers.trial_dir import tail
 
 BUILD_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
+"""Seconds after which a build is ended."""
 
 log = logging.getLogger(__name__)
 
 
 def build(
-    environment: Mapping[str, str], mark: str, work_dir: Path, give_up: Callable[[], bool], command: tuple[str, ...]
+    environment: Mapping[str, str],
+    launch_tag: str,
+    work_dir: Path,
+    give_up: Callable[[], bool],
+    command: tuple[str, ...],
 ) -> None:
-    """Run the builder to its end; a build that fails is logged, and the trials that need it will say so as `setup`."""
-    log_path, began_s = work_dir / "operators.log", now_s()
-    words = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
-    with doing(work_dir, words), log_path.open("wb") as output:
-        builder = start_child(command, {**environment, MARK: mark}, stdout=output, stderr=subprocess.STDOUT)
+    """Run the builder to its end; a failed build is logged, and trials that need it will report `setup` failures."""
+    log_path, started_s = work_dir / "operators.log", now_s()
+    status = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
+    with doing(work_dir, status), log_path.open("wb") as output:
+        builder = start_child(command, {**environment, MARK: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:
-            code = _wait(builder, began_s + _LIMIT_S, give_up)
+            code = _wait(builder, started_s + _LIMIT_S, give_up)
         finally:
             if builder.poll() is None:
-                # It takes its compilers along.
+                # By SIGTERM, on which it kills its compilers too.
                 builder.terminate()
                 builder.wait()
     if code == 0:
-        log.info("built in %.0f s", now_s() - began_s)
+        log.info("DeepSpeed's CPU Adam built in %.0f s", now_s() - started_s)
     elif not give_up():
         log.warning(
-            "not built (see %s); trials that offload the optimizer will fail: %s", log_path, tail(log_path, 500)
+            "DeepSpeed's CPU Adam was not built (see %s); trials that offload the optimizer will fail: %s",
+            log_path,
+            tail(log_path, 500),
         )
 
 

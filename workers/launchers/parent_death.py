@@ -1,11 +1,13 @@
-"""Become another program that the kernel kills when its parent dies: `parent_death.py [--isolated] PARENT_PID PROGRAM [ARGUMENT…]`.
+"""Wrapper script that becomes a program which the kernel kills when its parent dies.
 
-A file of its own, run as a script, because Popen's `preexec_fn` is unsafe in a process with threads. The kernel keeps
-the death signal over exec and ties it to the parent *thread*, so start this from a thread that lives as long as the ranks may.
+`parent_death.py [--isolated] PARENT_PID PROGRAM [ARGUMENT…]`
 
-With `--isolated` the program is process 1 of a PID namespace of its own where that is permitted: when it dies, the kernel
-kills whatever it and its children started, under whatever session, parent or environment. The program finds in
-SHARDTUNE_ISOLATION what came of it.
+It is a script because Popen's `preexec_fn` is unsafe in a process with threads. The kernel keeps the death signal over exec
+and ties it to the parent *thread*, so start this from a thread that lives as long as the ranks may.
+
+With `--isolated` the program is process 1 of its own PID namespace where that is permitted: when it dies, the kernel kills
+every process that it and its children started, under whatever session, parent or environment. SHARDTUNE_ISOLATION tells the
+program whether it is isolated.
 """
 
 import ctypes
@@ -16,9 +18,9 @@ import sys
 from pathlib import Path
 
 PARENT = "SHARDTUNE_PARENT_PID"
-"""Environment variable the ranks' side compares with its parent; one inherited from our own parent must not pass."""
+"""Environment variable with the parent's pid, which ranks compare with their parent; an inherited value is replaced."""
 ISOLATION = "SHARDTUNE_ISOLATION"
-"""Environment variable: `pid_namespace`, or why there is none."""
+"""Environment variable with `pid_namespace`, or with the reason why there is none."""
 PID_NAMESPACE = "pid_namespace"
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -28,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Set the death signal, make sure that it was not too late, exec."""
+    """Set the death signal, check that it was not too late, and exec the program."""
     arguments = sys.argv[1:]
     isolated = arguments[0] == "--isolated"
     parent, command = int(arguments[isolated]), arguments[isolated + 1 :]
@@ -46,12 +48,13 @@ def main() -> None:
 
 
 def why_not_isolated() -> str | None:
-    """Try the namespaces in a child, since a process that has entered one cannot leave; the reason where they fail."""
+    """Reason why namespaces cannot be used; None where they can."""
+    # Tried in a child: a process that has entered a namespace cannot leave it.
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            _enter()
+            _enter_namespaces()
             child = os.fork()
             if child == 0:
                 _mount_proc()
@@ -69,24 +72,24 @@ def why_not_isolated() -> str | None:
 
 
 def _run_in_namespace(command: list[str]) -> None:
-    """Run the program as process 1 of a new namespace, and end as it ends. Does not return."""
-    _enter()
+    """Run the program as process 1 of a new namespace, and end with its exit code. Does not return."""
+    _enter_namespaces()
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(write)
         _die_with_parent()
-        # In the new namespace the parent has no number: it lives as long as its end of the pipe is open.
+        # In the new namespace the parent has no pid: it lives as long as its end of the pipe is open.
         if select.select([read], [], [], 0)[0]:
             os._exit(1)
         os.close(read)
-        # Checked here; there is no number to compare.
+        # 0 turns the rank's own comparison off; the parent was checked above.
         os.environ[PARENT] = "0"
         _mount_proc()
         os.execvp(command[0], command)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.dup2(nowhere, 1)
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if code < 0:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
@@ -94,16 +97,17 @@ def _run_in_namespace(command: list[str]) -> None:
     os._exit(code)
 
 
-def _enter() -> None:
-    """PID and mount namespaces for our children; without root, a user namespace in which that is permitted."""
+def _enter_namespaces() -> None:
+    """Enter new PID and mount namespaces for child processes; without root, a user namespace that permits this."""
     user, group = os.getuid(), os.getgid()
-    _check(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
+    _require_success(_libc.unshare(_CLONE_NEWPID | _CLONE_NEWNS | (_CLONE_NEWUSER if user else 0)), "unshare")
     if user:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-        # The change of credentials has taken both away; the agent finds its processes by their environment.
-        _check(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
+        # The change of credentials cleared the death signal and `dumpable`, without which the agent could not read the
+        # environment by which it finds its processes.
+        _require_success(_libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0), "prctl(PR_SET_DUMPABLE)")
         parent = os.getppid()
         _die_with_parent()
         if os.getppid() != parent:
@@ -111,19 +115,19 @@ def _enter() -> None:
 
 
 def _mount_proc() -> None:
-    """/proc has to show the numbers of the namespace, which psutil and others take for their own."""
-    _check(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
-    _check(_libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
+    """Mount /proc with the pids of the namespace, which psutil and others compare with their own."""
+    _require_success(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
+    _require_success(_libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
 
 
 def _die_with_parent() -> None:
-    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
+    _require_success(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl(PR_SET_PDEATHSIG)")
 
 
-def _check(result: int, what: str) -> None:
+def _require_success(result: int, call: str) -> None:
     if result:
         number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        raise OSError(number, f"{call}: {os.strerror(number)}")
 
 
 if __name__ == "__main__":

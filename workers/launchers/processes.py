@@ -1,7 +1,7 @@
-"""Start processes that die with this one, find every process of a device pool, and end them all.
+"""Child processes that die with this one, and the search for and end of every process of a device pool.
 
-Processes are found by an environment variable that all descendants inherit, whatever process group or parent they
-end up with; nothing is ever killed by its name.
+Processes are found by an environment variable that all descendants inherit, whatever process group or parent they end up
+with; no process is ever killed by its name.
 """
 
 import os
@@ -17,15 +17,17 @@ from typing import IO
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
-"""The interpreter for our own modules. -P is passed on: with it a folder `workers` where we were started is not ours."""
+"""Command of the interpreter for our own modules. -P is passed on: it keeps a folder `workers` in the current directory from
+being imported."""
 MARK = "SHARDTUNE_POOL"
-"""Environment variable that holds the mark of the device pool a process works on."""
+"""Environment variable with the launch tag: the device pool on which a process works."""
 
 
 DYING_S = 3.0
-"""How long a killed process without a GPU may take to be gone."""
+"""Seconds that a killed process without a GPU may take to be gone."""
 
 _LEAST_S = 10.0
+"""Lower bound in seconds of the wait for killed processes."""
 
 PRIVATE = (
     "SHARDTUNE_API_KEY",
@@ -34,21 +36,21 @@ PRIVATE = (
     "SHARDTUNE_SECRET_KEY",
     "PGPASSWORD",
 )
-"""What ranks are not told, where the worker runs beside the service: they run other people's models and scripts."""
+"""Variables with secrets of the service or the worker, which ranks do not get: they run other people's models and scripts."""
 
 
 ENGINES = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "RAY_")
-"""How variables begin by which training libraries take a rank for a task of an engine's, and read its place from them."""
+"""Prefixes of variables by which training libraries take a rank for an engine's task, and read its rank from them."""
 
 
-def without_secrets(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Our environment but for secrets."""
-    return {name: value for name, value in given.items() if name not in PRIVATE}
+def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Copy the environment without secrets."""
+    return {name: value for name, value in environment.items() if name not in PRIVATE}
 
 
-def rank_environment(given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for ranks: neither secrets nor an engine's words."""
-    return {name: value for name, value in without_secrets(given).items() if not name.startswith(ENGINES)}
+def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment for ranks: without secrets and without an engine's variables."""
+    return {name: value for name, value in without_secrets(environment).items() if not name.startswith(ENGINES)}
 
 
 def start_child(
@@ -59,9 +61,9 @@ def start_child(
     stderr: int | IO[bytes] | None = None,
     isolated: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process, in a session of its own, that dies with this one (also by kill -9).
+    """Start a process, in its own session, that dies with this one (also by kill -9).
 
-    `isolated`: in a PID namespace where permitted, so that whatever it starts dies with it.
+    With `isolated` it runs in a PID namespace where permitted, so that every process that it starts dies with it.
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
@@ -83,39 +85,36 @@ def start_child(
     )
 
 
-def marked(mark: str, proc: Path = Path("/proc")) -> set[int]:
-    """Ids of all living processes that carry the mark, but this one. Zombies have no environment and do not count."""
-    wanted = f"{MARK}={mark}".encode()
-    found = set()
+def marked(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
+    """Pids of all living processes with the launch tag, except this one. Zombies have no environment and do not count."""
+    entry_text = f"{MARK}={launch_tag}".encode()
+    pids = set()
     for entry in proc.iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.add(int(entry.name))
+            if entry_text in (entry / "environ").read_bytes().split(b"\0"):
+                pids.add(int(entry.name))
         except OSError:  # ended meanwhile, or another user's
             continue
-    return found - {os.getpid()}
+    return pids - {os.getpid()}
 
 
-def kill_marked(mark: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
-    """SIGKILL everything that carries the mark until nothing of it lives; returns what did after `dying_s`, or ten seconds.
-
-    Repeated, because a process may fork between the look and the kill, and because one that frees GPU memory
-    takes a while to go.
-    """
+def kill_marked(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
+    """Kill every process with the launch tag until none lives; returns the survivors after `dying_s`, or ten seconds."""
+    # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)
-    while left := marked(mark) - set(keep):
-        for pid in left:
+    while survivors := marked(launch_tag) - set(keep):
+        for pid in survivors:
             kill_quietly(pid)
         if time.monotonic() > ends_s:
-            return left
+            return survivors
         time.sleep(0.02)
     return set()
 
 
 def kill_quietly(pid: int) -> None:
-    """SIGKILL a process that may be gone already."""
+    """Send SIGKILL to a process that may be gone already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Processes that are stopped (SIGSTOP) and stay so: they see no end and keep no promise, and nobody tells of it."""
+"""Detection of processes that stay stopped (SIGSTOP): they neither end nor fail, and no event reports them."""
 
 from collections.abc import Mapping
 
@@ -7,26 +7,26 @@ import psutil
 from shardtune.workers.clock import now_s
 
 PATIENCE_S = 3.0
-"""A whole host may be suspended and go on; what is stopped for so long beside a process that runs was meant."""
-_LOOKS = 6
-"""Within that time at most: looking costs the ranks' processors something."""
+"""Seconds of a stop that is no accident: a whole host may be suspended and resumed, which stops the watcher as well."""
+_CHECKS = 6
+"""Checks within that time at most: each costs the ranks' processors something."""
 
 
 class Standstill:
-    """Watches some processes, as often as it is asked."""
+    """Watch over some processes, as often as it is asked."""
 
     def __init__(self, names: Mapping[int, str] = {}, patience_s: float = PATIENCE_S) -> None:
-        """`names`: what each process is, in words."""
+        """Watch processes; `names` describes each by pid."""
         self._names, self._patience_s = names, patience_s
-        self._looked_s = 0.0
+        self._checked_s = 0.0
         self._since_s: float | None = None
 
     def who(self) -> str | None:
-        """Which of them was stopped at each look for a while."""
+        """Name of a process that was stopped at every check for longer than the patience; else None."""
         now = now_s()
-        if now - self._looked_s < self._patience_s / _LOOKS:
+        if now - self._checked_s < self._patience_s / _CHECKS:
             return None
-        self._looked_s = now
+        self._checked_s = now
         stopped = next((name for pid, name in self._names.items() if _is_stopped(pid)), None)
         if stopped is None:
             self._since_s = None

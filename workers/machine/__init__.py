@@ -1,1 +1,1 @@
-"""What this host is and how it fares: inventory, speed, devices, conditions. Starts no training."""
+"""Machine under the ranks: inventory, speed, devices, conditions. Starts no training."""

@@ -1,4 +1,4 @@
-"""What a host saw around a launch, and whether a run's result stands in its light. The pids in it are that host's own."""
+"""Conditions on a host around a launch, and whether a run's result can be trusted under them. Pids are those of that host."""
 
 import os
 import platform
@@ -25,22 +25,22 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Slowest over median rank, at the same calculation on equal GPUs that do nothing else."""
+"""Ratio of the slowest to the median rank above which a GPU is a straggler, for one calculation on idle, equal GPUs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
 
 
 class HostObserver:
-    """Looks before the ranks start and after they are gone."""
+    """Observer that reads the host's counters before the ranks start and after they are gone."""
 
     def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
-        """`watch`: on the GPUs; None for CPU ranks. `host`: its name, by default the machine's."""
+        """Begin to observe; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
         self._watch = watch
         self._host = (host or platform.node())[:200]
         self._before, self._kills = HostLook.now(), oom_kills()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Return once the GPUs are whole and free.
+        """Return once the GPUs are healthy and free.
 
         Raises:
             DevicesUnfit: one is broken, or is not free in time.
@@ -49,11 +49,11 @@ class HostObserver:
             self._watch.require_fit(give_up)
 
     def begin(self) -> None:
-        """The ranks start now."""
+        """Read the counters: ranks start now."""
         self._before, self._kills = HostLook.now(), oom_kills()
 
     def seen(self, directory: Path, launch: Launch) -> Conditions:
-        """Since `begin`; the ranks are gone, and their reports lie in the trial directory."""
+        """Conditions since `begin`; the ranks are gone, and their reports are in the trial directory."""
         after = HostLook.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
@@ -71,10 +71,10 @@ def observe(
     ranks: range,
     kills: int,
 ) -> Conditions:
-    """Everything known about this host during a launch whose ranks are gone."""
+    """Conditions on this host during a launch whose ranks are gone."""
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
-    # None of ours is alive any more: who still is was a stranger.
+    # All ranks have ended, so a process that still lives was none of them.
     devices = device_health.seen(looks, {pid for pid in pids if psutil.pid_exists(pid)})
     node = NodeConditions(
         host=host,
@@ -95,7 +95,10 @@ def observe(
 
 
 def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
-    """The result with its circumstances; a failure of the device where these take it away, marked where it cannot be true."""
+    """Add the conditions to a result.
+
+    A fault of the device replaces the result by a failure, and an implausible measurement is marked as suspect.
+    """
     if isinstance(result, Traced):
         cores = len(os.sched_getaffinity(0))
         return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
@@ -112,15 +115,17 @@ def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float
     return result.model_copy(update={"conditions": conditions, "suspect": suspect})
 
 
-def straggler(cluster: Cluster, seen: Conditions) -> Fault | None:
-    """A GPU much slower than its peers; CPU ranks share their cores with each other, which says nothing about one of them."""
-    pace_s = seen.rank_pace_s
+def straggler(cluster: Cluster, conditions: Conditions) -> Fault | None:
+    """Fault for a GPU much slower than its peers; CPU ranks share cores, so that their times say nothing about one rank."""
+    pace_s = conditions.rank_pace_s
     if cluster.device == "cpu" or len(pace_s) < 2:
         return None
     ratio = max(pace_s) / statistics.median_low(pace_s)
     if ratio <= _STRAGGLER:
         return None
     rank = pace_s.index(max(pace_s))
-    host = seen.host_of(rank)
-    where = f" on {host}" if host else ""
-    return Fault(f"rank {rank}{where} is a straggler: its GPU took {ratio:.2f} times as long as the median one", False)
+    host = conditions.host_of(rank)
+    location = f" on {host}" if host else ""
+    return Fault(
+        f"rank {rank}{location} is a straggler: its GPU took {ratio:.2f} times as long as the median one", False
+    )

@@ -1,4 +1,4 @@
-"""What looks at the GPUs mean: whether work may be taken, and whether a run can be believed. Pure functions."""
+"""Meaning of GPU observations: whether work may be taken, and whether a run can be trusted. Pure functions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,27 +14,31 @@ _HARMFUL = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""nvmlClocksEventReasons that take speed from a healthy workload (nvml.h). The software power cap (0x4) does under every full load."""
+"""nvmlClocksEventReasons that mean lost speed (nvml.h). The software power cap (0x4) is not one: it acts under every full load."""
 _POWER_CAP = 0x04
-_THROTTLED_SHARE = 0.1
+_THROTTLED_FRACTION = 0.1
 _BROKEN_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
-"""After these the device needs a reset or a technician (NVIDIA's Xid catalogue): double-bit ECC, halted microcontroller,
-row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP timeout and error, unrecovered ECC."""
+"""Xids after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
+
+They are: double-bit ECC, halted microcontroller, row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP
+timeout and error, unrecovered ECC.
+"""
 _BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
-"""Those, and the ones that end a run but not the device. Others (13, 31, 43, 45 …) are how faults of a program look."""
+"""Xids that end a run: the broken ones, and some that leave the device usable. Others (13, 31, 43, 45 …) are faults of
+a program."""
 _SLACK_BYTES = 256 << 20
-"""Over the base level: what the driver itself takes and gives back."""
+"""Bytes over the base level that count as free: the driver itself takes and returns memory."""
 
 
 class Process(BaseModel):
-    """A compute process on a device."""
+    """Compute process on a device."""
 
     pid: int
     memory_bytes: int | None
 
 
 class DeviceLook(BaseModel):
-    """One device at one moment, as `nvml_watch` prints it; None where it does not say."""
+    """Observation of one device, as `nvml_watch` prints it; None for figures that the device does not give."""
 
     uuid: str
     lost: str | None = None
@@ -48,7 +52,7 @@ class DeviceLook(BaseModel):
 
 
 class Look(BaseModel):
-    """All devices at one moment on CLOCK_BOOTTIME."""
+    """Observation of all devices at one moment on CLOCK_BOOTTIME."""
 
     at_s: float
     devices: list[DeviceLook]
@@ -56,46 +60,50 @@ class Look(BaseModel):
 
 @dataclass(frozen=True)
 class Fault:
-    """Why a run says nothing about its configuration."""
+    """Reason why a run says nothing about its configuration."""
 
     message: str
     excuses_failures: bool
-    """True: also an error of the run may come from it, an out-of-memory included. False: only its speed."""
+    """Whether an error of the run may come from it, an out-of-memory included; otherwise only its speed."""
 
 
 def broken(look: Look) -> list[str]:
-    """Devices that must not be used any more, with the reason and what to do."""
-    found = []
+    """Devices that must not be used any more, with reason and remedy."""
+    problems = []
     for device in look.devices:
-        bad = sorted(_BROKEN_XIDS.intersection(device.xids))
+        fatal_xids = sorted(_BROKEN_XIDS.intersection(device.xids))
         if device.lost:
-            found.append(f"GPU {device.uuid} does not answer ({device.lost}); look at `dmesg`, then reset or reboot")
+            problems.append(f"GPU {device.uuid} does not answer ({device.lost}); look at `dmesg`, then reset or reboot")
         elif device.remap_failed:
-            found.append(f"GPU {device.uuid} could not remap faulty memory rows; replace it")
+            problems.append(f"GPU {device.uuid} could not remap faulty memory rows; replace it")
         elif device.remap_pending:
-            found.append(f"GPU {device.uuid} has memory rows to remap; reset it (`nvidia-smi --gpu-reset`)")
-        elif bad:
-            found.append(f"GPU {device.uuid} reported Xid {', '.join(map(str, bad))}; reset it or take it out")
-    return found
+            problems.append(f"GPU {device.uuid} has memory rows to remap; reset it (`nvidia-smi --gpu-reset`)")
+        elif fatal_xids:
+            problems.append(
+                f"GPU {device.uuid} reported Xid {', '.join(map(str, fatal_xids))}; reset it or take it out"
+            )
+    return problems
 
 
 def occupied(look: Look, base_bytes: Mapping[str, int]) -> list[str]:
-    """While none of our ranks runs: what others, or the remains of a run, hold on the devices."""
-    found = []
+    """Devices on which processes or remains of a run hold memory, while no rank of this worker runs."""
+    problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
         if device.processes:
-            found.append(
-                f"GPU {device.uuid} is used by process {_named(device.processes)}; end it, or choose other GPUs with "
+            problems.append(
+                f"GPU {device.uuid} is used by process {_describe_processes(device.processes)}; end it, or choose other GPUs with "
                 "CUDA_VISIBLE_DEVICES"
             )
+        # Memory without a process: the driver is still freeing what a killed rank held.
         elif over > _SLACK_BYTES:
-            found.append(f"GPU {device.uuid} holds {over / GIB:.2f} GiB more than before the first run")
-    return found
+            problems.append(f"GPU {device.uuid} holds {over / GIB:.2f} GiB more than before the first run")
+    return problems
 
 
 def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
-    """Each device over a run, from the look before it to the one after; `foreign` are pids known not to be ours."""
+    """Summary of each device over a run, from the observation before it to the last; `foreign` are pids of other programs."""
+    # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()
     before, *during = looks
@@ -103,61 +111,63 @@ def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, .
         (first, [device for look in during for device in look.devices if device.uuid == first.uuid])
         for first in before.devices
     ]
-    return tuple(_seen(first, later, foreign) for first, later in by_uuid if later)
+    return tuple(_device_summary(first, later, foreign) for first, later in by_uuid if later)
 
 
-def _seen(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[int]) -> DeviceSeen:
+def _device_summary(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[int]) -> DeviceSeen:
     reasons = [device.clock_reasons for device in later if device.clock_reasons is not None]
     strangers = {p.pid: p for device in later for p in device.processes or () if p.pid in foreign}
     last = later[-1]
+    # Counted over the run: ECC counters only fall at a reset of the device, so old errors would blame every run.
     new_errors = None
     if first.uncorrected_ecc is not None and last.uncorrected_ecc is not None:
         new_errors = last.uncorrected_ecc - first.uncorrected_ecc
     return DeviceSeen(
         uuid=first.uuid,
         memory_before_gib=round(first.memory_used_bytes / GIB, 3),
-        foreign_processes=tuple(_named([process]) for process in strangers.values()),
-        throttled_fraction=_share(any(bits & bit for bit in _HARMFUL) for bits in reasons),
+        foreign_processes=tuple(_describe_processes([process]) for process in strangers.values()),
+        throttled_fraction=_fraction(any(bits & bit for bit in _HARMFUL) for bits in reasons),
         throttle_reasons=tuple(word for bit, word in _HARMFUL.items() if any(bits & bit for bits in reasons)),
-        power_capped_fraction=_share(bool(bits & _POWER_CAP) for bits in reasons),
+        power_capped_fraction=_fraction(bool(bits & _POWER_CAP) for bits in reasons),
         xids=tuple(last.xids[len(first.xids) :]),
         uncorrected_ecc=new_errors,
     )
 
 
-def _share(looks: Iterable[bool]) -> float | None:
-    """None where there was no look."""
-    found = list(looks)
-    return sum(found) / len(found) if found else None
+def _fraction(looks: Iterable[bool]) -> float | None:
+    """Fraction of true observations; None where there is none."""
+    observations = list(looks)
+    return sum(observations) / len(observations) if observations else None
 
 
 def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
-    """Whether what was seen takes the run's result away."""
+    """Fault that takes the run's result away; None where no device has one."""
+    # Faults that excuse failures come first, whichever device has them; throttling excuses none.
     for device in devices:
-        bad = sorted(_BAD_XIDS.intersection(device.xids))
-        if bad:
-            return Fault(f"GPU {_place(device)} reported Xid {', '.join(map(str, bad))} during the run", True)
+        xids = sorted(_BAD_XIDS.intersection(device.xids))
+        if xids:
+            return Fault(f"GPU {_name_of(device)} reported Xid {', '.join(map(str, xids))} during the run", True)
         if device.uncorrected_ecc:
             return Fault(
-                f"GPU {_place(device)} had {device.uncorrected_ecc} uncorrected memory errors in the run", True
+                f"GPU {_name_of(device)} had {device.uncorrected_ecc} uncorrected memory errors in the run", True
             )
         if device.foreign_processes:
             names = ", ".join(device.foreign_processes)
-            return Fault(f"GPU {_place(device)} was also used by process {names} during the run", True)
+            return Fault(f"GPU {_name_of(device)} was also used by process {names} during the run", True)
     for device in devices:
-        if device.throttled_fraction is not None and device.throttled_fraction > _THROTTLED_SHARE:
-            words = ", ".join(device.throttle_reasons)
+        if device.throttled_fraction is not None and device.throttled_fraction > _THROTTLED_FRACTION:
+            reasons = ", ".join(device.throttle_reasons)
             return Fault(
-                f"GPU {_place(device)} was throttled in {device.throttled_fraction:.0%} of the run ({words})", False
+                f"GPU {_name_of(device)} was throttled in {device.throttled_fraction:.0%} of the run ({reasons})", False
             )
     return None
 
 
-def _place(device: DeviceSeen) -> str:
+def _name_of(device: DeviceSeen) -> str:
     return device.uuid if device.host is None else f"{device.uuid} of {device.host}"
 
 
-def _named(processes: Sequence[Process]) -> str:
+def _describe_processes(processes: Sequence[Process]) -> str:
     return ", ".join(
         f"{process.pid} ({process.memory_bytes / GIB:.2f} GiB)" if process.memory_bytes else str(process.pid)
         for process in processes

@@ -1,4 +1,4 @@
-"""This machine in the hands of one agent: its devices under lock, a launcher for ranks on them, eyes on the GPUs."""
+"""One agent's hold on this machine: its devices under lock, a launcher for ranks on them, a watch on the GPUs."""
 
 import contextlib
 import logging
@@ -17,32 +17,33 @@ from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus, ranks_of
 
 _DYING_S = {False: 3.0, True: 30.0}
-"""How long a killed rank may take to be gone, by whether it has a GPU: the driver first takes down the context, and unpins
-what may be most of the host's memory."""
+"""Seconds that a killed rank may take to be gone, by whether it has a GPU: the driver first destroys the context, and unpins
+memory that may be most of the host's."""
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -> Iterator[tuple[Gpus, LocalLauncher]]:
-    """Hold this machine's devices and a launcher for them that watches them; on the way out no child of ours is left.
+    """Hold this machine's devices, a watch on them and a launcher for them; on exit no child process is left.
 
-    `patience_s`: how long a former holder of the devices may take to be gone.
+    `patience_s` is how long a former holder of the devices may take to be gone.
     """
     chosen = find_gpus().first(ranks)
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
-    mark = device_lock.pool_mark(settings.work_dir, chosen.uuids)
+    launch_tag = device_lock.pool_mark(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:
         status_note.clear(settings.work_dir)
+        # The watch starts first: the launcher's first run needs a base level of memory from before any rank.
         watch = DeviceWatch(chosen.uuids, settings.work_dir) if chosen.devices else None
         if watch is not None:
             stack.callback(watch.close)
             watch.start()
-        log_path = settings.work_dir / f"host-{mark}.log"
+        log_path = settings.work_dir / f"host-{launch_tag}.log"
         launcher = LocalLauncher(
             environment,
-            mark,
+            launch_tag,
             log_path,
             settings.host_ready_s,
             cold=settings.cold,
@@ -55,14 +56,15 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
 
 
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
-    """Of a machine that workers divide, who has started them holds all devices, and each of them its own run by run."""
+    """Lock of the devices; none for a worker with a host partition."""
+    # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.share is not None:
         return contextlib.nullcontext()
     return device_lock.hold(settings.work_dir, chosen.uuids, patience_s=patience_s)
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
-    """Everything that would cost the first trial time; None when `give_up` said so."""
+    """Import the ranks' libraries and build operators, which would cost the first trial time; None when `give_up` ended it."""
     log.info("importing the libraries of the ranks")
     try:
         prepared = launcher.prepare(give_up)

@@ -1,4 +1,4 @@
-"""One agent per set of devices on a machine: two would time each other's trials."""
+"""Locks that allow one agent per set of devices on a machine: two would time each other's trials."""
 
 import contextlib
 import hashlib
@@ -17,7 +17,7 @@ class DevicesBusy(Exception):
 
 
 def pool_mark(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
-    """A name for the device set, equal for every agent that could hold its lock; marks all processes on it."""
+    """Name for the device set, equal for every agent that could hold its lock; it tags all processes on the devices."""
     identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -28,19 +28,19 @@ def hold(
 ) -> Iterator[None]:
     """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.
 
-    `patience_s`: how long a former holder may take to be gone, such as a node agent whose agent has died.
+    `patience_s` is how long a former holder may take to be gone, such as a node agent whose agent has died.
 
     Raises:
-        DevicesBusy: somebody else holds one of them.
+        DevicesBusy: another process holds one of them.
     """
     until_s = now_s() + patience_s
     with contextlib.ExitStack() as stack:
-        for what, path in _lock_paths(work_dir, gpu_uuids, locks_dir):
+        for device_name, path in _lock_paths(work_dir, gpu_uuids, locks_dir):
             try:
                 stack.enter_context(FileLock(path, timeout=max(0.0, until_s - now_s()), mode=0o666))
             except Timeout:
                 raise DevicesBusy(
-                    f"{what} is in use by another Shardtune agent on this machine (lock {path}); "
+                    f"{device_name} is in use by another Shardtune agent on this machine (lock {path}); "
                     "stop that agent, or give this one other devices or another --work-dir"
                 ) from None
         yield
@@ -53,7 +53,7 @@ def _lock_paths(work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None
     folder = locks_dir or Path(tempfile.gettempdir()) / "shardtune-locks"
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PermissionError):
-        # Agents of several users meet here.
+        # Agents of several users lock in this folder.
         os.chmod(folder, 0o1777)  # noqa: PTH101  # nosec B103 # as /tmp; only locks are in it
     # Always in the same order, so that two agents with overlapping sets cannot each hold half.
     return [(f"GPU {uuid}", folder / f"{uuid}.lock") for uuid in sorted(gpu_uuids)]

@@ -1,7 +1,8 @@
-"""Published figures of GPUs by the name NVML prints: what no query tells. The figures stand in api_schemas.machines.gpus.
+"""Published figures of GPUs by NVML's name for them, which no query returns. The figures are in
+api_schemas.machines.gpus.
 
-Left out where sources disagree (A10G), the table has no such card, or the chip has no bf16 tensor cores (V100, T4): a
-figure that only may be right would make a measurement look impossible, or possible.
+A card is left out where sources disagree (A10G), the table lacks it, or the chip has no bf16 tensor cores (V100, T4): a wrong
+figure would make a true measurement look impossible, or a false one possible.
 """
 
 import re
@@ -11,23 +12,24 @@ from shardtune.api_schemas.machines.gpus import GB, models
 
 
 class Figures(NamedTuple):
-    """Of one GPU model."""
+    """Published figures of one GPU model."""
 
     peak_bf16_flops: float | None
+    """Dense bf16 peak in FLOP/s; None where unknown."""
     nvlink_gb_per_s: float | None
-    """Per GPU and direction; only of cards where it is fixed."""
+    """GB/s per GPU and direction; only for cards where the link is fixed."""
 
 
 class _Card(NamedTuple):
     pattern: str
-    """In the name that NVML prints."""
+    """Regular expression in the name that NVML prints."""
     model: str | None
-    """In the table of models; None: no figure is to be relied on."""
+    """Name in the table of models; None where no figure is reliable."""
     has_fixed_link: bool = False
 
 
 _CARDS = (
-    # The first pattern found in the name wins: narrower names stand first.
+    # The first matching pattern wins, so narrower names come first.
     _Card(r"\bGB[23]00\b", "GB200-186GB", has_fixed_link=True),
     _Card(r"\bB[23]00\b", "B200-SXM-180GB", has_fixed_link=True),
     _Card(r"\bGH200\b", "GH200-96GB", has_fixed_link=True),
@@ -50,8 +52,8 @@ _CARDS = (
 
 
 def figures(gpu: str) -> Figures:
-    """What is known of a GPU; nothing for unknown names."""
-    card = next((found for found in _CARDS if re.search(found.pattern, gpu)), None)
+    """Figures of a GPU; empty for unknown names."""
+    card = next((candidate for candidate in _CARDS if re.search(candidate.pattern, gpu)), None)
     if card is None or card.model is None:
         return Figures(None, None)
     model = models()[card.model]

@@ -1,4 +1,4 @@
-"""Measure this machine once per fingerprint and keep the result beside the trial directories."""
+"""Measured rates of this machine, once per fingerprint, kept beside the trial directories."""
 
 import re
 import tempfile
@@ -14,8 +14,12 @@ from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.trial_dir import tail
 
 _DEADLINE_S = 300.0
+"""Seconds that a measurement may take."""
 _FAR_BELOW = 0.25
-"""Of the nominal rate of a host's links; one TCP connection over a good network reaches more than that of a slow one."""
+"""Fraction of the nominal rate of a host's links below which a note is made.
+
+One TCP connection over a good network reaches more than that of a slow one.
+"""
 _LINK = re.compile(r"(\d+)×([\d.]+) Gb/s (\w+)")
 _CAUSES = {
     "cuda": "NCCL most likely runs over sockets: look for NET/Socket in the output with NCCL_DEBUG=INFO, then see to the "
@@ -27,7 +31,8 @@ _CAUSES = {
 def measure(
     launcher: Launcher, offered: Inventory, work_dir: Path, give_up: Callable[[], bool]
 ) -> HardwareReport | None:
-    """Have all ranks of the largest trial measure, and keep it; None when interrupted. The launcher is prepared.
+    """Measure the rates with all ranks of the largest trial, and store them; None when interrupted. The launcher is
+    prepared.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
@@ -38,16 +43,16 @@ def measure(
         if not _run(launcher, folder, offered.cluster.world_size, give_up):
             return None
         measured = MeasuredHardware.model_validate_json((folder / "hardware.json").read_bytes())
-    found = with_bandwidth(offered.fingerprint, measured, offered.cluster.world_size)
+    fingerprint = with_bandwidth(offered.fingerprint, measured, offered.cluster.world_size)
     report = HardwareReport(
-        cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured, notes=notes(found)
+        cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured, notes=notes(fingerprint)
     )
     keep(work_dir, offered, report)
     return report
 
 
 def keep(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
-    """For `stored`: also a process that dies meanwhile leaves a whole report or none."""
+    """Store a report for `stored`; written in one piece, so that a killed process leaves a whole report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
@@ -70,52 +75,53 @@ def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], boo
         launcher.kill()
     failed = next((end for end in ends if end.code), None)
     if failed is not None or len(ends) < ranks:
-        what = f"rank {failed.rank} failed" if failed else f"it took longer than {_DEADLINE_S:.0f} s"
+        problem = f"rank {failed.rank} failed" if failed else f"it took longer than {_DEADLINE_S:.0f} s"
         last = tail(folder / f"rank_{failed.rank if failed else 0}.log", 1500)
-        raise LaunchFailed(f"the hardware could not be measured: {what}. Its last words:\n{last or '(none)'}")
+        raise LaunchFailed(f"the hardware could not be measured: {problem}. Its last words:\n{last or '(none)'}")
     return True
 
 
 def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
-    """What was measured here with as many ranks under the same fingerprint."""
+    """Rates measured here with as many ranks under the same fingerprint; None where there are none."""
     try:
         report = HardwareReport.model_validate_json(_path(work_dir, offered).read_bytes())
     except (OSError, ValidationError):
         return None
-    was, now = report.fingerprint.native_dtypes, offered.fingerprint.native_dtypes
-    # With other units the same processor multiplies at another speed: ONEDNN_MAX_CPU_ISA can take some away.
-    return report.measured if None in (was, now) or was == now else None
+    stored_dtypes, present_dtypes = report.fingerprint.native_dtypes, offered.fingerprint.native_dtypes
+    # ONEDNN_MAX_CPU_ISA can disable instructions, and the same processor then multiplies at another speed.
+    return report.measured if None in (stored_dtypes, present_dtypes) or stored_dtypes == present_dtypes else None
 
 
 def _path(work_dir: Path, offered: Inventory) -> Path:
-    # By the first version's fields: the others say how the hardware is set up, which a new release may look at anew.
+    # The key has the fields of the fingerprint's first version: later ones describe the hardware's settings, and a new
+    # release may detect them differently.
     nodes = f"{offered.cluster.nodes}x" if offered.cluster.nodes > 1 else ""
     ranks = offered.cluster.world_size // offered.cluster.nodes
     return work_dir / f"hardware-{offered.fingerprint.first_version().content_key()}-{nodes}{ranks}.json"
 
 
-def with_bandwidth(found: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """With the bands of the bandwidths that `measure-hardware` found within a host and across hosts."""
+def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
+    """Add the bands of the bandwidths that `measure-hardware` measured within a host and across hosts."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):
-        known = [item for item in reduced if (item.nodes > 1) == is_across]
-        if known and ranks > 1:
+        matching = [item for item in reduced if (item.nodes > 1) == is_across]
+        if matching and ranks > 1:
             # Over all ranks a ring crosses between two hosts once: that is what the hosts' links carry.
-            largest = max(known, key=lambda item: (item.ranks or ranks, item.bytes))
+            largest = max(matching, key=lambda item: (item.ranks or ranks, item.bytes))
             bands[field] = banded(largest.bus_gb_per_s(ranks))
-    return found.model_copy(update=bands)
+    return fingerprint.model_copy(update=bands)
 
 
-def notes(found: Fingerprint) -> tuple[str, ...]:
-    """What of the measured bandwidth is not as the hardware would allow."""
+def notes(fingerprint: Fingerprint) -> tuple[str, ...]:
+    """Notes on measured bandwidths far below the links' nominal rates."""
     rates: dict[str, float] = {}
-    for count, gbit_per_s, kind in _LINK.findall(found.nics or ""):
+    for count, gbit_per_s, kind in _LINK.findall(fingerprint.nics or ""):
         rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8
-    nominal, measured = max(rates.values(), default=0.0), found.inter_node_gb_per_s
+    nominal, measured = max(rates.values(), default=0.0), fingerprint.inter_node_gb_per_s
     if measured is None or measured >= _FAR_BELOW * nominal:
         return ()
     return (
-        f"hosts exchange {measured:g} GB/s, {measured / nominal:.1%} of what their links allow ({found.nics}): "
-        f"{_CAUSES[found.device]}",
+        f"hosts exchange {measured:g} GB/s, {measured / nominal:.1%} of what their links allow ({fingerprint.nics}): "
+        f"{_CAUSES[fingerprint.device]}",
     )

@@ -1,4 +1,4 @@
-"""What the host under the ranks is, from /proc and /sys: processor, memory, network. No process is started."""
+"""Facts about the host under the ranks, from /proc and /sys: processor, memory, network. Starts no process."""
 
 import hashlib
 import platform
@@ -12,11 +12,11 @@ from shardtune.api_schemas.base import GIB
 from shardtune.workers.machine.oom_counter import cgroups
 
 _ETHERNET = "1"
-"""ARPHRD_ETHER in /sys/class/net/*/type."""
+"""Value of ARPHRD_ETHER in /sys/class/net/*/type."""
 
 
 def host_memory_gib() -> float:
-    """Memory this process and its children may use: the machine's, or less by control group."""
+    """Memory that this process and its children may use: the machine's, or less by control group."""
     limits = [float(psutil.virtual_memory().total)]
     root = Path("/sys/fs/cgroup")
     for controllers, group in cgroups():
@@ -47,7 +47,8 @@ def cpu_model() -> str:
 
 
 def cpu_topology(root: Path = Path("/")) -> str | None:
-    """Such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`, of the whole machine; None where the kernel does not say."""
+    """Topology of the whole machine, such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`; None where the kernel
+    does not say."""
     sockets, cores = _cpuinfo(root, "physical id"), _cpuinfo(root, "core id")
     if not sockets or len(sockets) != len(cores):
         return None
@@ -58,45 +59,45 @@ def cpu_topology(root: Path = Path("/")) -> str | None:
         (len(cores), "thread"),
         (nodes, "NUMA node"),
     )
-    return ", ".join(f"{count} {what}{'s' if count > 1 else ''}" for count, what in counts)
+    return ", ".join(f"{count} {unit}{'s' if count > 1 else ''}" for count, unit in counts)
 
 
 def host_id(root: Path = Path("/")) -> str:
-    """The same for every process of this machine until it boots again; containers with a host name of their own count as machines."""
+    """Id shared by all processes of this machine until it reboots; a container with its own host name counts as a machine."""
     boot = _text(root / "proc/sys/kernel/random/boot_id")
     return hashlib.sha256(f"{boot} {platform.node()}".encode()).hexdigest()[:16]
 
 
 def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
-    """These CPUs, side by side those that share a socket, then a core."""
+    """These CPUs, sorted so that those of one socket, then of one core, are adjacent."""
 
-    def place(core: int) -> tuple[int, int, int]:
+    def position(core: int) -> tuple[int, int, int]:
         topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
         socket, number = (_text(topology / name) for name in ("physical_package_id", "core_id"))
         return (int(socket) if socket.isdigit() else 0, int(number) if number.isdigit() else core, core)
 
-    return sorted(cores, key=place)
+    return sorted(cores, key=position)
 
 
 def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]:
-    """The NUMA node of each of these CPUs, where the kernel says so."""
-    found = {
+    """NUMA node of each of these CPUs, where the kernel names it."""
+    node_names = {
         core: [entry.name.removeprefix("node") for entry in (root / f"sys/devices/system/cpu/cpu{core}").glob("node*")]
         for core in cores
     }
-    return {core: int(names[0]) for core, names in found.items() if names and names[0].isdigit()}
+    return {core: int(names[0]) for core, names in node_names.items() if names and names[0].isdigit()}
 
 
 def cpu_max_mhz(root: Path = Path("/")) -> int | None:
-    """The clock the governor may give, which an administrator may lower; None where the kernel does not say."""
+    """Highest clock that the governor may give, which an administrator may lower; None where the kernel does not say."""
     khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
     return int(khz) // 1000 if khz.isdigit() and int(khz) >= 1000 else None
 
 
 def nics(root: Path = Path("/")) -> str | None:
-    """The network links that are up by count, speed and kind; virtual ones are left out. None: there is none."""
+    """Network links that are up, by count, speed and kind, without virtual ones; None where there is none."""
     ports = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
-    found = Counter(
+    links = Counter(
         # "400 Gb/sec (4X NDR)"; an Ethernet port of such a card speaks RoCE.
         f"{_text(port / 'rate').split(' ')[0]} Gb/s {'RoCE' if _text(port / 'link_layer') == 'Ethernet' else 'InfiniBand'}"
         for port in ports
@@ -110,8 +111,8 @@ def nics(root: Path = Path("/")) -> str | None:
         if _text(link / "operstate") != "up":
             continue
         speed = _text(link / "speed")
-        found[f"{int(speed) / 1000:g} Gb/s Ethernet" if speed.isdigit() and int(speed) else "Ethernet"] += 1
-    return ", ".join(f"{count}×{kind}" for kind, count in sorted(found.items())) or None
+        links[f"{int(speed) / 1000:g} Gb/s Ethernet" if speed.isdigit() and int(speed) else "Ethernet"] += 1
+    return ", ".join(f"{count}×{kind}" for kind, count in sorted(links.items())) or None
 
 
 def _cpuinfo(root: Path, name: str) -> list[str]:

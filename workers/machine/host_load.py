@@ -1,4 +1,4 @@
-"""What else happened on the host during a run: other programs' CPU time, memory, the control group's CPU limit."""
+"""Load on the host during a run: other programs' CPU time, memory, the control group's CPU limit."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -18,13 +18,14 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class HostLook:
-    """The host's counters at one moment."""
+    """Counters of the host at one moment."""
 
     at_s: float
     busy_s: float
-    """CPU time of all processes since boot, on the cores that ours may run on."""
+    """CPU time in seconds of all processes since boot, on the cores that this process may run on."""
     memory_available_gib: float
     throttled_s: float | None
+    """Seconds for which the control group's CPU limit held threads back; None where not counted."""
 
     @classmethod
     def now(cls) -> "HostLook":
@@ -32,11 +33,11 @@ class HostLook:
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostLook", ranks_cpu_s: Iterable[float | None]) -> Conditions:
-        """What happened from here to `later`, with the CPU time that ranks spent meanwhile."""
-        own = list(ranks_cpu_s)
+        """Conditions from this moment to `later`; `ranks_cpu_s` is the CPU time that each rank spent meanwhile."""
+        rank_times = list(ranks_cpu_s)
         foreign = None
-        if own and None not in own:
-            spent_s = later.busy_s - self.busy_s - sum(second for second in own if second is not None)
+        if rank_times and None not in rank_times:
+            spent_s = later.busy_s - self.busy_s - sum(seconds for seconds in rank_times if seconds is not None)
             foreign = round(max(0.0, spent_s) / max(later.at_s - self.at_s, 1e-9), 2)
         throttled = None
         if self.throttled_s is not None and later.throttled_s is not None:
@@ -49,23 +50,23 @@ class HostLook:
 
 
 def busy_on(cores: Collection[int]) -> float:
-    """CPU time of all processes since boot on these cores; on all of the machine, where it lists fewer."""
+    """CPU time in seconds of all processes since boot on these cores; on the whole machine where it lists fewer."""
     each = psutil.cpu_times(percpu=True)
     counted = [each[core] for core in cores] if max(cores) < len(each) else each
-    # `guest` is counted in `user` as well, so the parts are named.
+    # Named parts, not a sum of all: `guest` is counted in `user` as well.
     parts = ("user", "nice", "system", "irq", "softirq")
     return float(sum(getattr(times, part, 0.0) for times in counted for part in parts))
 
 
 def available_gib() -> float:
-    """Memory that could be had without swapping: the machine's, or what our control group's limit leaves."""
+    """Memory available without swapping: the machine's, or what the control group's limit leaves."""
     free = psutil.virtual_memory().available / GIB
-    used = _number("memory.current", "memory", "memory.usage_in_bytes")
+    used = _cgroup_value("memory.current", "memory", "memory.usage_in_bytes")
     return free if used is None else min(free, max(0.0, host_memory_gib() - used / GIB))
 
 
 def throttled_s(root: Path = _ROOT, proc: Path = Path("/proc")) -> float | None:
-    """Seconds for which threads of our control group were held back by its CPU limit; None where nothing counts them."""
+    """Seconds for which the CPU limit of the control group held threads back; None where not counted."""
     for controllers, group in cgroups(proc):
         names = controllers.split(",")
         base = root if controllers == "" else root / "cpu" if "cpu" in names else None
@@ -81,7 +82,7 @@ def throttled_s(root: Path = _ROOT, proc: Path = Path("/proc")) -> float | None:
     return None
 
 
-def _number(v2_name: str, controller: str, v1_name: str) -> float | None:
+def _cgroup_value(v2_name: str, controller: str, v1_name: str) -> float | None:
     for controllers, group in cgroups():
         if controllers == "":
             path = _ROOT / group / v2_name

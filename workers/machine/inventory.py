@@ -1,4 +1,4 @@
-"""What this machine offers: devices, memory, versions. Every look at a GPU or at torch happens in another process."""
+"""Inventory of this machine: devices, memory, versions. Every access to a GPU or torch happens in another process."""
 
 import os
 import platform
@@ -21,33 +21,34 @@ from shardtune.workers.machine import host_facts
 from shardtune.workers.machine.gpu_peaks import figures
 
 DEFAULT_CPU_RANKS = 2
-_RANKS_SHARE = 0.8
-"""Of host memory, declared to CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache and others."""
+_RANKS_FRACTION = 0.8
+"""Fraction of host memory declared for CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache
+and others."""
 _NVML_S = 60.0
 
 Amount = TypeVar("Amount", int, float)
 
 
 class DetectionFailed(Exception):
-    """A look at the machine went wrong; the message carries the child's last words."""
+    """The machine could not be detected; the message carries the child's last output."""
 
 
 class DetectedGpu(BaseModel):
-    """One visible GPU, as `workers.machine.nvml` prints it."""
+    """Visible GPU, as `workers.machine.nvml` prints it."""
 
     uuid: str
     name: str
     memory_bytes: int
     pcie_gb_per_s: float | None
-    """Of the best link that device and system can have."""
+    """Rate in GB/s of the best link that device and system can have."""
     pcie_link_gb_per_s: float | None = None
-    """Of the link as it was trained: a bad riser or slot halves its width."""
+    """Rate in GB/s of the link as trained: a bad riser or slot halves its width."""
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     compute_capability: tuple[int, int] | None = None
     power_limit_w: float | None = None
     index: int = 0
-    """CUDA's number for it, where CUDA_DEVICE_ORDER is PCI_BUS_ID and every permitted GPU is visible."""
+    """CUDA's index of the GPU where CUDA_DEVICE_ORDER is PCI_BUS_ID and every permitted GPU is visible."""
 
 
 class Gpus(BaseModel):
@@ -56,21 +57,21 @@ class Gpus(BaseModel):
     driver: str | None
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
-    """Pairs of devices by index, and how they are joined."""
+    """Pairs of devices by index, and the kind of their connection."""
     rejection: str | None = None
-    """Why devices that are there cannot be used."""
+    """Reason why devices of this machine cannot be used."""
 
     @property
     def links_in_words(self) -> str | None:
-        """How many pairs are joined in which way, such as `28×NV18`; None for a single GPU or where NVML does not say."""
-        words = Counter(word for _, _, word in self.links)
-        return ", ".join(f"{count}×{word}" for word, count in sorted(words.items())) or None
+        """Number of pairs by kind of connection, such as `28×NV18`; None for a single GPU or where NVML does not say."""
+        kinds = Counter(kind for _, _, kind in self.links)
+        return ", ".join(f"{count}×{kind}" for kind, count in sorted(kinds.items())) or None
 
     def first(self, ranks: int | None) -> "Gpus":
-        """The devices that `ranks` ranks use.
+        """Devices that `ranks` ranks use.
 
         Raises:
-            ValueError: there are fewer, or they are of several models.
+            ValueError: there are fewer devices, or they are of several models.
         """
         if ranks is not None and self.devices and ranks > len(self.devices):
             raise ValueError(f"ranks ({ranks}) must not exceed the visible GPUs ({len(self.devices)}); use fewer ranks")
@@ -91,7 +92,7 @@ class Gpus(BaseModel):
 
 
 class Libraries(BaseModel):
-    """What `workers.rank.inventory` prints: versions ranks will run with, and the architectures they can build."""
+    """Output of `workers.rank.inventory`: versions that ranks will run with, and architectures that they can build."""
 
     torch: str | None = None
     deepspeed: str | None = None
@@ -100,50 +101,50 @@ class Libraries(BaseModel):
     nccl: str | None = None
     causal_lm_types: tuple[str, ...] = ()
     cpu_dtypes: str | None = None
-    """With units of their own in this processor, as torch uses it."""
+    """Dtypes that this processor computes natively, as torch uses it."""
     matmul_flops: dict[Dtype, float] = {}
-    """Of one rank; empty where nobody asked."""
+    """FLOP/s of one rank by dtype; empty where not measured."""
 
 
 def find_gpus() -> Gpus:
-    """The visible NVIDIA GPUs, none where there is no GPU.
+    """Visible NVIDIA GPUs; empty where there is no GPU.
 
     Raises:
-        DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used: CPU ranks in their place
-            would measure something else without a word.
+        DetectionFailed: NVML does not answer as it should, or there are GPUs that cannot be used.
     """
     command = [*PYTHON, "-m", "shardtune.workers.machine.nvml"]
     try:
         child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
-        found = Gpus.model_validate_json(child.stdout)
+        gpus = Gpus.model_validate_json(child.stdout)
     except subprocess.TimeoutExpired:
         raise DetectionFailed(f"NVML did not answer within {_NVML_S:.0f} s; look at `nvidia-smi`") from None
     except ValidationError:
         raise DetectionFailed(f"NVML could not be read: {child.stderr.strip()[-1500:]}") from None
-    if found.rejection is not None:
-        raise DetectionFailed(found.rejection)
-    return found
+    # No fallback to CPU ranks: they would silently measure another machine than the owner expects.
+    if gpus.rejection is not None:
+        raise DetectionFailed(gpus.rejection)
+    return gpus
 
 
 def ranks_of(gpus: Gpus, ranks: int | None) -> int:
-    """Of the largest trial: one per GPU, or as many CPU ranks as asked for."""
+    """Number of ranks of the largest trial: one per GPU, or the requested number of CPU ranks."""
     return len(gpus.devices) or ranks or DEFAULT_CPU_RANKS
 
 
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float = 1.0) -> Cluster:
-    """The largest trial of this machine: its GPUs, or CPU ranks where there are none.
+    """Cluster of the largest trial on this machine: its GPUs, or CPU ranks where there are none.
 
-    `part`: of the host's memory that may be used.
+    `part` is the fraction of the host's memory that may be used.
 
     Raises:
-        ValueError: a memory was declared for GPUs, which say theirs themselves.
+        ValueError: memory was declared for GPUs, which report their own.
     """
     host_gib = part * host_facts.host_memory_gib()
     if not gpus.devices:
         count = ranks_of(gpus, ranks)
-        share_gib = round(_RANKS_SHARE * host_gib / count, 2)
+        rank_gib = round(_RANKS_FRACTION * host_gib / count, 2)
         return Cluster(
-            device="cpu", gpus_per_node=count, memory_gib=memory_gib or share_gib, host_memory_gib=round(host_gib, 2)
+            device="cpu", gpus_per_node=count, memory_gib=memory_gib or rank_gib, host_memory_gib=round(host_gib, 2)
         )
     if memory_gib is not None:
         raise ValueError(f"memory_gib ({memory_gib}) is for CPU ranks; GPUs have their own: leave it out")
@@ -152,6 +153,7 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float
         device="cuda",
         gpu=first.name,
         gpus_per_node=len(gpus.devices),
+        # The smallest: GPUs of one model differ by what their drivers reserve.
         memory_gib=round(min(gpu.memory_bytes for gpu in gpus.devices) / GIB, 2),
         host_memory_gib=round(host_gib, 2),
         intra_node_gb_per_s=figures(first.name).nvlink_gb_per_s if len(gpus.devices) > 1 else None,
@@ -160,10 +162,10 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float
 
 
 def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
-    """Hardware and software under the measurements made here.
+    """Fingerprint of the hardware and software under measurements on this machine.
 
     Raises:
-        DetectionFailed: GPUs, and a torch that cannot use them.
+        DetectionFailed: the machine has GPUs, and torch cannot use them.
     """
     if gpus.devices and libraries.torch and not libraries.cuda:
         raise DetectionFailed(
@@ -181,6 +183,7 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         python=platform.python_version(),
         kernel=platform.release(),
         cpu=host_facts.cpu_model(),
+        # Cores that this process may use, not those of the machine: a container or a partition has fewer.
         cpu_count=len(os.sched_getaffinity(0)),
         host_memory_gib=round(host_facts.host_memory_gib(), 1),
         nodes=1,
@@ -204,10 +207,10 @@ def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
 
 
 def _least(values: Iterable[Amount | None]) -> Amount | None:
-    """The ranks go at the pace of the slowest; None where a device does not say."""
-    found = list(values)
-    known = [value for value in found if value is not None]
-    return min(known) if known and len(known) == len(found) else None
+    """Smallest value, since ranks go at the pace of the slowest; None where a device gives no value."""
+    device_values = list(values)
+    known_values = [value for value in device_values if value is not None]
+    return min(known_values) if known_values and len(known_values) == len(device_values) else None
 
 
 def inventory(
@@ -219,7 +222,7 @@ def inventory(
     share: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """What a worker on this machine offers; `share`: of it, `details` are for a person to read."""
+    """Inventory that a worker on this machine offers; `share` is its host partition, `details` are for people."""
     offered = cluster(gpus, ranks, memory_gib, share.part if share is not None else 1.0)
     return Inventory(
         cluster=offered,

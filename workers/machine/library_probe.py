@@ -1,4 +1,4 @@
-"""What is installed for the ranks and what the processor has; the agent itself never loads torch."""
+"""Probe of the ranks' libraries and the processor; the agent itself never loads torch."""
 
 import subprocess
 
@@ -10,20 +10,23 @@ from shardtune.workers.machine import rank_devices
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
 _ANSWERS_S = 300.0
+"""Seconds that the process may take."""
 
 
 def found(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """As a process of the launcher's found it, else as `ask`: another process that imports what the ranks do takes seconds.
+    """Libraries that a process of the launcher has probed, else those of `ask`.
 
     Raises:
-        DetectionFailed: as `ask`.
+        DetectionFailed: see `ask`.
     """
+    # The fork server's facts come first: another process that imports the ranks' libraries takes seconds.
     return ask(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)
 
 
 def ask(gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """As `workers.rank.inventory` says in a process of its own; given a number of ranks, also how fast one of them multiplies,
-    on devices that are ours.
+    """Run `workers.rank.inventory` in its own process.
+
+    Given a number of ranks, it also measures how fast one of them multiplies, on devices that this process holds.
 
     Raises:
         DetectionFailed: the ranks' libraries cannot be imported.

@@ -1,4 +1,4 @@
-"""The visible NVIDIA GPUs, printed as JSON by a process of its own, so that the agent never holds a device.
+"""Visible NVIDIA GPUs as JSON, printed by a separate process, so that the agent never holds a device.
 
 NVML opens no CUDA context. Run as `python -m shardtune.workers.machine.nvml`.
 """
@@ -14,7 +14,7 @@ from shardtune.workers.machine import unsupported_hardware
 from shardtune.workers.machine.nvml_links import links
 
 _PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
-"""Per direction, after line coding (PCI-SIG base specifications)."""
+"""GB/s per lane and direction by PCIe generation, after line coding (PCI-SIG base specifications)."""
 
 _NO_GPU = (
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
@@ -22,11 +22,11 @@ _NO_GPU = (
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_NOT_FOUND,
 )
-"""What NVML answers where there is no GPU, and also where there is one that cannot be used."""
+"""NVML's errors where there is no GPU; it returns them also for a GPU that cannot be used."""
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
-    """Indices that CUDA_VISIBLE_DEVICES leaves; like CUDA, the first entry that names no device ends the list."""
+    """Indices that CUDA_VISIBLE_DEVICES leaves; as in CUDA, the first entry that names no device ends the list."""
     if setting is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
@@ -42,7 +42,7 @@ def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
-    """Driver and devices, and why what is there cannot be used. `nvml` is pynvml, or something that answers like it."""
+    """Driver and devices, and why devices of the machine cannot be used. `nvml` is pynvml or a stand-in for it."""
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         nvml.nvmlInit()
@@ -69,10 +69,9 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """Handles of the GPUs that this process may use, in the order of their PCI addresses.
-
-    NVML counts the others too; CUDA does not, so that its numbers (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are places in this list.
-    """
+    """Handles of the GPUs that this process may use, in the order of their PCI addresses."""
+    # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
+    # in this list.
     handles = []
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -84,19 +83,19 @@ def _permitted(nvml: Any) -> list[Any]:
 
 
 def _is_sliced(handle: Any, nvml: Any) -> bool:
-    """Whether the GPU is in MIG mode, in which CUDA sees one of its slices and nothing else."""
-    mode = _ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
+    """Whether the GPU is in MIG mode, in which CUDA sees only one of its slices."""
+    mode = _query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
     return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
-    generation = _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml)
+    generation = _query(lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle), nvml)
     # The generation falls while a GPU is idle, to save power; the width does not.
     width, trained = (
-        _ask(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), nvml),
-        _ask(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), nvml),
+        _query(lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(handle), nvml),
+        _query(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle), nvml),
     )
-    milliwatts = _ask(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle), nvml)
+    milliwatts = _query(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle), nvml)
     return {
         "uuid": uuid,
         "name": nvml.nvmlDeviceGetName(handle),
@@ -111,15 +110,16 @@ def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
 
 
 def _clock(handle: Any, kind: int, nvml: Any) -> int | None:
-    """What applications are given: as an administrator has set it, else the highest. `nvidia-smi -lgc` is not told."""
-    given = _ask(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, kind), nvml)
-    return given or _ask(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, kind), nvml) or None
+    """Clock in MHz that applications get: as an administrator has set it, else the highest."""
+    # A clock locked by `nvidia-smi -lgc` is not visible here.
+    application_clock = _query(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, kind), nvml)
+    return application_clock or _query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, kind), nvml) or None
 
 
-def _ask(question: Callable[[], int], nvml: Any) -> int | None:
-    """An answer, or None where the device has none."""
+def _query(call: Callable[[], int], nvml: Any) -> int | None:
+    """Result of a query, or None where the device does not support it."""
     try:
-        return question()
+        return call()
     except nvml.NVMLError:
         return None
 
@@ -133,7 +133,7 @@ def _capability(handle: Any, nvml: Any) -> tuple[int, int] | None:
 
 
 def _usable_bytes(handle: Any, nvml: Any) -> int:
-    """What CUDA calls the device's total: without the part the driver reserves, where NVML tells it apart."""
+    """Memory that CUDA reports as the device's total: without the driver's part, where NVML separates it."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)

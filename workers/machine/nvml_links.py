@@ -1,4 +1,4 @@
-"""How GPUs are joined, in the words of `nvidia-smi topo -m`: NV# (links of NVLink), PIX, PXB, PHB, NODE, SYS."""
+"""Connections of GPUs in the terms of `nvidia-smi topo -m`: NV# (links of NVLink), PIX, PXB, PHB, NODE, SYS."""
 
 import itertools
 from collections import Counter
@@ -8,15 +8,12 @@ from typing import Any
 import pynvml
 
 _MOST_LINKS = 18
-"""NVML_NVLINK_MAX_LINKS; asking for one that a device has not is an error, which ends nothing."""
+"""NVML_NVLINK_MAX_LINKS. A query of a link that a device lacks is an error that has no further effect."""
 _SWITCH = "switch"
 
 
 def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, str]]:
-    """Every pair of GPUs by index, and how it is joined; none where NVML does not say.
-
-    `nvml` is pynvml, or something that answers like it.
-    """
+    """Connections of all pairs of GPUs, by index; empty where NVML does not say. `nvml` is pynvml or a stand-in for it."""
     try:
         names = [_bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
         ends = [_link_ends(handle, nvml) for handle in handles]
@@ -28,12 +25,13 @@ def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, st
         return []
 
 
-def _nvlink(ends: Counter[str], others: Counter[str], other: str) -> str | None:
-    count = ends[other] or min(ends[_SWITCH], others[_SWITCH])
+def _nvlink(ends: Counter[str], peer_ends: Counter[str], peer: str) -> str | None:
+    # Through an NVSwitch each GPU's links end at the switch, and the fewer of both reach the peer.
+    count = ends[peer] or min(ends[_SWITCH], peer_ends[_SWITCH])
     return f"NV{count}" if count else None
 
 
-def _pcie(one: Any, other: Any, nvml: Any) -> str:
+def _pcie(first: Any, second: Any, nvml: Any) -> str:
     words = {
         nvml.NVML_TOPOLOGY_INTERNAL: "PIX",
         nvml.NVML_TOPOLOGY_SINGLE: "PIX",
@@ -42,12 +40,12 @@ def _pcie(one: Any, other: Any, nvml: Any) -> str:
         nvml.NVML_TOPOLOGY_NODE: "NODE",
         nvml.NVML_TOPOLOGY_SYSTEM: "SYS",
     }
-    level = nvml.nvmlDeviceGetTopologyCommonAncestor(one, other)
+    level = nvml.nvmlDeviceGetTopologyCommonAncestor(first, second)
     return words.get(level, f"level {level}")
 
 
 def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
-    """Active links of one GPU by the bus id of the GPU at their other end, or `switch`."""
+    """Number of active links of one GPU by the bus id of the GPU at their other end, or `switch`."""
     ends: Counter[str] = Counter()
     for link in range(_MOST_LINKS):
         try:
@@ -64,6 +62,6 @@ def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
 
 
 def _bus_id(info: Any) -> str:
-    """Domain, bus and device as NVML spells them, the same for every call."""
+    """Domain, bus and device as NVML spells them, equal for every call."""
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     return text.lower().rjust(16, "0")

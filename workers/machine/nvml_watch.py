@@ -1,7 +1,7 @@
-"""Looks at GPUs once a second and prints each look as a line of JSON: `python -m shardtune.workers.machine.nvml_watch UUID…`.
+"""Observation of GPUs once a second, printed as lines of JSON: `python -m shardtune.workers.machine.nvml_watch UUID…`.
 
-A process of its own, like `workers.machine.nvml`, so that the agent never holds a device. A figure that the device does not give
-is null. What a look means is `device_health`'s business.
+It is a separate process, like `workers.machine.nvml`, so that the agent never holds a device. A figure that the device does not
+give is null. `device_health` interprets the observations.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Watch:
-    """The devices under watch."""
+    """Watched devices."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
         self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
@@ -27,7 +27,7 @@ class Watch:
         self._events = self._register()
 
     def _register(self) -> Any:
-        """For driver errors (Xid); None where the devices report none."""
+        """Register for driver errors (Xid); None where the devices report none."""
         with contextlib.suppress(pynvml.NVMLError):
             events = pynvml.nvmlEventSetCreate()
             for handle in self._handles.values():
@@ -36,13 +36,16 @@ class Watch:
         return None
 
     def looks(self) -> Iterator[dict[str, Any]]:
-        """A look now, and one after each period."""
+        """Yield an observation now, and one after each period."""
         while True:
-            yield {"at_s": time.clock_gettime(time.CLOCK_BOOTTIME), "devices": [self._look(u) for u in self._handles]}
+            yield {
+                "at_s": time.clock_gettime(time.CLOCK_BOOTTIME),
+                "devices": [self._observe(u) for u in self._handles],
+            }
             self._wait()
 
     def _wait(self) -> None:
-        """One period, in which Xid events are taken in."""
+        """Wait for one period, and record its Xid events."""
         ends_s = time.monotonic() + _PERIOD_MS / 1000
         while (left_ms := int(1000 * (ends_s - time.monotonic()))) > 0:
             if self._events is None:
@@ -50,25 +53,28 @@ class Watch:
                 continue
             try:
                 event = pynvml.nvmlEventSetWait_v2(self._events, left_ms)
-            except pynvml.NVMLError:  # nothing happened, most of the time
+            except pynvml.NVMLError:  # mostly the timeout
                 time.sleep(max(0.0, min(0.05, ends_s - time.monotonic())))
                 continue
             uuid = pynvml.nvmlDeviceGetUUID(event.device)
             self._xids.setdefault(uuid, []).append(int(event.eventData))
 
-    def _look(self, uuid: str) -> dict[str, Any]:
+    def _observe(self, uuid: str) -> dict[str, Any]:
         handle = self._handles[uuid]
         try:
             used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
         except pynvml.NVMLError as error:
+            # A GPU that has fallen off the bus answers no query at all.
             return {"uuid": uuid, "lost": str(error), "xids": list(self._xids[uuid])}
-        remapped = self._ask(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
+        remapped = self._query(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
         return {
             "uuid": uuid,
             "memory_used_bytes": used,
-            "processes": self._ask(lambda: [_process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
-            "clock_reasons": self._ask(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
-            "uncorrected_ecc": self._ask(
+            "processes": self._query(
+                lambda: [_process(p) for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+            ),
+            "clock_reasons": self._query(lambda: int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))),
+            "uncorrected_ecc": self._query(
                 lambda: int(
                     pynvml.nvmlDeviceGetTotalEccErrors(
                         handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
@@ -80,9 +86,9 @@ class Watch:
             "xids": list(self._xids[uuid]),
         }
 
-    def _ask(self, question: Callable[[], Value]) -> Value | None:
+    def _query(self, call: Callable[[], Value]) -> Value | None:
         try:
-            return question()
+            return call()
         except pynvml.NVMLError:
             return None
 
@@ -92,7 +98,7 @@ def _process(process: Any) -> dict[str, int | None]:
 
 
 def main() -> None:
-    """Print looks until the reader is gone."""
+    """Print observations until the reader is gone."""
     pynvml.nvmlInit()
     with contextlib.suppress(BrokenPipeError):
         for look in Watch(sys.argv[1:]).looks():

@@ -1,4 +1,4 @@
-"""What a worker offers: what was detected, what was measured of it, and what it was told to report otherwise."""
+"""Inventory that a worker offers: detected, measured and overridden values together."""
 
 import logging
 
@@ -17,29 +17,29 @@ log = logging.getLogger(__name__)
 def offer(
     settings: WorkerSettings, gpus: Gpus, libraries: Libraries, allowed: Allowed = Allowed(), **details: JsonValue
 ) -> Inventory:
-    """The inventory a worker registers with; `details` are for a person to read.
+    """Inventory with which a worker registers; `details` are for people.
 
     Raises:
-        ValueError, DetectionFailed: as `inventory`; an override that the field cannot have.
+        ValueError, DetectionFailed: see `inventory`; or an override has an invalid value.
     """
-    found = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.share, **details)
-    return with_measured(settings, found)
+    detected = inventory(gpus, libraries, settings.ranks, settings.memory_gib, allowed, settings.share, **details)
+    return with_measured(settings, detected)
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
-    """With what was measured of these hosts, and what the worker was told to report otherwise."""
+    """Add measured rates of these hosts, and the overrides of the worker's settings."""
     measured = hardware_speed.stored(settings.work_dir, detected)
-    found = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
+    fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(
-        update={"measured": measured, "fingerprint": overridden(found, settings.fingerprint_override)}
+        update={"measured": measured, "fingerprint": overridden(fingerprint, settings.fingerprint_override)}
     )
 
 
 def look_again(settings: WorkerSettings, libraries: Libraries) -> Fingerprint | None:
-    """The fingerprint as it is now, with the libraries that the ranks were started with; None: it cannot be told now."""
+    """Present fingerprint, with the libraries that the ranks were started with; None where it cannot be detected."""
     try:
         return offer(settings, find_gpus().first(settings.ranks), libraries).fingerprint
     except (DetectionFailed, ValueError) as error:
-        # A GPU that is gone is `device_watch`'s business.
-        log.warning("the fingerprint could not be looked at again: %s", error)
+        # No reason to end here: `device_watch` decides about a GPU that is gone.
+        log.warning("the fingerprint could not be detected again: %s", error)
         return None

@@ -1,4 +1,4 @@
-"""How often the kernel's OOM killer struck where our ranks live: what tells an OOM kill from any other SIGKILL."""
+"""Count of the kernel's OOM kills in this control group, which tells an OOM kill from any other SIGKILL."""
 
 from pathlib import Path
 
@@ -6,11 +6,9 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = _CGROUP_ROOT) -> int:
-    """Processes killed so far, counted by our own control group, or by the whole machine where none counts.
-
-    Every kill is charged to the victim's group, also when the whole machine ran out, so the group's own counter is
-    enough and is blind to other people's kills.
-    """
+    """Number of processes killed so far, counted by this control group, or by the whole machine where no group counts."""
+    # A kill is charged to the victim's group, also when the whole machine ran out: the group's counter is enough, and
+    # does not count other people's kills.
     for path in [*_counters(proc, cgroup_root), proc / "vmstat"]:
         try:
             lines = path.read_text().splitlines()
@@ -23,7 +21,7 @@ def oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = _CGROUP_ROOT) -> i
 
 
 def _counters(proc: Path, root: Path) -> list[Path]:
-    """`memory.events` (cgroup v2) and `memory.oom_control` (v1) of the group this process is in."""
+    """Files `memory.events` (cgroup v2) and `memory.oom_control` (v1) of this process's group."""
     paths = []
     for controllers, group in cgroups(proc):
         if controllers == "":
@@ -34,7 +32,7 @@ def _counters(proc: Path, root: Path) -> list[Path]:
 
 
 def cgroups(proc: Path = Path("/proc")) -> list[tuple[str, str]]:
-    """(controllers, group path without leading slash) of this process; v2 has empty controllers."""
+    """Pairs of controllers and group path (without leading slash) of this process; v2 has empty controllers."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

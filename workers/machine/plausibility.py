@@ -1,4 +1,4 @@
-"""Whether a measurement can be true at all. What cannot neither wins nor teaches; it is measured again."""
+"""Plausibility of a measurement. An implausible one neither wins nor teaches, and is repeated."""
 
 import statistics
 
@@ -6,12 +6,12 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
-"""Of the timed windows; beyond, the speed is that of the data and not of the configuration."""
+"""Fraction of the timed windows; with more waiting, the speed is that of the data and not of the configuration."""
 _CLOCK_SLACK = 1.01
 
 
 def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
-    """Why the measurement cannot be true, None where nothing speaks against it."""
+    """Reason why the measurement cannot be true; None where it can."""
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"
@@ -29,10 +29,11 @@ def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> s
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Most tokens per second of one GPU: forward, and twice that backward, at the dense bf16 peak; None where unknown.
+    """Upper bound of tokens per second of one GPU: forward, and twice that backward, at the dense bf16 peak; None where
+    unknown.
 
-    No dtype that we train in is faster than bf16, recomputation only adds, and attention counts by what its mask leaves: an MFU
-    counts it in full, and may exceed 100 % at long sequences. So the bound holds for every configuration.
+    The bound holds for every configuration: no dtype of a precision is faster than bf16, recomputation only adds, and attention
+    counts by its mask (an MFU counts it in full, and may exceed 100 % at long sequences).
     """
     flops = task.least_flops_per_token or task.forward_flops_per_token
     return peak_flops / (3 * flops) if peak_flops is not None and flops else None

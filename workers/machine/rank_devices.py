@@ -1,16 +1,14 @@
-"""Which devices ranks work on, said to every process of the rank side: none of them looks for itself."""
+"""Devices of the ranks, passed to every process of the rank side by variables: none of them detects devices itself."""
 
 from shardtune.workers.machine.inventory import Gpus
 
 
 def environment(chosen: Gpus) -> dict[str, str]:
-    """Variables for torch, CUDA and DeepSpeed (`DS_ACCELERATOR`, by which our own processes go as well).
-
-    GPUs by their numbers: programs that read CUDA_VISIBLE_DEVICES themselves expect numbers, and NVML's are CUDA's only in
-    the order of PCI addresses.
-    """
+    """Variables for torch, CUDA and DeepSpeed (`DS_ACCELERATOR`, which our own processes read too)."""
     if not chosen.devices:
         return {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    # Indices, not UUIDs: programs that read CUDA_VISIBLE_DEVICES themselves expect indices, and NVML's equal CUDA's
+    # only in the order of PCI addresses.
     return {
         "DS_ACCELERATOR": "cuda",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",

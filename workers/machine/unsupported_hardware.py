@@ -1,4 +1,4 @@
-"""Accelerators that are there but not supported, and how each shows: rejected in words, never quietly taken for CPU ranks."""
+"""Accelerators that are present but not supported: rejected with a reason, never silently replaced by CPU ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,16 +9,16 @@ _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
 def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
-    """Why a machine without NVML cannot be used as it is; None where it has no accelerator, or none is wanted."""
+    """Reason why a machine without NVML cannot be used as it is; None where it has no accelerator, or none is wanted."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
-    found = _found(root)
-    return None if found is None else f"{found}. {reason}. {_REMEDY}"
+    problem = _accelerator_problem(root)
+    return None if problem is None else f"{problem}. {reason}. {_REMEDY}"
 
 
-def _found(root: Path) -> str | None:
+def _accelerator_problem(root: Path) -> str | None:
     devices = root / "dev"
-    # Before the others: a Jetson has no device file of its own, and its driver has that of a GPU in a slot.
+    # Jetson first: it has no device file of its own, and its driver has the file of a GPU in a slot.
     if (root / "etc/nv_tegra_release").exists():
         return "this is a Jetson, whose GPU shares the host's memory, which Shardtune does not measure"
     if (devices / "dxg").exists():
@@ -34,11 +34,11 @@ def _found(root: Path) -> str | None:
 
 
 def setting(visible: str | None, count: int) -> str | None:
-    """Why CUDA_VISIBLE_DEVICES leaves none of the `count` GPUs; None where there are none, or none is wanted."""
+    """Reason why CUDA_VISIBLE_DEVICES leaves none of the `count` GPUs; None where there are none, or none is wanted."""
     if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
         return None
     if visible.strip().startswith("MIG-"):
-        return _of_mig(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
+        return _mig_problem(f"CUDA_VISIBLE_DEVICES ({visible}) names a MIG instance")
     return (
         f"CUDA_VISIBLE_DEVICES ({visible}) names none of the {count} GPUs that may be used here; give numbers as "
         f"`nvidia-smi` prints them, or UUIDs. {_REMEDY}"
@@ -46,12 +46,12 @@ def setting(visible: str | None, count: int) -> str | None:
 
 
 def slices(uuids: Sequence[str]) -> str | None:
-    """Why GPUs in MIG mode cannot be used; None where there are none."""
-    return _of_mig(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
+    """Reason why GPUs in MIG mode cannot be used; None where there are none."""
+    return _mig_problem(f"GPU {', '.join(uuids)} is in MIG mode") if uuids else None
 
 
-def _of_mig(what: str) -> str:
+def _mig_problem(subject: str) -> str:
     return (
-        f"{what}, which Shardtune does not support: NVML tells memory, clocks and processes of whole GPUs. Turn MIG off "
+        f"{subject}, which Shardtune does not support: NVML tells memory, clocks and processes of whole GPUs. Turn MIG off "
         f"(`nvidia-smi -mig 0`), or choose other GPUs with CUDA_VISIBLE_DEVICES. {_REMEDY}"
     )

@@ -1,1 +1,1 @@
-"""One host of a gang: devices, fork server, GPU watch, and the ranks here. Obeys the agent's lines; leaves leases and results to it."""
+"""Node agent, one host of a gang: devices, fork server, GPU watch and ranks. The gang's agent decides on leases and results."""

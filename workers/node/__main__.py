@@ -1,6 +1,7 @@
-"""`python -m shardtune.workers.node`: one host of a gang, started by an engine, led by the agent through standard input and output.
+"""Node agent: `python -m shardtune.workers.node`, started by an engine and ordered by the agent through standard input
+and output.
 
-Exit codes: 0 the agent is done with it, or gone; 1 this host cannot work; 2 it was told what cannot be.
+Exit codes: 0 the agent has ended it or is gone; 1 this host cannot work; 2 the agent's settings are invalid.
 """
 
 import logging
@@ -22,11 +23,11 @@ DONE, CANNOT_WORK, BAD_INPUT = 0, 1, 2
 
 
 def main(serve: Callable[[Begin, AgentLine], None] = serve) -> int:
-    """Serve the agent at the other end; returns the exit code."""
-    # An engine signals every process of a job at once. Who ends what, and in which order, is the agent's to say: without it
-    # a lost host and a job that was told to stop would look the same.
+    """Serve the agent at the other end of the pipe; returns the exit code."""
+    # Ignored: an engine signals every process of a job at once, but the agent orders the end. Otherwise a lost host and a
+    # job that was told to stop would look the same.
     for number in (signal.SIGTERM, signal.SIGINT):
-        # Not SIG_IGN, which children would inherit.
+        # An empty handler, not SIG_IGN, which children would inherit.
         signal.signal(number, lambda *_: None)
     outgoing = os.dup(1)
     # Libraries print; only messages may reach the agent.
@@ -40,10 +41,10 @@ def main(serve: Callable[[Begin, AgentLine], None] = serve) -> int:
         line.start(begin.lease_s)
         serve(begin, line)
     except (ValueError, FileNotFoundError, PermissionError) as error:
-        line.say(NodeFailed(message=str(error)[:8000], is_input=True))
+        line.send(NodeFailed(message=str(error)[:8000], is_input=True))
         return BAD_INPUT
     except (DetectionFailed, DevicesBusy, DevicesUnfit, DiskFull, LaunchFailed, RanksAlive) as error:
-        line.say(NodeFailed(message=str(error)[:8000], is_input=False))
+        line.send(NodeFailed(message=str(error)[:8000], is_input=False))
         return CANNOT_WORK
     return DONE
 

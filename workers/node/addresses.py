@@ -1,4 +1,4 @@
-"""Which addresses this host has, and whether another host can be reached from it."""
+"""Addresses of this host, and connections between hosts that try them."""
 
 import contextlib
 import secrets
@@ -11,21 +11,22 @@ import psutil
 from shardtune.workers.gang.messages import NodeAddress, OrderDone, PortRange
 
 _TRY_S = 3.0
+"""Seconds that a connection to another host may take."""
 _LISTEN_S = 30.0
-"""How long a listener waits for whoever is to try it."""
+"""Seconds that a listener waits for connections."""
 
 
 def of_this_host() -> tuple[NodeAddress, ...]:
-    """Of interfaces that are up, IPv4 before IPv6; the loopback's last: only processes of one host meet there."""
+    """Addresses of interfaces that are up, IPv4 before IPv6. The loopback's is last: only processes of one host meet there."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    found = [
+    sort_keys = [
         (item.address.startswith("127."), item.family != socket.AF_INET, name, item.address)
         for name, items in psutil.net_if_addrs().items()
         if name in up
         for item in items
         if item.family == socket.AF_INET or (item.family == socket.AF_INET6 and _is_global(item.address))
     ]
-    return tuple(NodeAddress(interface=name, address=address) for _, _, name, address in sorted(found))
+    return tuple(NodeAddress(interface=name, address=address) for _, _, name, address in sorted(sort_keys))
 
 
 def _is_global(address: str) -> bool:
@@ -33,19 +34,19 @@ def _is_global(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """The interface that has the address."""
-    return next((own.interface for own in of_this_host() if own.address == address), None)
+    """Interface that has the address; None where no interface has it."""
+    return next((entry.interface for entry in of_this_host() if entry.address == address), None)
 
 
 class TriedPorts:
-    """Ports that are open for other nodes to try, until the ranks meet there, and never for long: anybody may knock."""
+    """Ports that are open for other nodes to try until the rendezvous, and for a short time only: any program may connect."""
 
     def __init__(self, patience_s: float = _LISTEN_S) -> None:
         self._patience_s = patience_s
         self._open: list[tuple[socket.socket, threading.Thread]] = []
 
     def listen(self, order: int, address: str, ports: PortRange | None) -> OrderDone:
-        """Open a port; a thread tells each that tries it the word."""
+        """Open a port; a thread sends the word to each connection."""
         first, last = ports or (0, 0)
         for port in range(first, last + 1):
             try:
@@ -55,22 +56,22 @@ class TriedPorts:
                 continue
             word, number = secrets.token_hex(8), server.getsockname()[1]
             ends_s = time.monotonic() + self._patience_s
-            teller = threading.Thread(target=_tell, args=(server, word, ends_s), name="listener", daemon=True)
-            teller.start()
-            self._open.append((server, teller))
+            sender = threading.Thread(target=_send_word, args=(server, word, ends_s), name="listener", daemon=True)
+            sender.start()
+            self._open.append((server, sender))
             return OrderDone(order=order, port=number, word=word)
         return OrderDone(order=order, error=f"cannot listen on {rejection}")
 
     def close(self) -> None:
-        """Free them: the ranks may be told to meet at one of them."""
-        for server, teller in self._open:
-            with contextlib.suppress(OSError):  # ended by itself
+        """Close the ports: the rendezvous may use one of them."""
+        for server, sender in self._open:
+            with contextlib.suppress(OSError):  # it has ended already
                 server.shutdown(socket.SHUT_RDWR)
-            teller.join()
+            sender.join()
         self._open.clear()
 
 
-def _tell(server: socket.socket, word: str, ends_s: float) -> None:
+def _send_word(server: socket.socket, word: str, ends_s: float) -> None:
     with contextlib.suppress(OSError), server:
         while (left_s := ends_s - time.monotonic()) > 0:
             server.settimeout(left_s)
@@ -80,20 +81,21 @@ def _tell(server: socket.socket, word: str, ends_s: float) -> None:
 
 
 def reach(order: int, address: str, port: int, word: str) -> OrderDone:
-    """Connect to where another node listens, and say from which of our addresses."""
+    """Connect to another node's listener; the answer names the own address from which it was reached."""
     try:
         with socket.create_connection((address, port), timeout=_TRY_S) as peer:
             peer.settimeout(_TRY_S)
-            own = str(peer.getsockname()[0])
-            said = peer.recv(len(word) + 1).decode(errors="replace")
+            own_address = str(peer.getsockname()[0])
+            # The word proves that the other node answers, not another program or a middlebox on that port.
+            received = peer.recv(len(word) + 1).decode(errors="replace")
     except OSError as error:
         return OrderDone(order=order, error=f"{error.strerror or error}")
-    if said != word:
+    if received != word:
         return OrderDone(order=order, error="somebody else answers there")
-    interface = interface_of(own)
+    interface = interface_of(own_address)
     if interface is None:
-        return OrderDone(order=order, error=f"reached from {own}, which no interface has")
-    return OrderDone(order=order, own=NodeAddress(interface=interface, address=own))
+        return OrderDone(order=order, error=f"reached from {own_address}, which no interface has")
+    return OrderDone(order=order, own=NodeAddress(interface=interface, address=own_address))
 
 
 def _family(address: str) -> socket.AddressFamily:

@@ -1,6 +1,6 @@
-"""The node's end of the pipe: beats, orders, and the lease between the two.
+"""Node's end of the pipe to the agent: heartbeats, orders, and the lease between the two.
 
-Two threads, neither of which touches a rank: one says that we live, one takes in what the agent says. The main thread asks
+Two threads, neither of which touches a rank: one sends heartbeats, one reads the agent's messages. The main thread checks
 `is_over`.
 """
 
@@ -25,16 +25,16 @@ from shardtune.workers.gang.messages import (
 )
 from shardtune.workers.gang.pipe import write_line
 
-_BEATS = 8
-"""In one lease."""
+_HEARTBEATS_PER_LEASE = 8
+"""Number of heartbeats per lease."""
 _SENT_KEPT = 1000
-"""Beats whose time of sending is remembered: far more than fit into a lease."""
+"""Number of heartbeats whose time of sending is kept: far more than fit into a lease."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeLease:
-    """How long this node, and its ranks, may live: by the last beat that was answered, counted from its sending."""
+    """Lease of this node and its ranks, counted from the sending of the last answered heartbeat."""
 
     def __init__(self, lease_s: float) -> None:
         self._clock = LeaseClock(now_s(), lease_s)
@@ -42,50 +42,53 @@ class NodeLease:
         self._ranks_end_s: float | None = None
 
     def sent(self, beat: int) -> None:
-        """That beat goes off now."""
+        """Note that a heartbeat is sent now."""
         self._sent_s[beat] = now_s()
         self._sent_s.pop(beat - _SENT_KEPT, None)
 
     def answered(self, answer: BeatAnswer) -> None:
-        """The agent has heard the beat."""
+        """Renew the lease by the agent's answer to a heartbeat."""
         sent_s = self._sent_s.get(answer.beat)
         if sent_s is None:
+            # Too old to renew anything: a lease counted from its sending would be over.
             return
         self._clock.renewed(sent_s, answer.lease_s)
         left_s = answer.ranks_end_in_s
         self._ranks_end_s = None if left_s is None else sent_s + left_s
 
     def must_end(self) -> bool:
-        """The agent has been silent for too long."""
+        """Whether the agent has been silent for too long."""
         return self._clock.must_end()
 
     @property
     def ranks_end_s(self) -> float:
-        """When the ranks must have ended themselves, on `clock.now_s`: by this lease, and by the agent's own."""
+        """Time on `clock.now_s` by which the ranks must have ended: by this lease, and by the agent's own."""
         own_s = self._clock.ranks_end_s
         return own_s if self._ranks_end_s is None else min(own_s, self._ranks_end_s)
 
 
 class AgentLine:
-    """Reads orders and says things, from `start` on."""
+    """Connection to the agent: reads orders and sends messages, from `start` on."""
 
     def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
+        # A full pipe must not block the main thread: `write_line` gives up after some seconds.
         os.set_blocking(outgoing, False)
         self._orders: queue.Queue[AgentMessage] = queue.Queue()
-        self._saying = threading.Lock()
+        self._send_lock = threading.Lock()
         self._is_open = True
         self._lease: NodeLease | None = None
         self._beat_s = 1.0
         self._renewed: Callable[[float], None] = lambda _: None
         self.moved: tuple[int, Progress | None] = (0, None)
-        """What the next beats carry: set by the main thread, since the one that beats does no file work."""
+        """Change counter and progress for the next heartbeats. The main thread sets it, since the heartbeat thread
+        reads no files."""
 
     def first(self) -> Begin | None:
-        """The agent's first line; None where it said nothing.
+        """First message of the agent; None where the pipe closed before it.
 
         Raises:
-            ValueError: it is another.
+            ValueError: the first message is not `begin`.
         """
         line = self._incoming.readline(MOST_BYTES)
         if not line:
@@ -96,14 +99,14 @@ class AgentLine:
         return begin
 
     def start(self, lease_s: float) -> None:
-        """Begin to live by the lease."""
-        self._lease, self._beat_s = NodeLease(lease_s), lease_s / _BEATS
+        """Start the threads, and live by the lease from now on."""
+        self._lease, self._beat_s = NodeLease(lease_s), lease_s / _HEARTBEATS_PER_LEASE
         threading.Thread(target=self._read, name="orders", daemon=True).start()
-        threading.Thread(target=self._beat, name="beats", daemon=True).start()
+        threading.Thread(target=self._send_heartbeats, name="heartbeats", daemon=True).start()
 
-    def on_renewal(self, call: Callable[[float], None]) -> None:
-        """`call` gets `ranks_end_s` after every answer, in a thread."""
-        self._renewed = call
+    def on_renewal(self, callback: Callable[[float], None]) -> None:
+        """Set a function that is called with `ranks_end_s` after every answer, in a thread."""
+        self._renewed = callback
 
     @property
     def ranks_end_s(self) -> float:
@@ -113,21 +116,21 @@ class AgentLine:
 
     @property
     def is_over(self) -> bool:
-        """The agent is gone, or has been silent for too long."""
+        """Whether the agent is gone, or has been silent for too long."""
         assert self._lease is not None
         return not self._is_open or self._lease.must_end()
 
     def order(self, timeout_s: float) -> AgentMessage | None:
-        """The next order; None when there is none in time."""
+        """Next order; None when there is none in time."""
         try:
             return self._orders.get(timeout=timeout_s) if timeout_s > 0 else self._orders.get_nowait()
         except queue.Empty:
             return None
 
-    def say(self, message: Schema) -> None:
-        """Any thread's."""
-        with self._saying:
-            # An agent that is stopped reads nothing: waiting for it would outlast the lease.
+    def send(self, message: Schema) -> None:
+        """Send a message; any thread may call it."""
+        with self._send_lock:
+            # A stopped agent (SIGSTOP) reads nothing: waiting for it would outlast the lease.
             if self._is_open and not write_line(self._outgoing, to_line(message)):
                 self._is_open = False
 
@@ -142,10 +145,10 @@ class AgentLine:
                 else:
                     self._orders.put(message)
         except ValueError as error:
-            log.error("the agent said something that is no order: %s", error)
+            log.error("the agent sent a line that is no message: %s", error)
         self._is_open = False
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         assert self._lease is not None
         beat = 0
         over = threading.Event()
@@ -153,5 +156,5 @@ class AgentLine:
             beat += 1
             self._lease.sent(beat)
             moved, progress = self.moved
-            self.say(Beat(beat=beat, moved=moved, progress=progress))
+            self.send(Beat(beat=beat, moved=moved, progress=progress))
             over.wait(self._beat_s)

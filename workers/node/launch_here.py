@@ -1,4 +1,4 @@
-"""One launch on this host: its folder, its ranks, and what goes up of them."""
+"""Launch on this host: its folder, its ranks, and the messages to the agent about them."""
 
 import logging
 import shutil
@@ -18,33 +18,33 @@ log = logging.getLogger(__name__)
 
 
 class LaunchHere:
-    """From its staging to its end."""
+    """Launch on this host, from its staging to its end."""
 
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentLine) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
         self._directory: TrialDir | None = None
-        self._renewing = threading.Lock()
+        self._directory_lock = threading.Lock()
         self._order: int | None = None
-        self._told, self._told_lost = 0, False
+        self._sent_exits, self._is_loss_sent = 0, False
 
     def renewed(self, ranks_end_s: float) -> None:
-        """The ranks may live until then; called in a thread, with each answer of the agent."""
-        with self._renewing:
+        """Move the ranks' deadline; called in a thread, with each answer of the agent."""
+        with self._directory_lock:
             if self._directory is not None:
                 self._directory.write_deadline(ranks_end_s)
 
     def stage(self, order: StageOrder) -> int | None:
-        """Make the folder, and open the store where ranks are to meet here; its port.
+        """Prepare the folder, and a store if the rendezvous is on this host; returns the store's port.
 
         Raises:
-            DiskFull, ValueError, OSError, LaunchFailed: with what is wrong on this host.
+            DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be staged on this host.
         """
         root = self._settings.work_dir
-        with self._renewing:
-            # The former launch's; cleared below where it has this name, or is old. Nobody may write into it meanwhile.
+        with self._directory_lock:
+            # The folder of the previous launch may be removed below, and the deadline must not be written into it meanwhile.
             self._directory = None
         if not order.resumes:
-            # How a launch ended is written down where the agent is; here all count alike.
+            # The agent's host records how a launch ended; on this host all folders count as failed.
             prune(root, 0, self._settings.keep_trials)
         self._directory = directory = self._folder(order, root)
         directory.write_deadline(self._line.ranks_end_s)
@@ -70,54 +70,54 @@ class LaunchHere:
         return directory
 
     def begin(self, order: LaunchOrder) -> None:
-        """Start the ranks.
+        """Start the staged launch's ranks.
 
         Raises:
             LaunchFailed: nothing was started.
         """
         assert self._directory is not None, "stage first"
-        self._order, self._told, self._told_lost = order.order, 0, False
+        self._order, self._sent_exits, self._is_loss_sent = order.order, 0, False
         self._launcher.launch(self._directory.path, order.launch)
 
     @property
     def is_running(self) -> bool:
-        """Whether there is anything to wait for."""
+        """Whether a launch is in progress."""
         return self._order is not None
 
     def look(self, timeout_s: float) -> None:
-        """Take in what happens to the ranks, and tell it.
+        """Wait for events of the ranks, and send them to the agent.
 
         Raises:
             LaunchFailed: it turned out that nothing was started.
         """
         self._launcher.wait(timeout_s)
-        self._tell()
+        self._send_events()
         lost = self._launcher.lost
-        if lost is not None and not self._told_lost:
+        if lost is not None and not self._is_loss_sent:
             assert self._order is not None
-            self._told_lost = True
-            self._line.say(HelperLost(order=self._order, message=lost.message))
+            self._is_loss_sent = True
+            self._line.send(HelperLost(order=self._order, message=lost.message))
 
     def rejected(self, reason: str) -> None:
-        """The ranks could not be started after all; the agent ends the launch."""
+        """Tell the agent that the ranks could not be started after all; the agent ends the launch."""
         assert self._order is not None
-        self._line.say(LaunchRejected(order=self._order, reason=reason[:8000]))
+        self._line.send(LaunchRejected(order=self._order, reason=reason[:8000]))
         self._order = None
 
-    def _tell(self) -> None:
+    def _send_events(self) -> None:
         assert self._directory is not None
         stamp = self._directory.progress_stamp() or 0
         if stamp != self._line.moved[0]:
             self._line.moved = (stamp, self._directory.progress())
-        for end in self._launcher.exits[self._told :]:
-            self._told += 1
-            self._line.say(self._ended(end, self._directory))
+        for end in self._launcher.exits[self._sent_exits :]:
+            self._sent_exits += 1
+            self._line.send(self._rank_ended(end, self._directory))
 
-    def _ended(self, end: RankExit, directory: TrialDir) -> RankEnded:
+    def _rank_ended(self, end: RankExit, directory: TrialDir) -> RankEnded:
         assert self._order is not None
         report = directory.report(end.rank)
         if report is not None and end.rank:
-            # Those of all ranks are one: they are global figures, and the first rank's are kept.
+            # Equal on all ranks, since they are global figures: only rank 0's are sent, which keeps the messages small.
             report = report.model_copy(update={"trajectory": (), "losses": (), "warmup_step_times_s": ()})
         return RankEnded(
             order=self._order,
@@ -130,14 +130,14 @@ class LaunchHere:
         )
 
     def end(self, order: int) -> LaunchOver:
-        """End the ranks and whatever they left."""
+        """End the ranks and every process that they left."""
         survivors = None
         try:
             self._launcher.kill()
         except RanksAlive as error:
             survivors = str(error)
         if self._order is not None:
-            self._tell()
+            self._send_events()
         self._order, self._line.moved = None, (0, None)
         return LaunchOver(order=order, survivors=survivors, seen=self._launcher.seen())
 

@@ -1,4 +1,4 @@
-"""The node agent: hold this host, get warm, then carry out the agent's orders until it is gone or silent.
+"""Node agent's work: hold this host, get ready, then carry out the agent's orders until it is gone or silent.
 
 The main thread alone touches devices and ranks: the kernel ties children to the thread that started them.
 """
@@ -40,23 +40,24 @@ from shardtune.workers.node.launch_here import LaunchHere
 from shardtune.workers.trial_dir import DiskFull
 
 _IDLE_S, _BUSY_S = 0.5, 0.05
-"""How long the main thread looks one way before it looks the other."""
+"""Seconds that the main thread waits for an order, or for events of the ranks, before it checks the other."""
 _FORMER = 3
-"""Leases that a former node agent of this host may take to be gone: its own, and what ending its ranks takes."""
+"""Leases that a former node agent of this host may take to be gone: its own, and the time to end its ranks."""
 
 log = logging.getLogger(__name__)
 
 
 def serve(begin: Begin, line: AgentLine) -> None:
-    """Live until the line is over; nothing of ours is left then.
+    """Serve the agent until the connection is over; no child process is left then.
 
     Raises:
         ValueError: the agent's settings do not fit this host.
         DetectionFailed, DevicesBusy, LaunchFailed, DiskFull: this host cannot work.
-        RanksAlive: something survived SIGKILL.
+        RanksAlive: a process survived SIGKILL.
     """
     settings = host_settings(begin)
     for name in begin.without:
+        # Of this process, whose children inherit it: an engine's OMP_NUM_THREADS would otherwise reach the ranks.
         os.environ.pop(name, None)
     os.environ.update(begin.environment)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
@@ -65,16 +66,15 @@ def serve(begin: Begin, line: AgentLine) -> None:
         if prepared is None or line.is_over:
             return
         libraries = library_probe.found(prepared, gpus, ranks_of(gpus, settings.ranks))
-        line.say(_ready(settings, gpus, libraries, prepared, allowed))
+        line.send(_ready(settings, gpus, libraries, prepared, allowed))
         Node(settings, allowed, line, launcher, lambda: look_again(settings, libraries)).obey_all()
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
-    """As the agent says. Unless it says where, in a folder of this host alone: on a shared file system hosts would take each
-    other's locks for their own.
-    """
-    own = Path(tempfile.gettempdir()) / f"shardtune-{os.getuid()}" / "node"
-    return WorkerSettings.model_validate({"work_dir": own, **begin.settings})
+    """Settings of this host, as the agent sent them."""
+    # By default a folder of this host alone: on a shared file system hosts would take each other's locks for their own.
+    own_dir = Path(tempfile.gettempdir()) / f"shardtune-{os.getuid()}" / "node"
+    return WorkerSettings.model_validate({"work_dir": own_dir, **begin.settings})
 
 
 def _ready(
@@ -91,7 +91,7 @@ def _ready(
 
 
 def contents(allowed: Allowed) -> dict[str, str]:
-    """What the allowed code is, so that two hosts with another file under one name are told apart."""
+    """Digests of the allowed code by name, so that hosts with different files under one name are told apart."""
     scripts = {
         f"script {name}": hashlib.sha256(script.path.read_bytes()).hexdigest()
         for name, script in allowed.scripts.items()
@@ -104,7 +104,7 @@ def contents(allowed: Allowed) -> dict[str, str]:
     return scripts | models
 
 
-def _shared(order: SharedOrder) -> OrderDone:
+def _access_shared(order: SharedOrder) -> OrderDone:
     path = Path(order.path)
     try:
         if order.writes is not None:
@@ -115,7 +115,7 @@ def _shared(order: SharedOrder) -> OrderDone:
 
 
 class Node:
-    """A host that is ready, obeying one order after the other."""
+    """Host that is ready, carrying out one order after the other."""
 
     def __init__(
         self,
@@ -125,21 +125,21 @@ class Node:
         launcher: LocalLauncher,
         look_again: Callable[[], Fingerprint | None],
     ) -> None:
-        """`look_again`: what the fingerprint is by now; None: it cannot be told."""
-        self._line, self._launcher, self._look_again = line, launcher, look_again
-        self._launch, self._tried = LaunchHere(settings, allowed, launcher, line), addresses.TriedPorts()
+        """Prepare for orders; `look_again` returns the present fingerprint, or None where it is unknown."""
+        self._line, self._launcher, self._inspect_again = line, launcher, look_again
+        self._launch, self._probe_ports = LaunchHere(settings, allowed, launcher, line), addresses.TriedPorts()
         line.on_renewal(self._launch.renewed)
 
     def obey_all(self) -> None:
-        """Until the line is over."""
+        """Carry out orders until the connection is over."""
         while not self._line.is_over:
             order = self._line.order(0 if self._launch.is_running else _IDLE_S)
             if order is not None:
                 self._obey(order)
             elif self._launch.is_running:
-                self._look()
+                self._send_rank_events()
 
-    def _look(self) -> None:
+    def _send_rank_events(self) -> None:
         try:
             self._launch.look(_BUSY_S)
         except LaunchFailed as error:
@@ -148,27 +148,28 @@ class Node:
     def _obey(self, order: AgentMessage) -> None:
         match order:
             case KillOrder():
-                self._line.say(self._launch.end(order.order))
+                self._line.send(self._launch.end(order.order))
             case ListenOrder():
-                self._line.say(self._tried.listen(order.order, order.address, order.ports))
+                self._line.send(self._probe_ports.listen(order.order, order.address, order.ports))
             case ReachOrder():
-                self._line.say(addresses.reach(order.order, order.address, order.port, order.word))
+                self._line.send(addresses.reach(order.order, order.address, order.port, order.word))
             case SharedOrder():
-                self._line.say(_shared(order))
+                self._line.send(_access_shared(order))
             case PrepareOrder() | StageOrder() | LaunchOrder():
-                self._line.say(self._try(order))
+                self._line.send(self._try_order(order))
             case _:
-                log.warning("an order that a node at work does not expect: %s", order.kind)
+                log.warning("unexpected order for a node that is ready: %s", order.kind)
 
-    def _try(self, order: PrepareOrder | StageOrder | LaunchOrder) -> OrderDone:
+    def _try_order(self, order: PrepareOrder | StageOrder | LaunchOrder) -> OrderDone:
         port = fingerprint = None
         try:
             match order:
                 case PrepareOrder():
                     self._prepare()
-                    fingerprint = self._look_again() if order.looks else None
+                    fingerprint = self._inspect_again() if order.looks else None
                 case StageOrder():
-                    self._tried.close()
+                    # The store may get one of the tried ports.
+                    self._probe_ports.close()
                     port = self._launch.stage(order)
                 case LaunchOrder():
                     self._launch.begin(order)

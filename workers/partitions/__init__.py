@@ -1,1 +1,1 @@
-"""Several workers on one machine: what each has of it, and how they keep out of each other's way there. Whose turn it is, the service says."""
+"""Several workers on one machine: the host partition of each, and locks between them. The service schedules their runs."""

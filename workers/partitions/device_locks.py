@@ -1,7 +1,8 @@
-"""The devices of a share for one run, on this machine itself: a second look at what the service has decided.
+"""Locks on the devices of a host partition for one run, on this machine itself, in addition to the service's
+scheduling.
 
-The service gives out no runs that meet. But a run that it has ended may have ranks that are not gone yet, on this worker's
-devices or, where a run is to be alone, on others: this waits for them. The locks end with the process that holds them.
+The service leases no runs that overlap. But a run that it has ended may have ranks that are not gone yet, on this worker's
+devices or, for a run that needs the host alone, on others: the locks wait for them, and end with the process that holds them.
 """
 
 import contextlib
@@ -16,45 +17,46 @@ from shardtune.workers.clock import now_s
 from shardtune.workers.machine.device_lock import DevicesBusy
 
 PATIENCE_S = 60.0
-"""A worker that has lost its lease ends its ranks within one; a killed rank gives a GPU back within half a minute."""
+"""Seconds to wait for a lock: a worker that lost its lease ends its ranks within one, and a killed rank frees a GPU
+within 30 s."""
 
 
 @contextlib.contextmanager
 def turn(
     folder: Path, share: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
 ) -> Iterator[bool]:
-    """Hold the devices, and the host with nobody else on it where `is_alone`; False when `give_up` said so meanwhile.
+    """Hold the devices during a run, and with `is_alone` the whole host; False when `give_up` ended the wait.
 
-    `folder`: the same for all workers that divide the machine.
+    `folder` is the same for all workers that divide the machine.
 
     Raises:
-        DevicesBusy: another worker did not let go of them in time.
+        DevicesBusy: another worker did not release them in time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     until_s = now_s() + patience_s
     # Always in the same order, so that two workers with overlapping sets cannot each hold half.
-    wanted = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]
-    wanted += [(device, fcntl.LOCK_EX) for device in sorted(share.devices)]
+    locks = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]
+    locks += [(device, fcntl.LOCK_EX) for device in sorted(share.devices)]
     with contextlib.ExitStack() as stack:
-        for what, how in wanted:
-            path = folder / f"{what}.lock"
+        for lock_name, mode in locks:
+            path = folder / f"{lock_name}.lock"
             file = stack.enter_context(path.open("w"))
-            while not _is_locked(file, how):
+            while not _is_locked(file, mode):
                 if give_up():
                     yield False
                     return
                 if now_s() > until_s:
                     raise DevicesBusy(
-                        f"{what} is still in use by another worker of this machine after {patience_s:g} s (lock {path}); "
+                        f"{lock_name} is still in use by another worker of this machine after {patience_s:g} s (lock {path}); "
                         "look at its log"
                     )
                 time.sleep(0.05)
         yield True
 
 
-def _is_locked(file: IO[str], how: int) -> bool:
+def _is_locked(file: IO[str], mode: int) -> bool:
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        fcntl.flock(file, mode | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -1,9 +1,9 @@
-"""Which devices share the way that a set's collectives take.
+"""Devices that share connections with the collectives of a set of devices.
 
-Sets whose collectives take the same PCIe switches, host bridges or NUMA nodes would slow each other. As far as NVML tells: the
-traffic of a set goes as far up as its two members that are farthest apart (PIX, PXB, PHB, NODE, SYS in the words of
-`nvidia-smi topo -m`), and meets that of every device within that distance. Where NVLink joins each pair it meets nobody's; one
-device has no collectives.
+Sets whose collectives use the same PCIe switches, host bridges or NUMA nodes would slow each other. By NVML's topology, the
+traffic of a set goes as far up as its two members that are farthest apart (PIX, PXB, PHB, NODE, SYS in `nvidia-smi topo -m`),
+and shares links with every device within that distance. Where NVLink joins each pair it shares none; one device has no
+collectives.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,26 +16,31 @@ _DISTANCE = {"PIX": 0, "PXB": 1, "PHB": 2, "NODE": 3, "SYS": _FARTHEST}
 
 
 def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
-    """GPUs by index with which a set of GPUs shares the way of its collectives, itself among them; none where it has its own."""
-    words = {frozenset(link[:2]): link[2] for link in gpus.links}
-    inside = [words.get(frozenset(pair), "") for pair in combinations(members, 2)]
+    """GPUs by index that share connections with a set's collectives, the set included; none where NVLink joins each pair."""
+    kinds = {frozenset(link[:2]): link[2] for link in gpus.links}
+    inside = [kinds.get(frozenset(pair), "") for pair in combinations(members, 2)]
     if all(word.startswith("NV") for word in inside):
         return []
     widest = max(_distance(word) for word in inside if not word.startswith("NV"))
 
     def is_near(index: int) -> bool:
-        return any(_distance(words.get(frozenset((index, one)), "")) <= widest for one in members if one != index)
+        return any(
+            _distance(kinds.get(frozenset((index, member)), "")) <= widest for member in members if member != index
+        )
 
     return [index for index in range(len(gpus.devices)) if index in members or is_near(index)]
 
 
 def _distance(word: str) -> int:
-    """Over PCIe. Of a pair joined by NVLink nothing is known: they may hang on one switch. What NVML does not say is far."""
+    """Distance of a pair over PCIe."""
+    # For a pair joined by NVLink the PCIe distance is unknown: they may hang on one switch, so it counts as near. A
+    # pair of which NVML says nothing counts as far.
     return 0 if word.startswith("NV") else _DISTANCE.get(word, _FARTHEST)
 
 
 def crossed_by_cores(ranks: int, members: Collection[int], cores: Sequence[int], nodes: Mapping[int, int]) -> list[int]:
-    """The same for CPU ranks on cores: they talk through the memory of their NUMA nodes. `nodes`: of each core, where known."""
+    """Cores that share NUMA nodes with a set of CPU ranks, which communicate through memory. `nodes` maps cores to
+    nodes, where known."""
     if ranks == 1:
         return []
     used = {nodes.get(core) for core in members}

@@ -1,4 +1,4 @@
-"""All workers of a divided machine begin together: what one measures of the machine at its start, none disturbs by a run."""
+"""Common start of all workers of a divided machine: none disturbs another's start measurements by a run."""
 
 import select
 import sys
@@ -10,15 +10,15 @@ _LOOK_S = 0.2
 
 
 def wait_for_all(give_up: Callable[[], bool]) -> bool:
-    """Say that this worker has measured what it offers, and return once all have; False when `give_up` said so."""
+    """Tell the parent that this worker has measured, and return once all have; False when `give_up` ended the wait."""
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
     return hears(sys.stdin.buffer, GO, give_up)
 
 
-def hears(heard: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
-    """Whether the other side of a pipe says a word before it closes, and before `give_up` says so."""
+def hears(pipe: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
+    """Whether the other side of a pipe sends a word before it closes and before `give_up` ends the wait."""
     while not give_up():
-        if select.select([heard], [], [], _LOOK_S)[0]:
-            return heard.readline() == word
+        if select.select([pipe], [], [], _LOOK_S)[0]:
+            return pipe.readline() == word
     return False

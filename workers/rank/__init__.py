@@ -1,6 +1,6 @@
-"""The rank side: one training process per GPU, and the fork server that forks them. The only importer of torch.
+"""Rank side of a worker: one training process per device, and the fork server. The only package that imports torch.
 
-What stands here must be in the environment before torch, numpy or deepspeed is imported anywhere.
+These variables must be in the environment before torch, numpy or deepspeed is imported anywhere.
 """
 
 import os
@@ -16,6 +16,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if not Path("/dev/nvidiactl").exists() or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-    # The agent says which; for a rank started by hand. Without it DeepSpeed searches for every accelerator it knows, and warns.
+    # For a rank started by hand; an agent sets it. Without it DeepSpeed tries every accelerator it knows, and warns.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
 deepspeed_nvml.keep_away()

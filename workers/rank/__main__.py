@@ -9,7 +9,7 @@ from shardtune.workers.rank.process import parent_death
 
 
 def main() -> int:
-    """Tie the process to its launcher, then import what takes seconds, and run."""
+    """Tie the process to its launcher, then import the slow modules, and run."""
     if len(sys.argv) not in (2, 3):
         sys.stderr.write("usage: python -m shardtune.workers.rank TRIAL_DIR [trial|hardware]\n")
         return 2

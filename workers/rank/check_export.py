@@ -1,6 +1,7 @@
-"""`python -m shardtune.workers.rank.check_export FORMAT DIR`: have the consumer itself read an export. Prints one JSON object.
+"""Check of an export by its consumer: `python -m shardtune.workers.rank.check_export FORMAT DIR` prints one JSON
+object.
 
-The consumers are not ours to require, so they are imported only when they are asked for.
+Consumers are no dependencies of this project, so each is imported only for its own format.
 """
 
 import importlib
@@ -17,35 +18,36 @@ from typing import Any
 import torch
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
-"""Package and reader by format."""
+"""Package and reader by export format."""
 
 
 def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[str, Any]:
-    """`checked` and, in words, what the consumer made of the files or why it was not asked."""
+    """Have the consumer read the files; returns `checked` and, in `says`, the result or why there was no check."""
     package, read = (_CONSUMERS if consumers is None else consumers)[form]
     try:
         installed = version(package)
     except PackageNotFoundError:
         return {"checked": False, "says": f"{package} is not installed here, so nothing of it has read the files"}
     try:
-        made = read(folder)
+        summary = read(folder)
     except ImportError as error:
         return {"checked": False, "says": f"{package} {installed} cannot be imported here ({error})"}
-    return {"checked": True, "says": f"{package} {installed} reads it: {made}"}
+    return {"checked": True, "says": f"{package} {installed} reads it: {summary}"}
 
 
 def _training_arguments(folder: Path) -> str:
     transformers = importlib.import_module("transformers")
     values = json.loads((folder / "training_arguments.json").read_text())
     if not torch.cuda.is_available():
-        # Else it rejects bf16 before it has looked at the rest.
+        # Without a GPU it would reject bf16 before it reads the other arguments.
         values["use_cpu"] = True
-    made = transformers.TrainingArguments(output_dir=tempfile.gettempdir(), **values)
-    return f"TrainingArguments with batch {made.per_device_train_batch_size} × {made.gradient_accumulation_steps}"
+    arguments = transformers.TrainingArguments(output_dir=tempfile.gettempdir(), **values)
+    return f"TrainingArguments with batch {arguments.per_device_train_batch_size} × {arguments.gradient_accumulation_steps}"
 
 
 def _torchtitan(folder: Path) -> str:
-    """By its configuration parser alone: the package around it imports triton, which a CPU has none of."""
+    """Read the export with torchtitan's configuration parser alone."""
+    # An empty parent package: the real one imports triton, which is missing on CPU machines.
     spec = importlib.util.find_spec("torchtitan")
     assert spec is not None
     sys.modules.setdefault("torchtitan", importlib.util.module_from_spec(spec))

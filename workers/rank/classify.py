@@ -1,6 +1,6 @@
-"""Turns an exception into a recorded failure, by its type and by where it was raised.
+"""Classification of an exception as a recorded failure, by its type and by the module that raised it.
 
-By its text only where torch gives a status of a CUDA library no type: the status is a name, which no wording changes.
+Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
 
 import traceback
@@ -26,7 +26,7 @@ class NumericsError(Exception):
 
 
 class OverLimitError(Exception):
-    """More memory than the task allows; carries the peak."""
+    """Memory exceeds the task's limit; carries the peak."""
 
     def __init__(self, peak_gib: float, limit_gib: float) -> None:
         super().__init__(f"peak memory of {memory(peak_gib)} exceeds the limit of {memory(limit_gib)} per rank")
@@ -34,22 +34,23 @@ class OverLimitError(Exception):
 
 
 class SetupError(Exception):
-    """The machine lacks something that the run needs."""
+    """The machine lacks a library, compiler, core or disk space that the run needs."""
 
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
-"""NCCL allocates outside torch and reports only that a CUDA call failed; with less than this free, it was memory."""
+"""Free bytes below which a failed CUDA call of NCCL was for memory: NCCL allocates outside torch and reports no reason."""
 
 _LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
-"""Of cuBLAS, cuDNN and cuSOLVER, which make their workspaces at their first call: torch raises a bare RuntimeError."""
+"""Memory statuses of cuBLAS, cuDNN and cuSOLVER, which allocate workspaces at their first call: torch raises a bare
+RuntimeError."""
 
 _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
 def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | None = None) -> Failure:
-    """The failure to report for an exception of that phase, of a rank on this device once it has one."""
+    """Failure to report for an exception raised in that phase, by a rank on this device if it has one."""
     kind = _kind(error, phase, device)
     text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -68,7 +69,7 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
         return FailureKind.NUMERICS
     if isinstance(error, SetupError):
         return FailureKind.SETUP
-    if any(_is_out_of_memory(one, device) for one in _chain(error)):
+    if any(_is_out_of_memory(link, device) for link in _chain(error)):
         return FailureKind.OOM
     if phase == "building" and isinstance(error, ImportError):
         # Such as attention ("flash_attention_2") whose package is not installed on this worker.
@@ -81,9 +82,10 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
 
 
 def _is_rejection(error: BaseException) -> bool:
-    """While a model is wrapped, a value the backend will not take; DeepSpeed also rejects by `assert`."""
+    """Whether the error means that the backend rejects a value while it wraps the model."""
     if isinstance(error, _REJECTIONS):
         return True
+    # DeepSpeed also rejects values by `assert`.
     return isinstance(error, AssertionError) and _raised_in(error.__traceback__).startswith(_BACKENDS)
 
 
@@ -97,16 +99,17 @@ def _raised_in(trace: TracebackType | None) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and what it was raised from or during; torch's compiler raises its own `from None` (2.13, InductorError)."""
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    """Error and its causes and contexts in order."""
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         yield error
+        # Contexts too: torch's compiler raises its errors `from None` (2.13, InductorError).
         error = error.__cause__ or error.__context__
 
 
 def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
-    """Of the host, or of the device as told by torch, the CUDA runtime, its libraries, or NCCL on a device that is full."""
+    """Whether host or device memory ran out, as reported by torch, the CUDA runtime and libraries, or NCCL on a full device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, torch.AcceleratorError):

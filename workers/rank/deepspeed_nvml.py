@@ -1,7 +1,7 @@
-"""Keeps DeepSpeed from NVML, which it initialises when it is imported: in the fork server, before ranks are forked from it.
+"""Import hook that keeps DeepSpeed from initialising NVML in the fork server, before ranks are forked from it.
 
-Its accelerator would then read CUDA_VISIBLE_DEVICES as numbers, which UUIDs are not, and take them for NVML's own (deepspeed
-0.19.8, `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML it asks torch how much memory is free.
+DeepSpeed's accelerator would then read CUDA_VISIBLE_DEVICES as NVML's indices, which UUIDs are not (deepspeed 0.19.8,
+ `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML it asks torch how much memory is free.
 """
 
 import sys
@@ -16,6 +16,7 @@ _MODULE = "deepspeed.accelerator.cuda_accelerator"
 class _WithoutNvml(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
+        # The module is patched as it loads: DeepSpeed makes its accelerator during the same import.
         module.CUDA_Accelerator._init_pynvml = lambda _: None
 
 
@@ -30,6 +31,6 @@ class _Finder(MetaPathFinder):
 
 
 def keep_away() -> None:
-    """Call it before DeepSpeed is imported: the accelerator is made while that goes on."""
+    """Install the hook; call it before DeepSpeed is imported, which creates the accelerator."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -1,4 +1,4 @@
-"""What a rank asks of the device it trains on beside computing: the only place of the measuring code that knows `torch.cuda`."""
+"""Device of a rank apart from computing: the only module of the measuring code that uses `torch.cuda`."""
 
 import time
 from typing import Literal, Protocol
@@ -14,52 +14,52 @@ DeviceKind = Literal["cuda", "cpu"]
 
 
 class Device(Protocol):
-    """One rank's device."""
+    """Device of one rank."""
 
     @property
     def tensors(self) -> torch.device:
-        """Where the rank's tensors live."""
+        """Device on which the rank's tensors live."""
 
     def use(self) -> None:
-        """Make it this process's current device; before anything is put on it."""
+        """Make it this process's current device; call it before any tensor is on it."""
 
     def synchronize(self) -> None:
-        """Wait until all that was queued is done."""
+        """Wait until all queued work is done."""
 
     def is_busy(self) -> bool:
-        """Whether something queued is not done."""
+        """Whether queued work is not yet done."""
 
     def configure_allocator(self, settings: str) -> None:
-        """In the words of PYTORCH_ALLOC_CONF; before the first allocation."""
+        """Configure the allocator in the syntax of PYTORCH_ALLOC_CONF; before the first allocation."""
 
     def bind(self, mode: NumaBinding) -> None:
-        """Keep this process to cores near the device.
+        """Bind this process to cores near the device.
 
         Raises:
             RuntimeError: numactl is missing, or there are too few cores.
         """
 
     def release_cache(self) -> None:
-        """Give back what the allocator holds and nobody uses."""
+        """Return memory to the device that the allocator caches unused."""
 
     def count_from_here(self) -> bool:
-        """Begin to count peaks of memory anew; False where nobody counts."""
+        """Reset the counted memory peaks; False where the device counts none."""
 
     def counted(self) -> Memory | None:
-        """Peaks since then; None where nobody counts."""
+        """Memory peaks since the reset; None where the device counts none."""
 
     def free_bytes(self) -> int | None:
-        """Of the whole device, whoever uses it; None where memory is the host's."""
+        """Free bytes of the whole device, whichever process uses it; None where memory is the host's."""
 
     def random_state(self) -> torch.Tensor | None:
-        """Of its own generator; None where it has none."""
+        """State of the device's own random generator; None where it has none."""
 
     def set_random_state(self, state: torch.Tensor) -> None:
-        """Take over what `random_state` returned."""
+        """Restore a state that `random_state` returned."""
 
 
 class CpuDevice:
-    """The processor: computes at once, counts nothing, draws from torch's own generator."""
+    """Processor: computes synchronously, counts no memory, draws from torch's own generator."""
 
     tensors = torch.device("cpu")
 
@@ -92,7 +92,7 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """A GPU by its number among those that are visible."""
+    """GPU, by its index among the visible ones."""
 
     def __init__(self, index: int) -> None:
         self.tensors = torch.device("cuda", index)
@@ -104,14 +104,15 @@ class CudaDevice:
         torch.cuda.synchronize(self.tensors)
 
     def is_busy(self) -> bool:
-        """Of the current stream; a process that has touched no GPU is not made to."""
+        """Whether the current stream has unfinished work."""
+        # Asking for a stream would initialise CUDA in a process that has touched no GPU.
         return torch.cuda.is_initialized() and not torch.cuda.current_stream().query()  # type: ignore[no-untyped-call]
 
     def configure_allocator(self, settings: str) -> None:
         torch._C._accelerator_setAllocatorSettings(settings)
 
     def bind(self, mode: NumaBinding) -> None:
-        """By torchrun's own function (torch 2.13), so that an exported job has the same cores."""
+        """Bind by torchrun's own function (torch 2.13), so that an exported job has the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
 
@@ -119,12 +120,12 @@ class CudaDevice:
         torch.cuda.empty_cache()
 
     def count_from_here(self) -> bool:
-        """At no cost."""
+        """Reset the counters of CUDA's caching allocator, which cost nothing."""
         torch.cuda.reset_peak_memory_stats(self.tensors)
         return True
 
     def counted(self) -> Memory | None:
-        """As CUDA's caching allocator has counted."""
+        """Peaks that CUDA's caching allocator has counted."""
         stats = torch.cuda.memory_stats(self.tensors)
         free, total = torch.cuda.mem_get_info(self.tensors)
         most_reserved = torch.cuda.max_memory_reserved(self.tensors)
@@ -137,7 +138,7 @@ class CudaDevice:
         )
 
     def free_bytes(self) -> int | None:
-        """Of a GPU that this process has touched."""
+        """Free bytes of a GPU that this process has touched, else None."""
         return torch.cuda.mem_get_info(self.tensors)[0] if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def random_state(self) -> torch.Tensor | None:
@@ -148,19 +149,17 @@ class CudaDevice:
 
 
 def of_kind(kind: DeviceKind, index: int) -> Device:
-    """The device of that number; `index` means nothing on a processor."""
+    """Device of that index; `index` is ignored for a processor."""
     return CudaDevice(index) if kind == "cuda" else CpuDevice()
 
 
 def clock(device: Device) -> float:
-    """Seconds, once all queued work of this rank is done."""
+    """Seconds on a monotonic clock, once all queued work of this rank is done."""
     device.synchronize()
     return time.perf_counter()
 
 
 def device_peak_gib(used: int, reserved: int, most_reserved: int) -> float:
-    """What the device held at most, of bytes: its use now, and what the allocator has given back since its own peak.
-
-    It gives nothing back by itself, but all it can spare where a request did not fit (`num_alloc_retries`).
-    """
+    """Peak GiB of the device: bytes in use now, plus the bytes that the allocator has returned since its own peak."""
+    # The allocator returns memory only when a request did not fit (`num_alloc_retries`), and then all it can spare.
     return (used - reserved + most_reserved) / GIB

@@ -1,6 +1,6 @@
-"""`python -m shardtune.workers.rank.inventory [RANKS]`: what this machine's libraries are and what its processor has, as JSON.
+"""Libraries of this machine and dtypes of its processor, as JSON: `python -m shardtune.workers.rank.inventory [RANKS]`.
 
-Given a number of ranks, also how fast one of them multiplies; without it no device is touched.
+With RANKS, also the rate of one rank's matrix products; without it no device is touched.
 """
 
 import json
@@ -14,7 +14,7 @@ from shardtune.workers.rank.versions import library_versions
 
 
 def describe(ranks: int | None = None) -> dict[str, Any]:
-    """The fields of `shardtune.workers.machine.inventory.Libraries`."""
+    """Fields of `shardtune.workers.machine.inventory.Libraries`."""
     return {
         **library_versions(),
         "causal_lm_types": sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),

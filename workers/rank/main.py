@@ -1,4 +1,4 @@
-"""One rank of one trial, top to bottom: join ▸ build ▸ wrap ▸ warm up ▸ measure ▸ report."""
+"""Run of one rank, top to bottom: join ▸ build ▸ wrap ▸ warm up ▸ measure ▸ report."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ from shardtune.workers.rank.training.loop import Loop, run_all
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
-"""SIGALRM ends a rank that cannot leave in this time; its report stands."""
+"""Seconds after which SIGALRM ends a rank that cannot leave its peers; its report is already written."""
 
 MakeTrainer = Callable[[nn.Module, Setting], Trainer]
 
@@ -37,7 +37,7 @@ MakeTrainer = Callable[[nn.Module, Setting], Trainer]
 def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: MakeDevice = of_kind) -> int:
     """Run the task of a trial directory as the rank that the environment names; returns the exit code.
 
-    Always leaves a report, unless the process is killed.
+    Always writes a report, unless the process is killed.
     """
     deadline.hold(folder)
     rank = int(os.environ.get("RANK", "0"))
@@ -49,10 +49,11 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: Mak
             write_model_summary(task, folder)
             return 0
         report = attempt.run(task)
-    except Exception as error:  # noqa: BLE001 -- the border: whatever ends a rank becomes its report
+    except Exception as error:  # noqa: BLE001 -- the border: every exception becomes the rank's report
         failure = classify.failure_of(error, attempt.phase, rank, attempt.device)
         report = RankReport(rank=rank, status="failed", failure=failure, versions=library_versions())
         sys.stderr.write(failure.traceback or failure.message)
+    # The report is written before peers are left: gloo or NCCL may hang there, and the measurement must not be lost.
     trial_dir.write_report(folder, report)
     if report.status != "complete":
         return 1
@@ -61,7 +62,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: Mak
 
 
 def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
-    """Find out what the model is made of; raises whatever goes wrong."""
+    """Describe the task's model into the trial directory; raises any error of building it."""
     if task.model.script is not None:
         user_script.run_profile(task, folder)
     else:
@@ -69,7 +70,7 @@ def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
 
 
 class RankAttempt:
-    """The stages of a trial; `phase` and `device` tell how an exception is to be understood."""
+    """Stages of a rank's task; `phase` and `device` decide how an exception is classified."""
 
     def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer, make_device: MakeDevice) -> None:
         self.phase: classify.Phase = "starting"
@@ -80,7 +81,7 @@ class RankAttempt:
         self._trainer: Trainer | None = None
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
-        """Train, and measure, restart or trace; raises whatever goes wrong."""
+        """Train and measure, check resuming, or trace; raises any error."""
         self._progress.write(Progress(phase="starting"))
         place = Place.from_environment(task.cluster.device, self._make_device)
         self.device = place.accelerator
@@ -90,12 +91,13 @@ class RankAttempt:
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
         mesh.join(place, self._folder)
-        # Only now: where it was built for this trial, the first rank did so before it joined.
+        # After joining: if the operator was built for this trial, the first rank built it before it joined.
         cpu_adam.load(task)
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         if isinstance(task, ResumeTask | TraceTask):
-            return self._other_use(task, place)
+            return self._run_derived(task, place)
+        # Before the meter starts: the check's matrices must not count in the trial's peak.
         pace_s = speed_check.seconds(place)
         meter = memory.meter(place.accelerator)
         begin = time.perf_counter()
@@ -127,7 +129,7 @@ class RankAttempt:
         self.phase = "training"
         return resume_check.Built(setting, step, self._trainer, parameters)
 
-    def _other_use(self, task: ResumeTask | TraceTask, place: Place) -> RankReport:
+    def _run_derived(self, task: ResumeTask | TraceTask, place: Place) -> RankReport:
         begin = time.perf_counter()
         recorder = trace.moment_recorder(task, place) if isinstance(task, TraceTask) else None
         with self._progress.ticking(Progress(phase="building")), trace.told_where(recorder):
@@ -136,27 +138,27 @@ class RankAttempt:
         if isinstance(task, TraceTask):
             assert recorder is not None
             report = trace.run(task, built, recorder, self._folder, self._progress)
-            done = len(report.losses)
+            step_count = len(report.losses)
         else:
             report = resume_check.run(task, built, self._folder, self._progress)
-            done = report.trajectory[-1].step + 1
-        self._progress.write(Progress(phase="finishing", step=done))
+            step_count = report.trajectory[-1].step + 1
+        self._progress.write(Progress(phase="finishing", step=step_count))
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def leave(self) -> None:
-        """Let go of the peers, once the report is written. Bounded: what goes wrong from here on costs no measurement.
-
-        On CPU the process ends without winding anything down: gloo has hung in it (torch 2.13, one run in about a
-        hundred), with the peer gone and every number known.
+        """Leave the process group, once the report is written; bounded in time, since an error here costs no
+        measurement.
         """
         signal.alarm(_LEAVE_S)
         dist.barrier()
+        # On CPU the process ends without destroying the group: gloo has hung there (torch 2.13, one run in about a
+        # hundred), with the peer gone and every number known.
         if isinstance(self.device, CudaDevice) and self._trainer is not None:
             self._trainer.close()
             dist.destroy_process_group()
 
     def _run_script(self, task: TrialTask, place: Place) -> RankReport:
-        """The same with the user's script in place of build, wrap and train."""
+        """Run the user's script in place of build, wrap and train, and measure it."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         sample_groups.check(task.config, task.cluster, task.workload, task.model)
@@ -193,6 +195,6 @@ def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: floa
 
 
 def _since_launch_s() -> float | None:
-    """On the clock of this host, which is the one that its launcher read."""
+    """Seconds since the launch, on this host's clock, which its launcher read too."""
     launched_s = os.environ.get(LAUNCHED)
     return None if launched_s is None else now_s() - float(launched_s)

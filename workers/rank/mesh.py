@@ -1,6 +1,6 @@
-"""Joins the ranks of a trial into one process group, and answers questions that all of them must answer alike.
+"""Process group of a trial's ranks, and reductions whose results all ranks share.
 
-On one host they meet at a file in the trial directory; otherwise where the environment says (`env://`), as torchrun's do.
+On one host ranks rendezvous at a file in the trial directory; otherwise as the environment says (`env://`), like torchrun's.
 """
 
 import datetime
@@ -13,21 +13,22 @@ import torch.distributed as dist
 from shardtune.workers.rank.rank_context import Place
 
 _TIMEOUT = datetime.timedelta(minutes=10)
-"""Longer than any single step with compilation; the agent's deadlines are the real limits."""
+"""Timeout of a collective, longer than any single step with compilation; the agent's deadlines are the real limits."""
 
 
 _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
-"""Whoever started the ranks serves a store for them."""
+"""Environment variables by which a launcher says that it serves a store for the ranks."""
 
 
 def use_loopback(place: Place) -> None:
-    """Ranks of one host: gloo otherwise resolves the host name, which need not be resolvable. Those of several are told."""
+    """Make gloo use the loopback interface for ranks of one host; launchers name the interface for several hosts."""
+    # gloo would otherwise resolve the host name, which need not be resolvable.
     if place.local_world_size == place.world_size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 def join(place: Place, trial_dir: Path) -> None:
-    """Initialise torch.distributed: gloo for CPU tensors, NCCL beside it for a GPU's."""
+    """Initialise torch.distributed: gloo for CPU tensors, and NCCL for those of a GPU."""
     use_loopback(place)
     backend = "cpu:gloo,cuda:nccl" if place.is_cuda else "gloo"
     is_alone = place.local_world_size == place.world_size
@@ -36,13 +37,18 @@ def join(place: Place, trial_dir: Path) -> None:
             str(trial_dir / "store"), place.world_size
         )
         dist.init_process_group(
-            backend, store=store, rank=place.rank, world_size=place.world_size, timeout=_TIMEOUT, device_id=_id(place)
+            backend,
+            store=store,
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=_TIMEOUT,
+            device_id=_device_id(place),
         )
     else:
-        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=_id(place))
+        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=_device_id(place))
 
 
-def _id(place: Place) -> torch.device | None:
+def _device_id(place: Place) -> torch.device | None:
     return place.device if place.is_cuda else None
 
 
@@ -54,7 +60,7 @@ def largest(values: list[float], place: Place) -> list[float]:
 
 
 def mean(tensor: torch.Tensor, place: Place) -> list[float]:
-    """Element-wise mean over ranks, in fp64."""
+    """Element-wise mean over ranks, computed in fp64."""
     total = tensor.to(torch.float64)
     dist.all_reduce(total)
     return [float(value) for value in (total / place.world_size).tolist()]

@@ -1,4 +1,4 @@
-"""What a launched rank may run, by the name its launcher says."""
+"""Programs that a launched rank can run, by name."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -8,4 +8,4 @@ from shardtune.workers.rank import main
 from shardtune.workers.rank.measure import hardware
 
 PROGRAMS: Mapping[Program, Callable[[Path], int]] = {"trial": main.run, "hardware": hardware.run}
-"""Each runs in a folder as the rank that the environment names, and returns the exit code."""
+"""Entry functions by program name; each runs in a folder as the rank that the environment names, and returns the exit code."""

@@ -1,4 +1,4 @@
-"""Where a rank stands among its peers, as its launcher put it into the environment."""
+"""Position of a rank among its peers and its device, from the environment that its launcher set."""
 
 import os
 from collections.abc import Callable
@@ -12,16 +12,16 @@ MakeDevice = Callable[[DeviceKind, int], Device]
 
 
 def device_kind() -> DeviceKind:
-    """What this process works on, as its launcher said; one started by hand takes a GPU where torch finds one."""
-    said = os.environ.get("DS_ACCELERATOR")
-    if said is None:
+    """Kind of device that the launcher chose; a process started by hand takes a GPU where torch finds one."""
+    accelerator = os.environ.get("DS_ACCELERATOR")
+    if accelerator is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    return "cuda" if said == "cuda" else "cpu"
+    return "cuda" if accelerator == "cuda" else "cpu"
 
 
 @dataclass(frozen=True)
 class Place:
-    """One rank's position and device."""
+    """Ranks, sizes and device of one rank, as its launcher set them."""
 
     rank: int
     local_rank: int
@@ -31,23 +31,24 @@ class Place:
 
     @classmethod
     def from_environment(cls, kind: DeviceKind, make_device: MakeDevice = of_kind) -> "Place":
-        """Read what torchrun and the fork server both set."""
+        """Read the variables that torchrun and the fork server set."""
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         return cls(
             rank=int(os.environ.get("RANK", "0")),
             local_rank=local_rank,
             world_size=world_size,
+            # Only torchrun and our launchers set it; a single process started by hand has all ranks on its host.
             local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size))),
             accelerator=make_device(kind, local_rank),
         )
 
     @property
     def device(self) -> torch.device:
-        """Where this rank's tensors live."""
+        """Device on which this rank's tensors live."""
         return self.accelerator.tensors
 
     @property
     def is_cuda(self) -> bool:
-        """Whether that is a GPU: libraries take other arguments there."""
+        """Whether the device is a GPU, for which libraries take other arguments."""
         return self.device.type == "cuda"

@@ -1,4 +1,4 @@
-"""Versions of the libraries under a measurement."""
+"""Versions of the libraries that a measurement ran with."""
 
 import importlib.metadata
 
@@ -6,12 +6,13 @@ import torch
 
 
 def library_versions() -> dict[str, str | None]:
-    """torch, deepspeed, transformers, CUDA and NCCL; touches no device."""
+    """Versions of torch, deepspeed, transformers, CUDA and NCCL; touches no device."""
     return {
         "torch": torch.__version__,
         "deepspeed": _installed("deepspeed"),
         "transformers": _installed("transformers"),
         "cuda": torch.version.cuda,
+        # A wheel without CUDA has no `nccl.version`.
         "nccl": ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
         if torch.version.cuda
         else None,

@@ -1,1 +1,1 @@
-"""The fork server, which imports once and forks ranks. Leaves what a rank does to `workers.rank.main`."""
+"""Fork server: imports torch once and forks ranks. Their work is in `workers.rank.main`."""

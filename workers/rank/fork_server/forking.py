@@ -1,4 +1,4 @@
-"""Forking ranks safely: whether this process may, what a child must do first, and how it is ended."""
+"""Safe forking of ranks: whether this process can fork, the first acts of a child, and how it is ended."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _PROBE_PATIENCE_S = 60.0
 _STORE_TIMEOUT_S = 20.0
 
 Found = dict[str, Any]
-"""As JSON."""
+"""Facts that a probe found, as a JSON object."""
 
 
 class CannotFork(Exception):
@@ -30,10 +30,11 @@ class CannotFork(Exception):
 
 
 def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> Found:
-    """What a forked child finds by `look`; then it uses torch, CUDA included where there is some.
+    """Run `look` in a forked child, which then uses torch (and CUDA, where present); returns the facts that `look`
+    found.
 
     Raises:
-        CannotFork: it could not, or threads run that it would lack.
+        CannotFork: the child failed, or this process has threads, which a child would lack.
     """
     threads = len(list(Path("/proc/self/task").iterdir()))
     if threads != 1:
@@ -42,45 +43,45 @@ def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> F
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        _exit_with(lambda: _look(host, look, write))
+        _exit_with(lambda: _probe_child(host, look, write))
     os.close(write)
-    said = _until_its_end(read, patience_s)
-    if said is None:
+    output = _read_to_end(read, patience_s)
+    if output is None:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if said is None:
+    if output is None:
         raise CannotFork(f"a forked child that uses torch hung for {patience_s:.0f} s")
     if code != 0:
         raise CannotFork(f"a forked child could not use torch (exit code {code})")
-    found: Found = json.loads(said)
-    return found
+    facts: Found = json.loads(output)
+    return facts
 
 
-def _look(host: int, look: Callable[[], Found], output: int) -> int:
+def _probe_child(host: int, look: Callable[[], Found], output: int) -> int:
     parent_death.tie_to_parent(host)
-    found = look()
-    ones = torch.ones(512, 512, device=device_kind())
-    works = float((ones @ ones).sum()) == 512.0**3
-    # Last: its end is taken for ours.
+    facts = look()
+    matrix = torch.ones(512, 512, device=device_kind())
+    works = float((matrix @ matrix).sum()) == 512.0**3
+    # Last: the reader takes the end of the output for the end of this child.
     with open(output, "w", encoding="utf-8") as file:
-        json.dump(found, file)
+        json.dump(facts, file)
     return 0 if works else 1
 
 
-def _until_its_end(output: int, patience_s: float) -> bytes | None:
-    """What a child writes until it closes that or ends; None where it takes too long."""
-    said, deadline = b"", time.monotonic() + patience_s
+def _read_to_end(output: int, patience_s: float) -> bytes | None:
+    """Read a child's output until it closes the pipe or ends; None where that takes too long."""
+    content, deadline = b"", time.monotonic() + patience_s
     with open(output, "rb", buffering=0) as file:
         while select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
             part = file.read(65536)
             if not part:
-                return said
-            said += part
+                return content
+            content += part
     return None
 
 
 def become_rank(folder: Path, program: Program, environment: dict[str, str], host: int) -> NoReturn:
-    """In the child: cut what ties it to the host's work, then run the rank and end without the host's clean-up."""
+    """Turn a forked child into a rank: detach it from the server, run the rank, and end without the server's exit handlers."""
 
     def run() -> int:
         _leave_host(host, folder / f"rank_{environment['RANK']}.log")
@@ -93,6 +94,7 @@ def become_rank(folder: Path, program: Program, environment: dict[str, str], hos
 def _leave_host(host: int, log_path: Path) -> None:
     parent_death.tie_to_parent(host)
     os.setpgid(0, 0)
+    # A SIGCHLD of the rank's own children would otherwise wake the server through the inherited descriptor.
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -102,7 +104,8 @@ def _leave_host(host: int, log_path: Path) -> None:
 
 
 def fork_store(folder: Path, ports: range) -> tuple[int, str]:
-    """A child in which ranks meet: its pid and its port, or in words why there is none."""
+    """Fork a process in which ranks of several hosts rendezvous; returns its pid, and its port or the reason why there
+    is none."""
     host = os.getpid()
     read, write = os.pipe()
     pid = os.fork()
@@ -119,17 +122,17 @@ def fork_store(folder: Path, ports: range) -> tuple[int, str]:
         _exit_with(run)
     os.close(write)
     lead_group(pid)
-    said = os.read(read, 1000).decode() if select.select([read], [], [], _STORE_TIMEOUT_S)[0] else ""
+    reply = os.read(read, 1000).decode() if select.select([read], [], [], _STORE_TIMEOUT_S)[0] else ""
     os.close(read)
-    return pid, said or f"the store did not start; see {folder / 'store.log'}"
+    return pid, reply or f"the store did not start; see {folder / 'store.log'}"
 
 
 def _exit_with(function: Callable[[], int]) -> NoReturn:
-    """Leave a forked child without running exit handlers that belong to the host."""
+    """Leave a forked child without running exit handlers that belong to the fork server."""
     code = 1
     try:
         code = function()
-    except BaseException:  # noqa: BLE001 -- nobody above is left to report it
+    except BaseException:  # noqa: BLE001 -- no caller is left to report it
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -138,7 +141,8 @@ def _exit_with(function: Callable[[], int]) -> NoReturn:
 
 
 def lead_group(pid: int) -> None:
-    """The child does it too; whoever comes first, a kill right after the fork finds the group."""
+    """Make a child the leader of its process group."""
+    # The child calls it too: whichever is first, a kill right after the fork finds the group.
     try:
         os.setpgid(pid, pid)
     except (ProcessLookupError, PermissionError):
@@ -146,7 +150,7 @@ def lead_group(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """SIGKILL to a rank and whatever it has started."""
+    """Send SIGKILL to a rank and all processes that it has started."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -38,44 +38,45 @@ LATE_IMPORTS = (
     "functorch.compile",
     "torch.profiler._cupti_monitor",
 )
-"""What a rank would import in mid-trial, at 0.6 s in all; names that a version lacks are skipped."""
+"""Modules that a rank would import in mid-trial, which takes 0.6 s in all; names that a version lacks are skipped."""
 
 
 class Host:
-    """Reads orders from one descriptor and writes events to another.
+    """Fork server that reads orders from one descriptor and writes events to another.
 
-    Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts are to meet here; `{"launch": dir, "as": a
-    Launch}`; `{"kill": dir}`. End of input kills everything and ends the host.
-    Events: `ready` once, with what `workers.rank.inventory` says, or why no rank can be forked; `store` with its port, and
+    Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts rendezvous here; `{"launch": dir, "as": a
+    Launch}`; `{"kill": dir}`. End of input kills all ranks and ends the server.
+    Events: `ready` once, with the facts of `workers.rank.inventory`, or why no rank can be forked; `store` with its port, and
     `closed` when it has ended; `started` with the pids; `exited` per rank with its exit code (negative: the signal);
-    `rejected` with a reason, for what cannot be. One launch at a time.
+    `rejected` with a reason, for an order that cannot be carried out. One launch at a time.
     """
 
     def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:
-        """`ranks`: among so many, one's speed is looked at; None: no speed is."""
+        """Prepare the server; `ranks` is the number of ranks among which one's speed is measured, None for no measurement."""
         self._orders = orders
         self._events = events
-        self._most = ranks
+        self._speed_ranks = ranks
         self._unread = b""
         self._folder: str | None = None
         self._ranks: dict[int, int] = {}
-        """Rank by pid, of the launch in progress."""
+        """Ranks of the launch in progress, by pid."""
         self._store: int | None = None
-        """Pid of the process in which its ranks meet, where that is here."""
+        """Pid of the process in which the launch's ranks rendezvous, where that is on this host."""
 
     def run(self) -> None:
         """Serve until the input ends."""
         wakeup_read, wakeup_write = os.pipe()
         for descriptor in (wakeup_read, wakeup_write):
             os.set_blocking(descriptor, False)
+        # SIGCHLD must wake the selector: a handler alone would not interrupt it for good (PEP 475).
         signal.set_wakeup_fd(wakeup_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for name in LATE_IMPORTS:
             _import_if_there(name)
-        self._tell(
+        self._send(
             {
                 "event": "ready",
-                **self._looked(),
+                **self._probe(),
                 "isolation": os.environ.get("SHARDTUNE_ISOLATION", "none: not asked for"),
                 "operators_built": cpu_adam.is_built(),
             }
@@ -91,14 +92,14 @@ class Host:
                     else:
                         open_ = self._read_orders()
                 self._reap()
-                # An agent that is stopped, and a rank that is: neither can keep the lease's promise, so we do.
+                # A stopped agent (SIGSTOP) cannot end its ranks, nor a stopped rank itself: this process keeps the deadline.
                 if self._folder is not None and deadline.has_passed(Path(self._folder)):
                     self._kill_all()
         self._kill_all()
 
-    def _looked(self) -> dict[str, Any]:
+    def _probe(self) -> dict[str, Any]:
         try:
-            return {"libraries": forking.probe(lambda: inventory.describe(self._most)), "unsafe": None}
+            return {"libraries": forking.probe(lambda: inventory.describe(self._speed_ranks)), "unsafe": None}
         except forking.CannotFork as error:
             return {"libraries": None, "unsafe": str(error)}
 
@@ -117,23 +118,24 @@ class Host:
         return bool(chunk)
 
     def _is_free(self, folder: str) -> bool:
-        """Rejects where another launch is in progress; what was just killed may not have been noticed yet."""
+        """Whether no other launch is in progress; sends a rejection if one is."""
+        # A launch that was killed a moment ago may have ended unnoticed.
         self._reap()
         if self._folder in (None, folder) and not self._ranks:
             return True
-        self._tell({"event": "rejected", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
+        self._send({"event": "rejected", "dir": folder, "reason": f"{self._folder} still runs; kill it first"})
         return False
 
     def _open_store(self, folder: str, ports: range) -> None:
         if not self._is_free(folder):
             return
-        pid, said = forking.fork_store(Path(folder), ports)
-        if said.isdecimal():
+        pid, reply = forking.fork_store(Path(folder), ports)
+        if reply.isdecimal():
             self._folder, self._store = folder, pid
-            self._tell({"event": "store", "dir": folder, "port": int(said)})
+            self._send({"event": "store", "dir": folder, "port": int(reply)})
         else:
             forking.kill_group(pid)
-            self._tell({"event": "rejected", "dir": folder, "reason": said})
+            self._send({"event": "rejected", "dir": folder, "reason": reply})
 
     def _launch(self, folder: str, launch: Launch) -> None:
         if not self._is_free(folder):
@@ -142,7 +144,7 @@ class Host:
             try:
                 task = trial_dir.read_task(Path(folder))
             except (OSError, ValueError) as error:
-                self._tell({"event": "rejected", "dir": folder, "reason": str(error)})
+                self._send({"event": "rejected", "dir": folder, "reason": str(error)})
                 return
             preload(task)
             if cpu_adam.needed(task):
@@ -153,7 +155,7 @@ class Host:
     def _fork_ranks(self, folder: str, launch: Launch) -> None:
         (Path(folder) / "store").unlink(missing_ok=True)
         host = os.getpid()
-        # What the children share is never written to, so that its pages stay shared.
+        # Frozen objects are not touched by the children's collections, so that their pages stay shared.
         gc.collect()
         gc.freeze()
         for local_rank in range(launch.ranks):
@@ -162,18 +164,18 @@ class Host:
                 forking.become_rank(Path(folder), launch.program, launch.variables(local_rank), host)
             forking.lead_group(pid)
             self._ranks[pid] = launch.first_rank + local_rank
-        self._tell({"event": "started", "dir": folder, "pids": list(self._ranks)})
+        self._send({"event": "started", "dir": folder, "pids": list(self._ranks)})
 
     def _reap(self) -> None:
         for pid, code in _ended_children():
             if pid == self._store:
                 self._store = None
-                self._tell({"event": "closed", "dir": self._folder})
-            # As process 1 of a namespace we also inherit what ranks leave behind.
+                self._send({"event": "closed", "dir": self._folder})
+            # As process 1 of a namespace, this process also inherits orphans that ranks leave behind.
             if pid in self._ranks:
                 # A rank may have left children of its own, such as compiler processes.
                 forking.kill_group(pid)
-                self._tell({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
+                self._send({"event": "exited", "dir": self._folder, "rank": self._ranks.pop(pid), "code": code})
         if not self._ranks and self._store is None:
             self._folder = None
 
@@ -181,12 +183,12 @@ class Host:
         for pid in (*self._ranks, *([] if self._store is None else [self._store])):
             forking.kill_group(pid)
 
-    def _tell(self, event: dict[str, Any]) -> None:
+    def _send(self, event: dict[str, Any]) -> None:
         os.write(self._events, json.dumps(event).encode() + b"\n")
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """(pid, exit code) of every child that has ended."""
+    """Pairs of pid and exit code of the children that have ended."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -196,7 +198,7 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def preload(task: Task) -> None:
-    """Import the architecture's module before the fork, as the rank would for every trial."""
+    """Import the architecture's module before the fork, as each rank would otherwise do for every trial."""
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     if task.model.model_type is not None and task.model.model_type in names:
         package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
@@ -204,7 +206,10 @@ def preload(task: Task) -> None:
 
 
 def _import_if_there(name: str) -> None:
-    """Whatever an import raises is the ranks' to meet and to report: the host outlives it."""
+    """Import a module if it exists; its exceptions are printed, and the server goes on.
+
+    The ranks meet the same exception and report it.
+    """
     try:
         importlib.import_module(name)
     except ModuleNotFoundError:
@@ -214,7 +219,7 @@ def _import_if_there(name: str) -> None:
 
 
 def serve(ranks: int | None = None) -> None:
-    """Run a host on this process's standard input and output; `ranks` as in `Host`."""
+    """Run a fork server on this process's standard input and output; `ranks` as in `Host`."""
     parent_death.tie_to_parent()
     events = os.dup(1)
     fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)

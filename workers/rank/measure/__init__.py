@@ -1,1 +1,1 @@
-"""What a rank measures about itself: time and memory."""
+"""Measurements of one rank: time and memory."""

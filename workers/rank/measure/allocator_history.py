@@ -1,4 +1,4 @@
-"""What the allocator of a device did, event by event: on the CPU as torch's profiler records it, on a GPU from its own history."""
+"""Allocator events of a device in order: on the CPU as torch's profiler records them, on a GPU from its allocator's history."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -8,26 +8,28 @@ import torch
 from shardtune.workers.rank.measure.memory import Recording
 
 _ENDLESS = 1 << 63
+"""Time of death of a storage that was never released."""
 _MOST_EVENTS = 2_000_000
-"""Of two steps; beyond, the oldest would be lost, and with them what is still held."""
+"""Limit of recorded events, for two steps; beyond it the oldest would be lost, and with them storages still in use."""
 
 
 class AllocatorEvent(NamedTuple):
-    """A storage was taken or released."""
+    """Allocation or release of a storage."""
 
     at: int
     """Nanoseconds since 1970."""
     pointer: int
+    """Address of the storage."""
     bytes: int
-    """Negative: released."""
+    """Size of the storage; negative for a release."""
     total_bytes: int
-    """In use after it."""
+    """Bytes in use after the event."""
     reserved_bytes: int | None = None
-    """That the allocator held of the device, in use or not; None where it keeps nothing for itself."""
+    """Bytes that the allocator held of the device, in use or not; None where the allocator caches nothing."""
 
 
 class Allocation(NamedTuple):
-    """One storage over its life."""
+    """Storage from allocation to release, in nanoseconds since 1970."""
 
     born: int
     died: int
@@ -36,14 +38,14 @@ class Allocation(NamedTuple):
 
 
 class History(Protocol):
-    """Recorded from its creation on."""
+    """Recorder of allocator events, from its creation on."""
 
     def stop(self) -> list[AllocatorEvent]:
-        """All of them in order; none where there were too many to keep."""
+        """End the recording; returns all events in order, or none where there were too many to keep."""
 
 
 class CpuHistory:
-    """Of all threads of the process."""
+    """Recorder of CPU allocations in all threads of the process."""
 
     def __init__(self) -> None:
         self._recording = Recording()
@@ -51,18 +53,18 @@ class CpuHistory:
     def stop(self) -> list[AllocatorEvent]:
         """See `History`."""
         return [
-            AllocatorEvent(one.start_time_ns, fields.ptr, fields.alloc_size, fields.total_allocated)
-            for one in self._recording.stop()
-            for fields in (one.extra_fields,)
+            AllocatorEvent(record.start_time_ns, fields.ptr, fields.alloc_size, fields.total_allocated)
+            for record in self._recording.stop()
+            for fields in (record.extra_fields,)
         ]
 
 
 class CudaHistory:
-    """Of the current GPU. What was allocated before is in no event, so it begins before the model is built."""
+    """Recorder of the current GPU's allocations. Start it before the model is built: earlier allocations are in no event."""
 
     def __init__(self) -> None:
         self._before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-        # Without stacks: modules are told by hooks, and a stack for each of a step's allocations takes gigabytes.
+        # Without stacks: hooks report the modules, and a stack for each of a step's allocations takes gigabytes.
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
 
     def stop(self) -> list[AllocatorEvent]:
@@ -74,33 +76,33 @@ class CudaHistory:
 
 
 def events_of(entries: Sequence[Mapping[str, Any]], allocated: int, reserved: int) -> list[AllocatorEvent]:
-    """From torch's trace entries (`torch.cuda.memory._snapshot`), with the bytes that were there before the first.
-
-    A block that another stream still uses is held until that is done.
+    """Convert torch's trace entries (`torch.cuda.memory._snapshot`); `allocated` and `reserved` are the bytes before
+    the first.
     """
-    found = []
-    for one in entries:
-        reserved += _SEGMENTS.get(one["action"], 0) * one["size"]
-        sign = _BLOCKS.get(one["action"])
+    events = []
+    for entry in entries:
+        reserved += _SEGMENTS.get(entry["action"], 0) * entry["size"]
+        sign = _BLOCKS.get(entry["action"])
         if sign is None:
             continue
-        allocated += sign * one["size"]
-        at, pointer = 1000 * one["time_us"], one.get("addr", 0)
-        found.append(AllocatorEvent(at, pointer, sign * one["size"], allocated, reserved))
-    return found
+        allocated += sign * entry["size"]
+        at, pointer = 1000 * entry["time_us"], entry.get("addr", 0)
+        events.append(AllocatorEvent(at, pointer, sign * entry["size"], allocated, reserved))
+    return events
 
 
+# `free_completed`, not `free_requested`: memory that another stream still uses is held until that stream is done.
 _BLOCKS = {"alloc": 1, "free_completed": -1}
 _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
 def lives(events: Iterable[AllocatorEvent]) -> list[Allocation]:
-    """What was taken since the recording began; what was there before is nobody's."""
+    """Allocations since the recording began, with their times of release; releases of earlier allocations are ignored."""
     begun: dict[int, AllocatorEvent] = {}
     ended = []
-    for one in events:
-        if one.bytes > 0:
-            begun[one.pointer] = one
-        elif (known := begun.pop(one.pointer, None)) is not None:
-            ended.append(Allocation(known.at, one.at, one.pointer, known.bytes))
-    return ended + [Allocation(one.at, _ENDLESS, one.pointer, one.bytes) for one in begun.values()]
+    for event in events:
+        if event.bytes > 0:
+            begun[event.pointer] = event
+        elif (birth := begun.pop(event.pointer, None)) is not None:
+            ended.append(Allocation(birth.at, event.at, event.pointer, birth.bytes))
+    return ended + [Allocation(event.at, _ENDLESS, event.pointer, event.bytes) for event in begun.values()]

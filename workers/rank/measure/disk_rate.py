@@ -1,4 +1,4 @@
-"""What a disk gives one process: a file written, forced to the disk, and read back past the kernel's cache."""
+"""Rate of a disk for one process: a file is written, forced to the disk, and read back past the kernel's cache."""
 
 import os
 import time
@@ -7,13 +7,14 @@ from pathlib import Path
 from shardtune.api_schemas.trials.measurements import DiskRate
 
 _PIECE = 4 << 20
+"""Bytes written between two fsyncs."""
 _PIECES = 16
 _MOST_S = 2.0
-"""No further piece is written after that: a disk of 5 MB/s is known after two."""
+"""Seconds after which no further piece is written: two pieces suffice for a disk of 5 MB/s."""
 
 
 def disk_rate(folder: Path) -> DiskRate:
-    """Measured in this folder, where 64 MiB are free; a few tenths of a second on most disks."""
+    """Measure the rate in this folder, where 64 MiB must be free; takes a few tenths of a second on most disks."""
     path, piece = folder / "disk-rate.bin", os.urandom(_PIECE)
     try:
         with path.open("wb", buffering=0) as file:
@@ -24,6 +25,7 @@ def disk_rate(folder: Path) -> DiskRate:
                 if time.perf_counter() - begin > _MOST_S:
                     break
             write_s = time.perf_counter() - begin
+            # The read below must come from the disk, not from the pages just written.
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         with path.open("rb", buffering=0) as file:
             begin = time.perf_counter()
@@ -36,7 +38,7 @@ def disk_rate(folder: Path) -> DiskRate:
 
 
 def written_bytes() -> int | None:
-    """By this process to disks so far, as the kernel counts it (`write_bytes` of proc(5)); None where it does not say."""
+    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None where the kernel does not say."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

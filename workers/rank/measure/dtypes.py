@@ -1,4 +1,4 @@
-"""Which dtypes this machine has units for, and how fast one rank multiplies in them: a look of half a second."""
+"""Dtypes that this machine computes natively, and the rate of one rank's matrix products in them; takes half a second."""
 
 import os
 import platform
@@ -13,32 +13,33 @@ from shardtune.workers.rank.device import Device, clock, of_kind
 from shardtune.workers.rank.rank_context import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
-"""Of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the others' rate."""
+"""Edge of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the rate of others."""
 _LOOK_S = 0.1
+"""Seconds of repeated products per dtype."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
-"""Values of ONEDNN_MAX_CPU_ISA that oneDNN's check takes for support: it converts to float32 there."""
+"""Values of ONEDNN_MAX_CPU_ISA that oneDNN's check takes for bfloat16 support although it converts to float32 there."""
 
 
 def native_on_cpu() -> str:
-    """Such as `float32, bfloat16`.
+    """Names of the dtypes that the processor computes natively, such as `float32, bfloat16`.
 
     oneDNN's own check heeds ONEDNN_MAX_CPU_ISA, but is true wherever there is AVX-512, also where that has no
     instruction for bfloat16 products and they are done in float32 (torch 2.13, `ideep::has_bf16_type_support`).
     """
-    found = ["float32"]
+    names = ["float32"]
     if torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         if torch.ops.mkldnn._is_mkldnn_fp16_supported():
-            found.append("float16")
+            names.append("float16")
         is_arm = platform.machine() in ("aarch64", "arm64")
         isa = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
         has_instruction = is_arm or (torch.cpu._is_avx512_bf16_supported() and isa not in _ISA_WITHOUT_BFLOAT16)
         if has_instruction and torch.ops.mkldnn._is_mkldnn_bf16_supported():
-            found.append("bfloat16")
-    return ", ".join(found)
+            names.append("bfloat16")
+    return ", ".join(names)
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks in each dtype that a precision computes in; the caller holds the devices."""
+    """FLOP/s of one of `ranks` ranks in each dtype that a precision computes in; the caller must hold the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
@@ -47,14 +48,14 @@ def matmul_flops(ranks: int) -> dict[Dtype, float]:
 
 
 def _best_s(device: Device, dtype: torch.dtype) -> float:
-    """The fastest of several products: what else the machine does at its start only slows them."""
+    """Seconds of the fastest of several products: other work of a starting machine can only slow them."""
     size = _SIZE[device.tensors.type]
-    left, right = (torch.randn(size, size, device=device.tensors).to(dtype) for _ in range(2))
+    first, second = (torch.randn(size, size, device=device.tensors).to(dtype) for _ in range(2))
     best_s, begin = float("inf"), 0.0
-    left @ right  # Kernels are chosen, compiled and loaded at the first.
+    first @ second  # The first product includes choosing, compiling and loading kernels.
     ends_s = time.perf_counter() + _LOOK_S
     while begin < ends_s:
         begin = clock(device)
-        left @ right
+        first @ second
         best_s = min(best_s, clock(device) - begin)
     return best_s

@@ -1,4 +1,4 @@
-"""What a rank reaches while all of them work, for the predictor: the program `hardware` of a launch.
+"""Hardware rates while all ranks work, for the predictor: the program `hardware` of a launch.
 
 Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
 Over several hosts collectives are measured within each host, across hosts with one rank of each, and over all.
@@ -25,18 +25,21 @@ from shardtune.workers.rank.process import deadline
 from shardtune.workers.rank.rank_context import Place, device_kind
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
-"""Bytes of the whole tensor, from latency to bandwidth."""
+"""Bytes of the whole tensor of a collective, from latency-bound to bandwidth-bound."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
+"""Edge of the square matrices of a product."""
 _EMULATED = 256
-"""The same in a dtype that the processor only emulates: a product of 1024 would take it seconds."""
+"""Edge for a dtype that the processor only emulates: a product of 1024 would take seconds there."""
 _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
-"""Bytes; larger than the last-level cache of either."""
+"""Bytes of a copied tensor; larger than the last-level cache of either kind of device."""
 _BETWEEN = 256
-"""Size of the matrices multiplied between two collectives on CPU ranks: half a millisecond."""
+"""Edge of the matrices multiplied between two collectives on CPU ranks: half a millisecond."""
 _SHORTEST_S = 1e-5
+"""Lower bound in seconds of a collective's time, after the computation between calls is subtracted."""
 _LONG_S = 0.3
-"""A collective that took this long shows what the link carries; larger ones would take minutes over a slow one."""
+"""Seconds after which no larger size is measured: the link's rate is known, and larger tensors would take minutes."""
 _ENOUGH_S = 1.0
+"""Seconds of repetitions that a median is taken from."""
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 _OPERATIONS: tuple[Operation, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 _FEWEST, _MOST = 5, 200
@@ -44,14 +47,14 @@ _DEPTH = 16
 
 
 def measure(place: Place) -> MeasuredHardware:
-    """All figures of this machine."""
+    """Measure all rates of this machine."""
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [
-        one
+        time_of_size
         for ranks, nodes, group in _groups(place)
         for name in _OPERATIONS
-        for one in _curve(name, ranks, nodes, group, place)
+        for time_of_size in _curve(name, ranks, nodes, group, place)
     ]
     return MeasuredHardware(
         bf16_flops=_matmul(_MATRIX[kind] if has_bfloat16 else _EMULATED, torch.bfloat16, place),
@@ -64,25 +67,25 @@ def measure(place: Place) -> MeasuredHardware:
 
 
 def _groups(place: Place) -> list[tuple[int, int, dist.ProcessGroup | None]]:
-    """Ranks and hosts of the groups that this rank measures in, and the groups; all ranks make all of them."""
+    """Groups in which this rank measures: (ranks, hosts, process group); all ranks create all groups."""
     local, world = place.local_world_size, place.world_size
     hosts = world // local
     if hosts == 1:
         return [(world, 1, None)] if world > 1 else []
     within = [list(range(first, first + local)) for first in range(0, world, local)]
     across = [list(range(first, world, local)) for first in range(local)]
-    found: list[tuple[int, int, dist.ProcessGroup | None]] = []
+    groups: list[tuple[int, int, dist.ProcessGroup | None]] = []
     for ranks, nodes, lists in ((local, 1, within), (hosts, hosts, across)):
         if ranks > 1 and ranks < world:
             group, _ = dist.new_subgroups_by_enumeration(lists)  # type: ignore[no-untyped-call]
-            found.append((ranks, nodes, group))
-    return [*found, (world, hosts, None)]
+            groups.append((ranks, nodes, group))
+    return [*groups, (world, hosts, None)]
 
 
 def _curve(
     name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: Place
 ) -> Iterator[CollectiveTime]:
-    """From latency to bandwidth."""
+    """Times of a collective from latency-bound to bandwidth-bound sizes."""
     square = torch.randn(_BETWEEN, _BETWEEN)
     alone_s = 0.0 if place.is_cuda else _seconds(lambda: square @ square, place)
     for size in _SIZES[place.device.type]:
@@ -93,7 +96,7 @@ def _curve(
 
 
 def _seconds(work: Callable[[], object], place: Place) -> float:
-    """Median time of one repetition on the slowest rank; all ranks repeat equally often."""
+    """Median seconds of one repetition on the slowest rank; all ranks repeat equally often."""
     for _ in range(2):
         work()
     dist.barrier()
@@ -111,8 +114,8 @@ def _seconds(work: Callable[[], object], place: Place) -> float:
 
 
 def _matmul(size: int, dtype: torch.dtype, place: Place) -> float:
-    left, right = (torch.randn(size, size, device=place.device).to(dtype) for _ in range(2))
-    return 2.0 * size**3 / _seconds(lambda: left @ right, place)
+    first, second = (torch.randn(size, size, device=place.device).to(dtype) for _ in range(2))
+    return 2.0 * size**3 / _seconds(lambda: first @ second, place)
 
 
 def _copy(size: int, place: Place) -> float:
@@ -122,7 +125,7 @@ def _copy(size: int, place: Place) -> float:
 
 
 def _launch(place: Place) -> float:
-    """Forward and backward of a deep and tiny network: modules and autograd are part of what an operator costs."""
+    """Seconds of one operator's launch, from forward and backward of a deep and tiny network with its modules and autograd."""
     layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(_DEPTH)]
     network = nn.Sequential(*layers).to(place.device)
     tiny = torch.ones(2, 16, device=place.device)
@@ -151,21 +154,20 @@ def _collective(
     square: torch.Tensor,
     alone_s: float,
 ) -> float:
-    """Seconds of one call between computations, as in a step: products of `square`, which take `alone_s`.
-
-    On CPU ranks gloo's threads then share the cores with the ranks' own: calls back to back take a third of the time.
-    """
+    """Seconds of one call between computations, as in a step: products of `square`, which alone take `alone_s`."""
     count = size // 4 // ranks
-    whole = torch.ones(count * ranks, device=place.device)
+    full = torch.ones(count * ranks, device=place.device)
     part = torch.ones(count, device=place.device)
     calls: dict[str, Callable[[], object]] = {
-        "all_gather": lambda: dist.all_gather_into_tensor(whole, part, group=group),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole, group=group),
-        "all_reduce": lambda: dist.all_reduce(whole, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(full, part, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, full, group=group),
+        "all_reduce": lambda: dist.all_reduce(full, group=group),
     }
     if place.is_cuda:
         return _seconds(calls[name], place)
 
+    # On CPU ranks gloo's threads share the cores with the ranks' own. Calls back to back, without computation, take a
+    # third of the time that they take in a step.
     def in_a_step() -> None:
         square @ square
         calls[name]()
@@ -174,11 +176,11 @@ def _collective(
 
 
 def run(folder: Path) -> int:
-    """Measure as the rank the environment names; returns the exit code."""
+    """Measure as the rank that the environment names; returns the exit code."""
     deadline.hold(folder)
     place = Place.from_environment(device_kind())
     place.accelerator.use()
-    # As a trial's ranks whose configuration names no threads.
+    # The number of threads of a trial's ranks whose configuration names none.
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), place.local_world_size))
     mesh.join(place, folder)
     begin = time.monotonic()

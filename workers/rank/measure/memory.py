@@ -1,4 +1,4 @@
-"""Peak memory of one rank: the device's own counters, the allocations that torch's profiler records on the CPU."""
+"""Peak memory of one rank: from the device's own counters, or from the allocations that torch's profiler records on the CPU."""
 
 import ctypes
 from pathlib import Path
@@ -14,22 +14,22 @@ from shardtune.workers.rank.device import Device
 
 
 class MemoryMeter(Protocol):
-    """Started before the model is built, so that model states count."""
+    """Meter of a rank's memory, started before the model is built, so that model states count."""
 
     def end_of_profiled_steps(self) -> float | None:
-        """Called once after the second step; returns the peak so far in GiB where it is known then."""
+        """Mark the end of the second step; returns the peak so far in GiB where it is known by then."""
 
     def result(self) -> Memory:
-        """The peak of the run, once it is over."""
+        """Peaks of the run, once it is over."""
 
 
 def meter(device: Device) -> MemoryMeter:
-    """The meter of this device, running."""
+    """Start the meter for this device."""
     return _CountedMeter(device) if device.count_from_here() else _RecordedMeter()
 
 
 class Recording:
-    """Every allocation and release on the CPU, of all threads, from here on."""
+    """Recorder of every CPU allocation and release of all threads, from its creation on."""
 
     def __init__(self) -> None:
         self._count_in_all_threads = _allocator_flag()
@@ -50,15 +50,18 @@ class Recording:
         _enable_profiler(config, activities, scopes={RecordScope.STATIC_RUNTIME_MODEL})  # type: ignore[call-arg]
 
     def stop(self) -> list[Any]:
-        """torch's records of them in order: `start_time_ns`, and `extra_fields` with `ptr`, `alloc_size` (negative: released)
-        and `total_allocated`, the bytes in use then."""
+        """End the recording; returns torch's records in order.
+
+        A record has `start_time_ns`, and `extra_fields` with `ptr`, `alloc_size` (negative: released) and
+        `total_allocated`, the bytes in use after it.
+        """
         records: list[Any] = _disable_profiler().experimental_event_tree()
         self._count_in_all_threads.value = False
         return [record for record in records if record.name == "[memory]"]
 
 
 class _RecordedMeter:
-    """Exact, but each allocation and release is recorded, so it must end before anything is timed.
+    """Meter for the CPU: exact, but it records each allocation and must end before anything is timed.
 
     The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
     """
@@ -79,11 +82,9 @@ class _RecordedMeter:
 
 
 def _allocator_flag() -> ctypes.c_bool:
-    """torch's switch that makes the CPU allocator count in every thread, not only in those that are profiled.
-
-    Without it, what gloo's threads free is never taken off: FSDP2's peak came out up to half too high, at random.
-    torch 2.13 offers no other access to it; a build that hides it gets a switch that does nothing.
-    """
+    """Switch of torch that makes the CPU allocator count in every thread, not only in those that are profiled."""
+    # Without it, memory that gloo's threads free is never subtracted: FSDP2's peak came out up to half too high, at
+    # random. torch 2.13 offers no other access; for a build that hides the symbol, the switch does nothing.
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     try:
         return ctypes.c_bool.in_dll(library, "FLAGS_caffe2_report_cpu_memory_usage")
@@ -92,7 +93,7 @@ def _allocator_flag() -> ctypes.c_bool:
 
 
 class _CountedMeter:
-    """The device's allocator counts at no cost, so it goes on to the end."""
+    """Meter for a device whose allocator counts at no cost, so that it runs to the end."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

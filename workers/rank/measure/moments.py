@@ -1,6 +1,6 @@
-"""What a rank's memory was made of at a moment: in which phase and module, and which kinds of tensors.
+"""Composition of a rank's memory at its peak: in which phase and module it was, and which kinds of tensors it held.
 
-For a run under the profiler: it hears of each allocation, module and collective, at a cost that no timed run pays.
+Only for runs under the profiler: hooks on each allocation, module and collective cost time that no timed run may lose.
 """
 
 import time
@@ -21,11 +21,11 @@ from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
 _REST_OF_BUILDING = {"ddp": "buckets", "zero": "optimizer"}
-"""What a backend makes beside the parameters before the first step; FSDP only buffers of the model."""
+"""Kind of the storages that a backend makes beside the parameters before the first step; FSDP makes only buffers."""
 
 
 class PhaseMark(NamedTuple):
-    """From here on this phase and module."""
+    """Time from which on a phase and module run."""
 
     at: int
     phase: MemoryPhase
@@ -33,15 +33,22 @@ class PhaseMark(NamedTuple):
 
 
 class KnownStorage(NamedTuple):
-    """A storage of which it is known what it is."""
+    """Storage whose kind is known."""
 
     at: int
     pointer: int
     kind: str
 
 
+_Notes = Mapping[int, Sequence[KnownStorage]]
+
+
 class MomentRecorder:
-    """Started before the model is built; `watch` it once it is wrapped, train some steps by `watched`, then `told`."""
+    """Recorder of memory by phase, module and kind.
+
+    Start it before the model is built, call `watch_modules` and `watch_states` around wrapping, train by `watched`,
+    then call `told`.
+    """
 
     def __init__(
         self, rank: int, limit_bytes: int | None, backend: str, *, is_compiled: bool, is_cuda: bool = False
@@ -50,12 +57,12 @@ class MomentRecorder:
         self._inside: list[str] = []
         self._phase: MemoryPhase = "building"
         self._marks = [PhaseMark(time.time_ns(), "building", "")]
-        self._known: list[KnownStorage] = []
+        self._noted: list[KnownStorage] = []
         self._hooks: list[RemovableHandle] = []
         self._history = CudaHistory() if is_cuda else CpuHistory()
 
     def watch_modules(self, model: nn.Module) -> None:
-        """Hear of each module's forward and backward; before it is wrapped, so that names are the model's own."""
+        """Mark each module's forward and backward; call it before wrapping, so that names are the model's own."""
         if self._is_compiled:
             return  # A hook inside what is compiled would break its graph.
         for name, module in model.named_modules():
@@ -63,58 +70,62 @@ class MomentRecorder:
             self._hooks.append(module.register_forward_hook(_leaving(self, name)))
 
     def watch_states(self, model: nn.Module) -> None:
-        """Know the parameters once they are in their place, and each gradient as it is made."""
+        """Note the parameters in their final storage, and each gradient as it is made."""
         for parameter in model.parameters():
             self._note("parameters", (parameter, getattr(parameter, "ds_tensor", None)))
             if parameter.requires_grad:
-                made = lambda one: self._note("gradients", (one.grad,))  # noqa: E731
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(made))  # type: ignore[no-untyped-call]
+                note_gradient = lambda leaf: self._note("gradients", (leaf.grad,))  # noqa: E731
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(note_gradient))  # type: ignore[no-untyped-call]
 
     def watched(self, trainer: Trainer) -> "WatchedTrainer":
-        """A trainer that says in which phase it is."""
+        """Wrap a trainer so that it reports its phases to this recorder."""
         return WatchedTrainer(trainer, self)
 
     def enter(self, phase: MemoryPhase, module: str = "") -> None:
-        """Another phase, outside of every module."""
+        """Begin a phase, outside of every module."""
         self._phase, self._inside = phase, []
         self._mark(module)
 
     def enter_module(self, name: str) -> None:
-        """A module's forward begins, also when it is computed again in the backward pass."""
+        """Begin a module's forward, also when it is recomputed in the backward pass."""
         self._inside.append(name)
         self._mark(name)
 
     def leave_module(self, name: str, outputs: Iterable[torch.Tensor]) -> None:
-        """It ended; its backward begins with the gradient of what it returned."""
+        """End a module's forward; its backward begins with the gradient of an output."""
         while self._inside and self._inside.pop() != name:
-            pass  # Computing again ends early, without the inner ones' ends.
+            pass  # A recomputation stops early, so that inner modules never report their end.
         self._mark(self._inside[-1] if self._inside else "")
         for output in outputs:
             if output.requires_grad:
                 output.register_hook(lambda _: self.enter("backward", name))  # type: ignore[no-untyped-call]
 
     def collectives(self) -> AbstractContextManager[Any]:
-        """Within it, buffers of collectives are known as such."""
+        """Note the buffers of collectives meanwhile."""
         return nullcontext() if self._is_compiled else _Collectives(self)
 
     def note(self, kind: str, tensors: Iterable[Any]) -> None:
-        """What these tensors are."""
+        """Note the kind of tensors' storages."""
         self._note(kind, tensors)
 
     def told(self) -> MemoryMoment | None:
-        """End the recording; None where nothing was allocated, or too much happened to be kept."""
+        """End the recording and describe the memory.
+
+        The moment is the first over the limit, else the fullest. None where nothing was allocated, or too many events
+        happened.
+        """
         for hook in self._hooks:
             hook.remove()
         events = self._history.stop()
         if not events:
             return None
-        fullest = max(events, key=lambda one: one.total_bytes)
+        fullest = max(events, key=lambda event: event.total_bytes)
         limit = self._limit
-        over = (one for one in events if limit is not None and one.total_bytes > limit)
+        over = (event for event in events if limit is not None and event.total_bytes > limit)
         moment = next(over, fullest)
         at = moment.at
-        live = [one for one in lives(events) if one.born <= at < one.died]
-        kinds, holders = self._of(live)
+        live = [allocation for allocation in lives(events) if allocation.born <= at < allocation.died]
+        kinds, holders = self._sizes_by_kind(live)
         mark = self._at(at)
         return MemoryMoment(
             rank=self._rank,
@@ -128,39 +139,39 @@ class MomentRecorder:
             holders=dict(holders.most_common(_MOST_HOLDERS)),
         )
 
-    def _of(self, live: Sequence[Allocation]) -> tuple[Counter[str], Counter[str]]:
+    def _sizes_by_kind(self, live: Sequence[Allocation]) -> tuple[Counter[str], Counter[str]]:
         kinds, holders = Counter[str](), Counter[str]()
-        known: defaultdict[int, list[KnownStorage]] = defaultdict(list)
-        for one in self._known:
-            known[one.pointer].append(one)
+        notes: defaultdict[int, list[KnownStorage]] = defaultdict(list)
+        for storage in self._noted:
+            notes[storage.pointer].append(storage)
         begins, ends = self._updates()
         for allocation in live:
-            kind = self._kind(allocation, known, begins, ends)
+            kind = self._kind(allocation, notes, begins, ends)
             kinds[kind] += allocation.bytes
             if kind == "activations":
                 holders[self._at(allocation.born).module] += allocation.bytes
         return kinds, holders
 
-    def _kind(
-        self, one: Allocation, known: Mapping[int, Sequence[KnownStorage]], begins: Sequence[int], ends: Sequence[int]
-    ) -> str:
-        """What was said of it in its life; else by where it was made and how long it lives."""
-        said = [note.kind for note in known.get(one.pointer, ()) if one.born <= note.at < one.died]
-        if said:
-            # A gradient that is a view of a bucket is both, and stays when the bucket would have gone.
-            return min(said, key=_PRECEDENCE.index)
-        mark = self._at(one.born)
+    def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
+        """Kind of an allocation: as noted during its life, else by the phase that made it and how long it lives."""
+        noted_kinds = [
+            note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died
+        ]
+        if noted_kinds:
+            # A gradient that is a view of a bucket counts as a gradient: it outlives the bucket's own use.
+            return min(noted_kinds, key=_PRECEDENCE.index)
+        mark = self._at(allocation.born)
         if mark.phase == "building":
             return _REST_OF_BUILDING.get(self._backend, "parameters")
         if mark.phase == "optimizer":
-            stays = any(one.born <= end < one.died for end in ends)
+            stays = any(allocation.born <= end < allocation.died for end in ends)
             return "optimizer" if stays else "other"
-        if any(one.born <= begin < one.died for begin in begins):
-            return "gradients"  # Copies of a backend's own, which outlive the backward pass.
+        if any(allocation.born <= begin < allocation.died for begin in begins):
+            return "gradients"  # A backend's own copies, which outlive the backward pass.
         return "logits" if mark.module == "" or mark.module.endswith("lm_head") else "activations"
 
     def _updates(self) -> tuple[list[int], list[int]]:
-        """When the optimizer began and ended, each time."""
+        """Times at which the optimizer's steps began and ended."""
         pairs = list(zip(self._marks, self._marks[1:], strict=False))
         begins = [after.at for before, after in pairs if before.phase != "optimizer" == after.phase]
         ends = [after.at for before, after in pairs if before.phase == "optimizer" != after.phase]
@@ -178,14 +189,15 @@ class MomentRecorder:
 
     def _note(self, kind: str, tensors: Iterable[Any]) -> None:
         now = time.time_ns()
-        self._known += [KnownStorage(now, pointer, kind) for one in tensors for pointer in _pointers(one)]
+        self._noted += [KnownStorage(now, pointer, kind) for tensor in tensors for pointer in _pointers(tensor)]
 
 
 _PRECEDENCE = ("parameters", "gradients", "optimizer", "gathered", "buckets")
+"""Order in which one of several noted kinds of a storage is chosen."""
 
 
 class WatchedTrainer:
-    """A trainer whose phases are told to a recorder."""
+    """Trainer that reports its phases to a recorder."""
 
     def __init__(self, trainer: Trainer, recorder: MomentRecorder) -> None:
         self._trainer, self._recorder = trainer, recorder
@@ -204,22 +216,22 @@ class WatchedTrainer:
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees the tensors that collectives of torch, and FSDP2's copies around them, are called with."""
+    """Dispatch mode that notes the tensors of torch's collectives, and of FSDP2's copies around them."""
 
     def __init__(self, recorder: MomentRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note what is handed over, and run it."""
-        done = func(*args, **(kwargs or {}))
+        """Run the operator and note its tensors."""
+        output = func(*args, **(kwargs or {}))
         if func.namespace in ("c10d", "fsdp", "_c10d_functional"):
             name = func.name()
             gathers = "gather" in name or "split_with_sizes" in name
             if "chunk_cat" in name:
                 self._recorder.note("gradients", tree_leaves(args[0]))
-            self._recorder.note("gathered" if gathers else "buckets", tree_leaves((args, kwargs, done)))
-        return done
+            self._recorder.note("gathered" if gathers else "buckets", tree_leaves((args, kwargs, output)))
+        return output
 
 
 def _entering(recorder: MomentRecorder, name: str) -> Any:
@@ -227,14 +239,14 @@ def _entering(recorder: MomentRecorder, name: str) -> Any:
 
 
 def _leaving(recorder: MomentRecorder, name: str) -> Any:
-    def left(_module: nn.Module, _inputs: Any, output: Any) -> None:
-        recorder.leave_module(name, (one for one in tree_leaves(output) if isinstance(one, torch.Tensor)))
+    def leave(_module: nn.Module, _inputs: Any, output: Any) -> None:
+        recorder.leave_module(name, (leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor)))
 
-    return left
+    return leave
 
 
 def _pointers(tensor: Any) -> Iterator[int]:
-    """Of the memory that lies under a tensor, on this rank. DTensors wrap theirs, and so do results that nobody waited for yet."""
+    """Address of the memory under a tensor on this rank. DTensors wrap theirs, and so do pending results of collectives."""
     if not isinstance(tensor, torch.Tensor):
         return
     local = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))

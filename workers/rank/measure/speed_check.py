@@ -1,4 +1,4 @@
-"""How fast this rank's device is by itself: the same small calculation on every rank, so that a slow one stands out."""
+"""Speed of this rank's device alone: every rank runs one small calculation, so that a slow device stands out."""
 
 from collections.abc import Callable
 
@@ -9,12 +9,13 @@ from shardtune.workers.rank.rank_context import Place
 
 _REPEATS = 5
 _WARM_S = {"cpu": 0.0, "cuda": 0.5}
-"""Of products before the fastest counts: the clocks of an idle GPU rise over some hundred milliseconds."""
+"""Least seconds of products before the fastest counts: the clocks of an idle GPU rise over some hundred milliseconds."""
 
 
 def seconds(place: Place) -> float:
-    """Best of some repetitions of fixed matrix products, once the clocks are up; before any memory is counted."""
+    """Seconds of the fastest of some fixed matrix products, once the clocks are up; call it before memory is counted."""
     best = _products(place)
+    # The products' cached memory would otherwise count in the trial's peak of reserved memory.
     place.accelerator.release_cache()
     return best
 
@@ -26,7 +27,7 @@ def _products(place: Place) -> float:
 
 
 def fastest(once: Callable[[], float], least_s: float) -> float:
-    """Of at least a few repetitions, and of so many seconds of them."""
+    """Shortest of at least five repetitions that take at least `least_s` seconds together."""
     times = [once() for _ in range(_REPEATS)]
     while sum(times) < least_s:
         times.append(once())

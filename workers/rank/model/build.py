@@ -1,4 +1,4 @@
-"""Builds the model a task names: structure by transformers, parameters on the meta device until a strategy places them."""
+"""Construction of a task's model: structure by transformers, parameters on the meta device until a strategy places them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,11 +17,12 @@ from shardtune.workers.rank.model import weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
-"""Randomness would make the numbers depend on how the batch is split over ranks."""
+"""Parts of configuration keys that set random behaviour, such as dropout."""
 
 
+# Dropout would make losses depend on how the batch is split over ranks, and parity could not be checked.
 def without_randomness(config: dict[str, Any]) -> dict[str, Any]:
-    """The configuration with every dropout probability, at any depth, set to zero."""
+    """Copy the configuration with every dropout probability, at any depth, set to zero."""
     plain: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -34,10 +35,10 @@ def without_randomness(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(spec: ModelSpec) -> Any:
-    """The transformers configuration of a model.
+    """Transformers configuration of a model, without randomness and without a key-value cache.
 
     Raises:
-        ValueError: this transformers knows no causal language model of that type.
+        ValueError: the installed transformers has no causal language model of that type.
     """
     entries = without_randomness(dict(spec.trained_config))
     model_type = entries.pop("model_type")
@@ -58,9 +59,9 @@ def config_of(spec: ModelSpec) -> Any:
 
 
 def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn.Module:
-    """The model in training mode: float32 parameters on the meta device, buffers computed on the CPU.
+    """Build the model in training mode: float32 parameters on the meta device, buffers computed on the CPU.
 
-    `experts` chooses transformers' implementation of mixtures of experts; None is its default.
+    `experts` chooses transformers' implementation of mixtures of experts; None is the default of transformers.
     """
     config = config_of(spec)
     options: dict[str, Any] = {"attn_implementation": attention_of(config, workload), "dtype": torch.float32}
@@ -73,33 +74,29 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """The workload's, or `eager` where the architecture lacks fused attention (sinks, soft caps, no attention at all)."""
-    kind = transformers.AutoModelForCausalLM._model_mapping[type(config)]
-    lacks = workload.attention == "sdpa" and not getattr(kind, "_supports_sdpa", False)
+    """The workload's attention, or `eager` where the architecture lacks fused attention (sinks, soft caps, none at all)."""
+    model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
+    lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention
 
 
 def without_packed_samples() -> None:
-    """From now on transformers takes no sample for several packed into one: ours are not.
-
-    It would look for them in each forward without a mask, and wait for the device to know (5.x, `masking_utils`).
-    """
+    """Turn off transformers' search for packed samples in this process; trials pack none."""
+    # transformers would search in each forward without a mask, and wait for the device (5.x, `masking_utils`).
     masking_utils.find_packed_sequence_indices = lambda position_ids: None
 
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Within it, models are built without initial weights: parameters on the meta device, buffers computed."""
+    """Build models without initial weights meanwhile: parameters on the meta device, buffers computed."""
     with no_init_weights(), _parameters_on_meta():
         yield
 
 
 @contextlib.contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Move each parameter to the meta device as it is registered; its memory was never written to.
-
-    Building all on the meta device would lose the buffers that a constructor computes, such as rotary frequencies.
-    """
+    """Move each parameter to the meta device as it is registered; its memory is never written to."""
+    # Building on `torch.device("meta")` would lose the buffers that a constructor computes, such as rotary frequencies.
     original: Callable[..., None] = nn.Module.register_parameter
 
     def register(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -115,17 +112,17 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.Parameter]) -> None:
-    """Replace each distinct parameter by `make(name, old)`; tied ones stay tied."""
-    made: dict[int, nn.Parameter] = {}
+    """Replace each distinct parameter by `make(name, old)`; tied parameters stay tied."""
+    replacements: dict[int, nn.Parameter] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
         for key, old in list(module._parameters.items()):
             if old is None:
                 continue
-            if id(old) not in made:
+            if id(old) not in replacements:
                 # Keyed by the old identity, so the old one must stay alive: `old` of a tied twin is the same object.
-                made[id(old)] = make(names[id(old)], old)
-            module._parameters[key] = made[id(old)]
+                replacements[id(old)] = make(names[id(old)], old)
+            module._parameters[key] = replacements[id(old)]
 
 
 def materialize(model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int, round_to: torch.dtype) -> None:

@@ -1,4 +1,4 @@
-"""The precision bf16-mixed for DDP, which has none of its own that fits: float32 masters, compute in a lower dtype.
+"""Precision bf16-mixed for DDP, which has no fitting one of its own: float32 masters, compute in a lower dtype.
 
 Each parameter is parametrized by its own cast, so that forward (and a recomputation in backward) sees the lower
 dtype and the gradient flows back to the float32 master: what FSDP2's `MixedPrecisionPolicy(param_dtype)` does.

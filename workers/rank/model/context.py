@@ -1,7 +1,7 @@
 """Context parallel: neighbouring ranks share samples, and each takes an equal part of the sequence.
 
-All but attention treats positions by themselves. Attention exchanges parts of the sequence for parts of the heads, and back
-(DeepSpeed-Ulysses, arXiv:2309.14509); who may take part is decided by `api_schemas.strategies.context_parallel`.
+Every layer except attention treats positions independently. Attention exchanges parts of the sequence for parts of the heads, and back
+(DeepSpeed-Ulysses, arXiv:2309.14509); `api_schemas.strategies.context_parallel` decides which models can take part.
 """
 
 from dataclasses import dataclass
@@ -27,27 +27,27 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class ContextGroup:
-    """The ranks that share samples with this one, in the order of their parts of the sequence."""
+    """Group of ranks that share samples with this one, in the order of their parts of the sequence."""
 
     mesh: DeviceMesh
 
     def prepare(self, model: nn.Module) -> None:
-        """Have the model's attention look at whole sequences, by a part of the heads on each rank."""
+        """Replace the model's attention: each rank attends over whole sequences with a part of the heads."""
         AttentionInterface.register(_ATTENTION, self._attend)
         AttentionMaskInterface.register(_ATTENTION, self._mask)
         model.set_attn_implementation(_ATTENTION)  # type: ignore[operator]
 
     def loss(self, model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-        """Cross entropy of this rank's part of the samples: the mean over the group is that of the whole samples."""
+        """Cross entropy of this rank's part of the samples; its mean over the group is that of the whole samples."""
         samples, length = tokens.shape
         part = length // self.mesh.size()
         first = part * self.mesh.get_local_rank()
-        following = pad(tokens, (0, 1), value=_IGNORED)[:, first + 1 : first + part + 1]
+        next_tokens = pad(tokens, (0, 1), value=_IGNORED)[:, first + 1 : first + part + 1]
         positions = torch.arange(first, first + part, device=tokens.device).expand(samples, -1)
-        own = tokens[:, first : first + part]
-        logits = model(input_ids=own, position_ids=positions, use_cache=False).logits.float()
-        total = cross_entropy(logits.flatten(0, 1), following.flatten(), ignore_index=_IGNORED, reduction="sum")
-        # Gradients and losses are averaged over all ranks, of which so many hold parts of the same samples.
+        local_tokens = tokens[:, first : first + part]
+        logits = model(input_ids=local_tokens, position_ids=positions, use_cache=False).logits.float()
+        total = cross_entropy(logits.flatten(0, 1), next_tokens.flatten(), ignore_index=_IGNORED, reduction="sum")
+        # Gradients and losses are averaged over all ranks, and `mesh.size()` of them hold parts of the same samples.
         return total * (self.mesh.size() / (samples * (length - 1)))
 
     def _attend(
@@ -59,13 +59,14 @@ class ContextGroup:
         attention_mask: torch.Tensor | None,
         **options: Any,
     ) -> tuple[torch.Tensor, None]:
-        """transformers' attention function: of [samples, heads, positions, width] it makes [samples, positions, heads, width]."""
-        whole = [self._exchange(part) for part in (query, key, value)]
-        seen, _ = sdpa_attention_forward(module, *whole, attention_mask, **options)
-        return self._exchange(seen), None
+        """Attention function for transformers: from [samples, heads, positions, width] to [samples, positions, heads,
+        width]."""
+        full_sequences = [self._exchange(part) for part in (query, key, value)]
+        attended, _ = sdpa_attention_forward(module, *full_sequences, attention_mask, **options)
+        return self._exchange(attended), None
 
     def _mask(self, batch_size: int, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
-        """What the model would have made for the whole sequence: causal, or with its windows."""
+        """Make the mask that the model would have for the whole sequence: causal, or with its windows."""
         size = self.mesh.size()
         mask: torch.Tensor | None = sdpa_mask(
             batch_size=batch_size, q_length=q_length * size, kv_length=kv_length * size, **options
@@ -73,32 +74,32 @@ class ContextGroup:
         return mask
 
     def _exchange(self, local: torch.Tensor) -> torch.Tensor:
-        """[samples, a, b, width] to [samples, a / ranks, b × ranks, width]: an all-to-all; backward makes the opposite one.
-
-        As torch's DTensor would by `redistribute`, which gathers all of it on CPU ranks (2.13).
+        """Exchange [samples, a, b, width] to [samples, a / ranks, b × ranks, width] by all-to-all; backward does the
+        opposite.
         """
+        # Not by DTensor's `redistribute`, which gathers the whole tensor on CPU ranks (2.13).
         ranks = self.mesh.size()
         samples, split, joined, width = local.shape
         parts = local.reshape(samples, ranks, split // ranks, joined, width).movedim(1, 0).contiguous()
-        theirs = all_to_all_single_autograd(parts, None, None, self.mesh.get_group())
-        return theirs.movedim(0, 2).reshape(samples, split // ranks, ranks * joined, width)
+        received = all_to_all_single_autograd(parts, None, None, self.mesh.get_group())
+        return received.movedim(0, 2).reshape(samples, split // ranks, ranks * joined, width)
 
 
 def group_of(task: TrialTask, place: Place) -> ContextGroup | None:
-    """Neighbouring ranks, so that a group lies within a host where it fits; None where each has its own samples. Collective.
+    """Group of neighbouring ranks that share samples; None without context parallelism. Collective.
 
     Raises:
-        ValueError: the model or the workload cannot be shared out among so many.
+        ValueError: the model's heads or the sequence cannot be divided among that many ranks.
     """
     size = task.config.context_parallel
     if size == 1:
         return None
     strategy = task.config.strategy
     context_parallel.check(size, task.cluster, task.workload, task.model, split=strategy.model_parallel)
-    # Stages lie outermost.
+    # Neighbouring ranks, so that a group lies within a host where it fits; pipeline stages are outermost.
     split = strategy.model_parallel // strategy.stages
-    found = shared_heads.of(task.model, task.workload)
-    context_parallel.check_heads(size, found.context_heads, found.context_note)
+    shared = shared_heads.of(task.model, task.workload)
+    context_parallel.check_heads(size, shared.context_heads, shared.context_note)
     axes = (place.world_size // (size * split), size, split)
     mesh = init_device_mesh(place.device.type, axes, mesh_dim_names=("data", "context", "model"))
     return ContextGroup(mesh["context"])

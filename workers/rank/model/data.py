@@ -1,4 +1,4 @@
-"""Training data as a pure function of seed, step and sample index, whatever the sharding. It can be learned.
+"""Training data as a pure function of seed, step and sample index, whatever the sharding. A model can learn it.
 
 A sample walks a fixed cycle through a small active vocabulary (so the next token mostly follows from the last), with
 a quarter of its positions replaced by draws that favour a few tokens, as text does.
@@ -9,9 +9,9 @@ import torch
 from shardtune.workers.rank.model import weights
 
 _ACTIVE = 64
-"""Tokens in use; spread over the vocabulary, so that every shard of the embedding is touched."""
+"""Tokens in use, spread over the vocabulary, so that every shard of the embedding is touched."""
 _REPLACED = 1 << 22
-"""Of 2^24: a quarter of the positions."""
+"""Probability that a position is replaced, in units of 2^-24: a quarter."""
 
 
 def samples(seed: int, step: int, indices: range, length: int, vocab_size: int, device: torch.device) -> torch.Tensor:
@@ -35,6 +35,9 @@ def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -
 
 
 def micro_batch_indices(group: int, micro_batch: int, accumulation: int, micro: int) -> range:
-    """Which samples of the global batch a rank, or ranks that share samples, take in its `micro`-th micro batch: each exactly once overall."""
+    """Indices in the global batch of the samples in the `micro`-th micro batch of a data-parallel group.
+
+    All groups and micro batches together cover each sample exactly once.
+    """
     start = (group * accumulation + micro) * micro_batch
     return range(start, start + micro_batch)

@@ -1,6 +1,7 @@
-"""Expert parallel: ranks have a part of each layer's experts; tokens go to those of their experts by all-to-all, and back.
+"""Expert parallelism: ranks divide each layer's experts, and tokens go to their experts by all-to-all, and back.
 
-As transformers' `AllToAllEP` (5.23) and torchtitan do, of any module with stacked experts that is called as transformers' are.
+The exchange follows transformers' `AllToAllEP` (5.23) and torchtitan, for any module with stacked experts that is called as
+transformers' are.
 """
 
 import contextlib
@@ -21,34 +22,37 @@ _CALLS = (
     ["hidden_states", "top_k_index", "top_k_weights"],
     ["hidden_states", "router_indices", "routing_weights"],
 )
-"""What experts take, by position."""
+"""Positional parameters of experts modules that can be divided."""
 _DIFFERENT = ("ernie4_5_moe",)
-"""Model types whose weights differ from one process's in 1e-4 of their sum after three steps (transformers 5.23)."""
+"""Model types excluded because weights differ from one process's by 1e-4 of their sum after three steps (transformers 5.23)."""
 
 
 class ExpertSizes(NamedTuple):
-    """What `ModelSummary` says of it."""
+    """Fields of `ModelSummary` on dividing experts."""
 
     experts: int
+    """Experts in a layer; 1 where they cannot be divided."""
     expert_width: int
+    """Greatest common divisor of the widths of the experts' matrices."""
     expert_note: str | None
+    """Reason why experts cannot be divided; None where they can."""
 
 
 def sizes_of(model: nn.Module) -> ExpertSizes:
-    """How many experts ranks can divide and by what each can be, and why none can."""
+    """Sizes of a model's experts that decide how ranks can divide them, or a note why they cannot."""
     try:
         layers = of(model)
     except ValueError as error:
         return ExpertSizes(1, 1, str(error))
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
-    return ExpertSizes(parameters[0].shape[0], math.gcd(*(one.shape[1] for one in parameters)), None)
+    return ExpertSizes(parameters[0].shape[0], math.gcd(*(parameter.shape[1] for parameter in parameters)), None)
 
 
 def of(model: nn.Module) -> list[nn.Module]:
-    """The modules with a model's stacked experts, in order.
+    """Modules with a model's stacked experts, in order.
 
     Raises:
-        ValueError: why there is none that ranks can divide, as the end of a sentence.
+        ValueError: ranks cannot divide them; the message is the end of a sentence.
     """
     config: Any = getattr(model, "config", None)
     if config is not None and config.model_type in _DIFFERENT:
@@ -64,7 +68,7 @@ def of(model: nn.Module) -> list[nn.Module]:
 
 
 def _count(layer: nn.Module) -> int:
-    """Experts of a layer.
+    """Number of experts of a layer.
 
     Raises:
         ValueError: as `of`.
@@ -81,7 +85,8 @@ def _count(layer: nn.Module) -> int:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Make experts' parameters DTensors over the mesh, still without values, and have tokens exchanged; returns their modules.
+    """Make experts' parameters DTensors over the mesh, still without values, and replace their forward by an exchange;
+    returns the modules.
 
     Raises:
         ValueError: as `of`.
@@ -99,83 +104,88 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
 
 
 class TokenExchange:
-    """The forward pass of a layer's experts, of which each rank of a mesh has as many."""
+    """Forward pass of a layer's experts when each rank of a mesh holds an equal part of them."""
 
     def __init__(self, layer: nn.Module, mesh: DeviceMesh) -> None:
-        """Before the layer's own forward is replaced."""
+        """Keep the layer's own forward; call this before it is replaced."""
         self._layer, self._run = layer, layer.forward
         self._group, self._ranks = mesh.get_group(), mesh.size()
-        whole: Any = layer.num_experts
-        self.local: int = whole // self._ranks
+        expert_count: Any = layer.num_experts
+        self.local: int = expert_count // self._ranks
 
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """Of tokens [n, width], experts [n, k] and weights [n, k] it makes [n, width]."""
+        """Map tokens [n, width] with chosen experts [n, k] and weights [n, k] to outputs [n, width]."""
         chosen = top_k_index.flatten()
-        # By expert, and so by rank, each of which has a range of them.
+        # Sorting by expert sorts by rank, too: each rank has a contiguous range of experts.
         order = chosen.argsort()
-        to, come, numbers = self._announce(chosen)
+        to, come, numbers = self._exchange_counts(chosen)
         rows = _exchanged(hidden_states[order // top_k_index.shape[-1]], come, to, self._group)
         with _local_parameters(self._layer):
-            visited = self._visit(rows, numbers)
+            visited = self._apply_experts(rows, numbers)
         back = _exchanged(visited, to, come, self._group)[order.argsort()]
         weighted = back.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)
         return weighted.sum(dim=1).to(hidden_states.dtype)
 
-    def _announce(self, chosen: torch.Tensor) -> tuple[list[int], list[int], torch.Tensor]:
-        """Rows to each rank and from each, and the own experts that the latter are for; waits for the device."""
+    def _exchange_counts(self, chosen: torch.Tensor) -> tuple[list[int], list[int], torch.Tensor]:
+        """Tell every rank how many rows come; returns rows sent and received by rank, and the local expert of each
+        received row."""
         sent = torch.zeros(self._ranks * self.local, dtype=torch.int64, device=chosen.device)
         sent.scatter_add_(0, chosen, torch.ones_like(chosen))
         received = torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self._group)
+        # `tolist` waits for the device: all-to-all needs the row counts on the host.
         to, come = torch.stack([sent, received]).view(2, self._ranks, self.local).sum(dim=2).tolist()
         numbers = torch.arange(self.local, device=chosen.device).repeat(self._ranks)
         return to, come, numbers.repeat_interleave(received, output_size=sum(come))
 
-    def _visit(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """The own experts' work on rows that came; weights are where the rows came from."""
+    def _apply_experts(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        """Run the local experts on received rows; the senders apply the routing weights."""
         if len(rows):
-            return self._own(rows, numbers)
-        # Backward has to come by: peers wait for gradients of this rank's parameters.
-        return self._own(rows.sum(dim=0, keepdim=True), numbers.new_zeros(1))[:0]
+            return self._run_local(rows, numbers)
+        # Without rows, one row of zeros keeps the experts in the graph: peers wait for gradients of this rank's parameters.
+        return self._run_local(rows.sum(dim=0, keepdim=True), numbers.new_zeros(1))[:0]
 
-    def _own(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self._run(rows, numbers.unsqueeze(-1), torch.ones_like(rows[:, :1]))
-        return found
+    def _run_local(self, rows: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self._run(rows, numbers.unsqueeze(-1), torch.ones_like(rows[:, :1]))
+        return outputs
 
 
 def _exchanged(rows: torch.Tensor, come: list[int], to: list[int], group: dist.ProcessGroup) -> torch.Tensor:
-    """Rows `to` each rank of a group, of which so many `come` from each."""
-    found: torch.Tensor = _AllToAll.apply(rows, come, to, group)  # type: ignore[no-untyped-call]
-    return found
+    """Exchange rows by all-to-all: `to` rows go to each rank of the group, `come` rows arrive from each."""
+    received: torch.Tensor = _AllToAll.apply(rows, come, to, group)  # type: ignore[no-untyped-call]
+    return received
 
 
 class _AllToAll(torch.autograd.Function):
-    """Rows to other ranks; their gradients come back the same way."""
+    """All-to-all of rows; gradients go back the same way."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, come: list[int], to: list[int], group: dist.ProcessGroup) -> torch.Tensor:
         ctx.come, ctx.to, ctx.group = come, to, group
-        found = rows.new_empty(sum(come), *rows.shape[1:])
-        dist.all_to_all_single(found, rows.contiguous(), come, to, group=group)
-        return found
+        received = rows.new_empty(sum(come), *rows.shape[1:])
+        dist.all_to_all_single(received, rows.contiguous(), come, to, group=group)
+        return received
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None, None]:
-        (theirs,) = gradients
-        found = theirs.new_empty(sum(ctx.to), *theirs.shape[1:])
-        dist.all_to_all_single(found, theirs.contiguous(), ctx.to, ctx.come, group=ctx.group)
-        return found, None, None, None
+        (gradient,) = gradients
+        received = gradient.new_empty(sum(ctx.to), *gradient.shape[1:])
+        dist.all_to_all_single(received, gradient.contiguous(), ctx.to, ctx.come, group=ctx.group)
+        return received, None, None, None
 
 
 @contextlib.contextmanager
 def _local_parameters(layer: nn.Module) -> Iterator[None]:
-    """Within it, a layer's parameters are this rank's experts, as plain tensors that kernels take."""
-    held = dict(layer._parameters)
-    parts: dict[str, Any] = {name: one.to_local() if isinstance(one, DTensor) else one for name, one in held.items()}
+    """Replace a layer's parameters by this rank's experts meanwhile, as plain tensors that kernels take."""
+    parameters = dict(layer._parameters)
+    parts: dict[str, Any] = {
+        name: parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        for name, parameter in parameters.items()
+    }
     layer._parameters.update(parts)
     try:
         yield
     finally:
-        layer._parameters.update(held)
+        layer._parameters.update(parameters)

@@ -1,15 +1,16 @@
-"""Finds mixtures of experts in a model by structure: a module that owns stacked expert weights."""
+"""Detection of mixtures of experts in a model by structure: a module that owns stacked expert weights."""
 
 from typing import Any
 
 from torch import nn
 
+# Architectures of transformers have no common name for these; the first one that the configuration has is taken.
 _COUNT_NAMES = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _ACTIVE_NAMES = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k", "moe_k")
 
 
 def expert_counts(config: Any) -> tuple[int, int] | None:
-    """(experts in a layer, experts that one token visits), or None for a dense model."""
+    """Experts in a layer and experts that one token visits, or None for a dense model."""
     text = config.get_text_config()
     count = next((getattr(text, name) for name in _COUNT_NAMES if isinstance(getattr(text, name, None), int)), None)
     active = next((getattr(text, name) for name in _ACTIVE_NAMES if isinstance(getattr(text, name, None), int)), None)
@@ -17,7 +18,7 @@ def expert_counts(config: Any) -> tuple[int, int] | None:
 
 
 def expert_modules(model: nn.Module) -> list[tuple[nn.Module, nn.Module]]:
-    """(mixture module, experts module) pairs; the experts are one module of stacked weights or a list of modules."""
+    """Pairs of mixture module and experts module; the experts are one module of stacked weights or a list of modules."""
     counts = expert_counts(getattr(model, "config", None)) if hasattr(model, "config") else None
     if counts is None:
         return []

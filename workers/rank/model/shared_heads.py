@@ -1,4 +1,4 @@
-"""Whether ranks can share a model's sequences: what its attention is, by a forward pass on the meta device."""
+"""Check whether ranks can share a model's sequences: traces its attention by a forward pass on the meta device."""
 
 import inspect
 import math
@@ -16,50 +16,56 @@ from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import moe
 
 _DIFFERENT = ("biogpt", "ernie4_5_moe", "gemma4_unified_text")
-"""Model types that trained something else on parts of a sequence (transformers 5.23), though nothing they show says why:
-`test_every_model_type_that_says_it_can_trains_the_same`."""
+"""Model types excluded because they trained differently on parts of a sequence (transformers 5.23), for no visible
+reason.
+
+See `test_every_model_type_that_says_it_can_trains_the_same`.
+"""
 _PROBE = "shardtune_probe"
 _TOKENS = 8
 
 
 class SharedHeads(NamedTuple):
-    """What `ModelSummary` says of it."""
+    """Fields of `ModelSummary` on context parallelism."""
 
     context_heads: int
-    """Ranks that share a sample must divide it."""
+    """Number that the ranks of a context group must divide: the common divisor of all layers' heads."""
     context_note: str | None
-    """Why none can."""
+    """Reason why sequences cannot be shared; None where they can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> SharedHeads:
-    """Build the model without memory and look."""
+    """Build the model without memory for weights and trace its attention."""
     model = models.build(spec, workload, experts=on_meta(spec)).to("meta")
     return of_model(model, models.attention_of(getattr(model, "config"), workload))  # noqa: B009
 
 
 def on_meta(spec: ModelSpec) -> str | None:
-    """The experts' implementation that the meta device can run."""
+    """Implementation of experts that the meta device can run; None for a dense model."""
     return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
 
 
 def of_model(model: nn.Module, attention: str) -> SharedHeads:
-    """The same of a model that is on the meta device, whose attention is lost by it. `attention`: what trials would use."""
-    why = next(_obstacles(model, attention), None)
-    if why is None:
+    """Trace the attention of a model on the meta device, which loses its own attention by this.
+
+    `attention` is the kind that trials would use.
+    """
+    obstacle = next(_obstacles(model, attention), None)
+    if obstacle is None:
         try:
             heads = _heads_of_calls(model)
         except (RuntimeError, TypeError, ValueError, AttributeError, ImportError, KeyError, IndexError) as error:
-            why = f"its attention could not be looked at ({' '.join(str(error).split())[:300]})"
+            obstacle = f"its attention could not be looked at ({' '.join(str(error).split())[:300]})"
         else:
             blocks = len(repeated_blocks(model))
             if len(heads) == blocks:
                 return SharedHeads(math.gcd(*(count for pair in heads for count in pair)), None)
-            why = f"{len(heads)} of its {blocks} blocks have attention that transformers can replace"
-    return SharedHeads(1, why)
+            obstacle = f"{len(heads)} of its {blocks} blocks have attention that transformers can replace"
+    return SharedHeads(1, obstacle)
 
 
 def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
-    """Where positions meet outside of attention, or attention is not sdpa's."""
+    """Reasons why sequences cannot be shared: positions interact outside of attention, or attention is not sdpa's."""
     config: Any = getattr(model, "config")  # noqa: B009
     if config.model_type in _DIFFERENT:
         yield "it trained something else when this was tried"
@@ -76,7 +82,7 @@ def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
 
 
 def _heads_of_calls(model: nn.Module) -> list[tuple[int, int]]:
-    """Heads of queries and of keys, of each call of attention.
+    """Numbers of query and key heads of each attention call.
 
     Raises:
         ValueError: the model weights positions itself.

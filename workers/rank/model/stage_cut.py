@@ -1,7 +1,8 @@
-"""Pipeline parallel: of a whole model on the meta device, what one stage runs.
+"""Cut of one pipeline stage out of a whole model on the meta device.
 
 The stage still calls the model's own forward: masks, positions, scales and the loss are the model's code on every stage. Blocks
-of other stages hand over what was received, or end the forward pass; tables of other stages give zeros.
+of earlier stages return the received hidden states, blocks of later ones end the forward pass, and tables of other stages
+give zeros.
 """
 
 import copy
@@ -23,13 +24,13 @@ _Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 @dataclass
 class _Relay:
-    """What the stage before has sent for the micro batch in work."""
+    """Hidden states that the previous stage sent for the current micro batch."""
 
     received: torch.Tensor | None = None
 
 
 class _LeftStageError(Exception):
-    """No error: the stage's last block has run."""
+    """Signal, not an error: the stage's last block has run."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         super().__init__()
@@ -37,7 +38,8 @@ class _LeftStageError(Exception):
 
 
 class Stage(nn.Module):
-    """Takes hidden states [samples, positions, width] (none in the first stage) and tokens; gives hidden states, or the loss."""
+    """Stage of a model: maps hidden states [samples, positions, width] (none in the first stage) and tokens to hidden
+    states or the loss."""
 
     def __init__(self, model: nn.Module, loss: _Loss, relay: _Relay) -> None:
         super().__init__()
@@ -45,14 +47,14 @@ class Stage(nn.Module):
         self._loss, self._relay = loss, relay
 
     def forward(self, hidden: torch.Tensor | None = None, *, tokens: torch.Tensor) -> torch.Tensor:
-        """One micro batch."""
+        """Run one micro batch."""
         self._relay.received = hidden
         try:
             loss = self._loss(self.model, tokens)
             return loss.full_tensor() if isinstance(loss, DTensor) else loss
-        except _LeftStageError as left:
-            hidden = left.hidden.contiguous()
-            # torch detaches in place what a stage gave, where gradients of weights come later, and cannot with a view (2.13).
+        except _LeftStageError as exit_signal:
+            hidden = exit_signal.hidden.contiguous()
+            # torch detaches a stage's output in place where gradients of weights come later, and cannot do so with a view (2.13).
             return hidden.clone() if hidden._is_view() else hidden
         finally:
             self._relay.received = None
@@ -60,61 +62,65 @@ class Stage(nn.Module):
 
 @dataclass(frozen=True)
 class Cut:
-    """A stage, and what of it the whole model knows otherwise."""
+    """Stage with its blocks and the names of its parameters in the whole model."""
 
     module: Stage
     blocks: list[nn.Module]
     names: dict[str, str]
-    """Of its parameters, in the whole model."""
+    """Names of parameters in the whole model, by their names in the stage."""
     twins: tuple[str, ...]
-    """Those that the first and the last stage both have: the tied tables."""
+    """Names of tied parameters that the first and the last stage both hold."""
 
 
 def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss, dtype: torch.dtype) -> Cut:
-    """One of the stages, whose modules are the model's own; the model stays whole. `dtype`: of the hidden states."""
+    """Cut stage `index` of `stages` out of the model; its modules are the model's own, and the model stays whole.
+
+    `dtype` is that of the hidden states.
+    """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     twins = _parameters(model, plan.before) & _parameters(model, plan.after)
-    held = (plan.before if index == 0 else frozenset()) | (plan.after if index == stages - 1 else frozenset())
+    own_tables = (plan.before if index == 0 else frozenset()) | (plan.after if index == stages - 1 else frozenset())
     relay, blocks = _Relay(), repeated_blocks(model)
     sizes = blocks_of_stages(len(blocks), stages)
     first = sum(sizes[:index])
-    own = blocks[first : first + sizes[index]]
-    others = (plan.before | plan.after) - held
-    part = _copy(model, [*(name for name, _ in blocks), *others])
+    own_blocks = blocks[first : first + sizes[index]]
+    other_tables = (plan.before | plan.after) - own_tables
+    part = _copy(model, [*(name for name, _ in blocks), *other_tables])
     for number, (name, block) in enumerate(blocks):
         if not first <= number < first + sizes[index]:
-            _replace(part, name, _as(block, _Before(relay) if number < first else _After()))
-    for name in others:
+            _replace(part, name, _with_attributes(block, _Before(relay) if number < first else _After()))
+    for name in other_tables:
         _replace(part, name, _stand_in(model.get_submodule(name), dtype))
     module = Stage(part, loss, relay)
-    found = dict(module.named_parameters())
+    parameters = dict(module.named_parameters())
     return Cut(
         module,
-        [block for _, block in own],
-        {name: names[id(parameter)] for name, parameter in found.items()},
-        tuple(name for name, parameter in found.items() if id(parameter) in twins),
+        [block for _, block in own_blocks],
+        {name: names[id(parameter)] for name, parameter in parameters.items()},
+        tuple(name for name, parameter in parameters.items() if id(parameter) in twins),
     )
 
 
 def _copy(module: nn.Module, names: Iterable[str]) -> nn.Module:
-    """One in which the modules of these names can be replaced; all else is the same."""
+    """Copy a module tree so far that the modules of these names can be replaced; all other modules are shared."""
+    # A shallow copy: parameters must stay the model's own objects, whose names are looked up by identity.
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
     inner: dict[str, list[str]] = {}
-    for owner, dot, rest in (name.partition(".") for name in names):
+    for owner, dot, inner_name in (name.partition(".") for name in names):
         if dot:
-            inner.setdefault(owner, []).append(rest)
-    for key, rests in inner.items():
-        twin._modules[key] = _copy(module.get_submodule(key), rests)
+            inner.setdefault(owner, []).append(inner_name)
+    for key, inner_names in inner.items():
+        twin._modules[key] = _copy(module.get_submodule(key), inner_names)
     return twin
 
 
 def _parameters(model: nn.Module, names: frozenset[str]) -> set[int]:
-    return {id(one) for name in names for one in model.get_submodule(name).parameters(recurse=False)}
+    return {id(parameter) for name in names for parameter in model.get_submodule(name).parameters(recurse=False)}
 
 
 class _Before(nn.Module):
-    """A block of an earlier stage."""
+    """Stand-in for a block of an earlier stage: returns the received hidden states."""
 
     def __init__(self, relay: _Relay) -> None:
         super().__init__()
@@ -126,14 +132,15 @@ class _Before(nn.Module):
 
 
 class _After(nn.Module):
-    """A block of a later stage."""
+    """Stand-in for a block of a later stage: ends the forward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         raise _LeftStageError(args[0] if args else kwargs["hidden_states"])
 
 
 class _Zeros(nn.Module):
-    """A table or matrix of another stage: masks and positions want hidden states of the right shape, and no values."""
+    """Stand-in for a table or matrix of another stage: masks and positions need hidden states of the right shape, not
+    their values."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, adds_axis: bool) -> None:
         super().__init__()
@@ -145,7 +152,7 @@ class _Zeros(nn.Module):
 
 
 def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """What runs in its place, if anything does."""
+    """Make the module that replaces a table, matrix or norm of another stage."""
     if isinstance(module, nn.Embedding):
         return _Zeros(module.embedding_dim, dtype, adds_axis=True)
     if isinstance(module, nn.Linear):
@@ -153,14 +160,14 @@ def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
     return nn.Identity()
 
 
-def _as(block: nn.Module, other: nn.Module) -> nn.Module:
-    """With the block's plain attributes, which models look at (`attention_type`)."""
+def _with_attributes(block: nn.Module, stand_in: nn.Module) -> nn.Module:
+    """Copy the block's plain attributes, which models read (`attention_type`), to its stand-in."""
     for key, value in vars(block).items():
-        if not key.startswith("_") and key not in vars(other) and not callable(value):
-            setattr(other, key, value)
-    return other
+        if not key.startswith("_") and key not in vars(stand_in) and not callable(value):
+            setattr(stand_in, key, value)
+    return stand_in
 
 
-def _replace(model: nn.Module, name: str, other: nn.Module) -> None:
+def _replace(model: nn.Module, name: str, replacement: nn.Module) -> None:
     owner, _, key = name.rpartition(".")
-    setattr(model.get_submodule(owner), key, other)
+    setattr(model.get_submodule(owner), key, replacement)

@@ -1,6 +1,6 @@
-"""Whether a model's blocks can be spread over the stages of a pipeline: by a forward pass on the meta device.
+"""Check whether a model's blocks can be spread over pipeline stages: traces a forward pass on the meta device.
 
-Only hidden states may go from block to block: whatever else depends on weights would have to be sent as well.
+Only hidden states may pass from block to block: any other value that depends on weights would have to be sent as well.
 """
 
 from typing import Any, NamedTuple
@@ -17,37 +17,42 @@ from shardtune.workers.rank.model import shared_heads
 
 _TOKENS = 8
 _DIFFERENT = ("ernie4_5_moe", "llama4_text")
-"""Model types that trained something else in stages, or failed (transformers 5.23), though nothing they show says why:
-`test_every_model_type_that_can_be_cut_trains_the_same`."""
+"""Model types excluded because they trained differently in stages, or failed (transformers 5.23), for no visible
+reason.
+
+See `test_every_model_type_that_can_be_cut_trains_the_same`.
+"""
 
 
 class StagePlan(NamedTuple):
-    """What the cut of a model needs to know."""
+    """Facts of a model that a cut into stages needs."""
 
     width: int
-    """Of the hidden states."""
+    """Width of the hidden states."""
     before: frozenset[str]
-    """Modules with parameters that run before the first block: the first stage has them."""
+    """Names of modules with parameters that run before the first block; the first stage holds them."""
     after: frozenset[str]
-    """Likewise after the last."""
+    """Names of modules with parameters that run after the last block; the last stage holds them."""
 
 
 class StagedBlocks(NamedTuple):
-    """What `ModelSummary` says of it."""
+    """Fields of `ModelSummary` on pipeline parallelism."""
 
     pipeline_blocks: int
+    """Blocks that can be spread over stages; 1 where the model cannot be cut."""
     pipeline_note: str | None
+    """Reason why the model cannot be cut; None where it can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> tuple[StagePlan | None, str | None]:
-    """Build the model without memory and look: how it is cut, or why it cannot be."""
-    # Eager attention: sdpa's masks are asked for their values, which the meta device has not.
+    """Build the model without memory for weights and plan its cut; returns the plan or the reason why there is none."""
+    # Eager attention: with sdpa the masks' values are read, and the meta device has none.
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))
 
 
 def of_model(model: nn.Module) -> tuple[StagePlan | None, str | None]:
-    """The same of a model that is on the meta device."""
+    """Plan the cut of a model that is on the meta device; returns the plan or the reason why there is none."""
     try:
         return _plan(model), None
     except ValueError as error:
@@ -55,13 +60,17 @@ def of_model(model: nn.Module) -> tuple[StagePlan | None, str | None]:
 
 
 def blocks_of(model: nn.Module) -> StagedBlocks:
-    """How many stages a model on the meta device can have, and why none can."""
+    """Number of stages that a model on the meta device can have, or a note why it cannot be cut."""
     plan, note = of_model(model)
     return StagedBlocks(1 if plan is None else len(repeated_blocks(model)), note)
 
 
 def _plan(model: nn.Module) -> StagePlan:
-    """Raises ValueError: why it cannot be cut, as the end of a sentence."""
+    """Plan the cut of a model.
+
+    Raises:
+        ValueError: it cannot be cut; the message is the end of a sentence.
+    """
     blocks = repeated_blocks(model)
     if len(blocks) < 2:
         raise ValueError("it has no blocks that repeat")
@@ -73,22 +82,22 @@ def _plan(model: nn.Module) -> StagePlan:
     try:
         watch.run()
     except (RuntimeError, TypeError, AttributeError, ImportError, KeyError, IndexError) as error:
-        why = " ".join(str(error).split())[:300]
-        raise ValueError(f"its blocks could not be looked at ({why})") from error
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"its blocks could not be looked at ({reason})") from error
     return watch.plan()
 
 
 def _require_own_parameters(blocks: list[nn.Module]) -> None:
-    seen: set[int] = set()
+    earlier_parameters: set[int] = set()
     for block in blocks:
-        own = {id(parameter) for parameter in block.parameters()}
-        if own & seen:
+        block_parameters = {id(parameter) for parameter in block.parameters()}
+        if block_parameters & earlier_parameters:
             raise ValueError("its blocks share parameters")
-        seen |= own
+        earlier_parameters |= block_parameters
 
 
 def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
-    """Whether the shape of what it gives is known without its parameters (`stage_cut`)."""
+    """Whether the shape of a module's output is known without its parameters (`stage_cut`)."""
     if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
         return False
     shape = tuple(args[0].shape)
@@ -100,12 +109,12 @@ def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
 
 
 class _BlockWatch:
-    """One forward pass, in which blocks and the modules around them say when they run and on what."""
+    """Recorder of one forward pass: when blocks and the modules around them run, and on which values."""
 
     def __init__(self, model: nn.Module, blocks: list[tuple[str, nn.Module]]) -> None:
         self._model, self._blocks = model, blocks
         self._passed = 0
-        """Blocks that have run."""
+        """Number of blocks that have run."""
         self._hidden: Any = None
         self._inside = False
         self._ran: dict[str, set[str]] = {"before": set(), "between": set(), "after": set()}
@@ -131,7 +140,11 @@ class _BlockWatch:
                 handle.remove()
 
     def plan(self) -> StagePlan:
-        """Raises ValueError: what ran does not let itself be cut."""
+        """Plan the cut from the recorded pass.
+
+        Raises:
+            ValueError: the modules did not run in a way that can be cut.
+        """
         if self._passed != len(self._blocks):
             raise ValueError(f"{self._passed} of its {len(self._blocks)} blocks ran once and in order")
         if self._ran["between"]:
@@ -144,9 +157,9 @@ class _BlockWatch:
 
     def _outside(self, name: str) -> Any:
         def note(module: nn.Module, args: Any, output: Any) -> None:
-            where = "before" if not self._passed else "after" if self._passed == len(self._blocks) else "between"
-            self._ran["between" if self._inside else where].add(name)
-            if where == "before" and not _can_stand_in(module, args, output):
+            phase = "before" if not self._passed else "after" if self._passed == len(self._blocks) else "between"
+            self._ran["between" if self._inside else phase].add(name)
+            if phase == "before" and not _can_stand_in(module, args, output):
                 raise ValueError(
                     f"its {name} is no table, matrix or norm of one tensor, which other stages could leave out"
                 )
@@ -165,10 +178,12 @@ class _BlockWatch:
                 raise ValueError("its blocks do not run once and in order")
             if self._passed and hidden is not self._hidden:
                 raise ValueError("something happens to the hidden states between its blocks")
-            others = {f"argument {i + 1}": value for i, value in enumerate(args) if i} | kwargs
-            for key, value in others.items():
-                leaves = [one for one in tree_leaves(value) if isinstance(one, torch.Tensor) and one is not hidden]
-                if any(one.requires_grad for one in leaves):
+            other_arguments = {f"argument {i + 1}": value for i, value in enumerate(args) if i} | kwargs
+            for key, value in other_arguments.items():
+                leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf is not hidden]
+                # On the meta device, "depends on weights" shows as requires_grad: such a value would have to travel
+                # between stages.
+                if any(leaf.requires_grad for leaf in leaves):
                     raise ValueError(f"its blocks take more than hidden states from what ran before them ({key})")
             self._inside = True
 

@@ -1,7 +1,8 @@
-"""Tensor parallel: how each module of a model is split, by the plan that transformers has for its architecture.
+"""Tensor parallelism: styles that split each module of a model, from the plan that transformers has for its
+architecture.
 
 Blocks compute on parts of heads and widths; between them ranks hold parts of the sequence (Korthikanti et al., arXiv:2205.05198).
-The sequence is split at the door of the first block, so that the model's own masks and positions see all of it.
+The sequence is split at the input of the first block, so that the model's own masks and positions see all of it.
 """
 
 import fnmatch
@@ -20,39 +21,42 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.tensor_styles import GatherAtDoor, SplitAtDoor, Whole
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
-"""Styles of a child whose matrices alone are split: what lies between them, every rank computes whole."""
+"""Styles of a child whose matrices alone are split: every rank computes the modules between them whole."""
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """Styles by the names of modules."""
+    """Parallel styles by module name."""
 
     styles: dict[str, ParallelStyle]
     first_block: str
+    """Name of the block at whose input the sequence is split."""
     divisor: int
-    """Numbers of ranks must divide it: heads, and widths of the blocks' matrices."""
+    """Number that the count of ranks must divide: from heads, and widths of the blocks' matrices."""
 
     def apply(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Make every parameter a DTensor over the mesh, still without values, and have modules exchange what they need."""
         tied = _tied(model)
         # None: each rank fills its own part later, so nothing is sent.
         parallelize_module(model, mesh, self.styles, src_data_rank=None)
-        # By itself: a block that is a plain pass-through of its children has a style of its own besides.
+        # A second call: a block without parameters of its own can already have a style in the plan, and a name takes one.
         parallelize_module(model.get_submodule(self.first_block), mesh, SplitAtDoor())
-        for (module, name), *others in tied:
-            for other, key in others:
-                other._parameters[key] = module._parameters[name]
+        for (module, name), *other_owners in tied:
+            for owner, key in other_owners:
+                owner._parameters[key] = module._parameters[name]
 
 
 class SplitWidths(NamedTuple):
-    """What `ModelSummary` says of it."""
+    """Fields of `ModelSummary` on tensor parallelism."""
 
     tensor_divisor: int
+    """Number that the count of ranks must divide; 1 where the model cannot be split."""
     tensor_note: str | None
+    """Reason why the model cannot be split; None where it can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:
-    """Which numbers of ranks can split a model, and why none can."""
+    """Divisor for the number of ranks that can split a model, or a note why none can."""
     try:
         return SplitWidths(of(model).divisor, None)
     except ValueError as error:
@@ -60,30 +64,37 @@ def widths_of(model: nn.Module) -> SplitWidths:
 
 
 def of(model: nn.Module) -> TensorPlan:
-    """The plan of a model of transformers.
+    """Plan of a model of transformers.
 
     Raises:
-        ValueError: why there is none, as the end of a sentence.
+        ValueError: there is no plan; the message is the end of a sentence.
     """
-    known: dict[str, str] = getattr(model, "tp_plan", None) or {}
+    style_words: dict[str, str] = getattr(model, "tp_plan", None) or {}
     blocks = repeated_blocks(model)
-    if not blocks or not any(_word(f"{blocks[0][0]}.{name}", known) for name, _ in blocks[0][1].named_modules()):
+    if not blocks or not any(
+        _style_word(f"{blocks[0][0]}.{name}", style_words) for name, _ in blocks[0][1].named_modules()
+    ):
         raise ValueError("transformers has no plan of tensor parallelism for its architecture")
     styles = _around(model, [block for _, block in blocks])
     sizes = [_heads(model)]
     for name, block in blocks:
         for key, child in block.named_children():
-            found, widths = _of_child(f"{name}.{key}", child, known)
-            styles |= found
+            child_styles, widths = _child_styles(f"{name}.{key}", child, style_words)
+            styles |= child_styles
             sizes += widths
     _require_all(model, styles)
     return TensorPlan(styles, blocks[0][0], math.gcd(*sizes))
 
 
-def _of_child(path: str, child: nn.Module, known: dict[str, str]) -> tuple[dict[str, ParallelStyle], list[int]]:
-    """Norms work on a part of the sequence; a child with splits gathers the sequence at its door. Also the widths it splits."""
+def _child_styles(
+    path: str, child: nn.Module, style_words: dict[str, str]
+) -> tuple[dict[str, ParallelStyle], list[int]]:
+    """Styles of a block's child, and the widths that they split.
+
+    Norms work on a part of the sequence; a child with splits gathers the sequence at its input.
+    """
     modules = {f"{path}.{name}" if name else path: module for name, module in child.named_modules()}
-    words = {name: word for name in modules if (word := _word(name, known)) is not None}
+    words = {name: word for name in modules if (word := _style_word(name, style_words)) is not None}
     if not words:
         return ({path: SequenceParallel(use_local_output=True)} if _is_vector(child) else {}), []
     styles: dict[str, ParallelStyle] = {path: GatherAtDoor()}
@@ -100,10 +111,10 @@ def _of_child(path: str, child: nn.Module, known: dict[str, str]) -> tuple[dict[
 
 
 def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
-    """transformers' word as torch's style.
+    """Translate transformers' word for a split into torch's style.
 
     Raises:
-        ValueError: torch has none.
+        ValueError: torch has no such style.
     """
     match word:
         case "colwise" if isinstance(module, nn.Linear):
@@ -115,7 +126,7 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
         case "rowwise_split_input" if isinstance(module, nn.Linear):
             return RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
         case "replicated_with_grad_allreduce" if _is_vector(module):
-            # Of each head: any axis will do that is not normalised.
+            # A norm of each head: any axis that is not normalised will do.
             return SequenceParallel(sequence_dim=1, use_local_output=True)
         case "replicate" if _is_vector(module):
             return Whole()
@@ -124,7 +135,7 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
 
 
 def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyle]:
-    """Of what is in no block: tables by vocabulary, the last norm on parts of the sequence."""
+    """Styles of modules outside the blocks: tables split by vocabulary, the last norm on parts of the sequence."""
     inside = {id(module) for block in blocks for module in block.modules()}
     tables: Any = model
     table, head = tables.get_input_embeddings(), tables.get_output_embeddings()
@@ -143,24 +154,28 @@ def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyl
 
 
 def _require_all(model: nn.Module, styles: dict[str, ParallelStyle]) -> None:
-    """Raises ValueError for a module with parameters that no style is for: its gradients would differ between ranks."""
+    """Check that every module with parameters has a style: without one, its gradients would differ between ranks.
+
+    Raises:
+        ValueError: a module has none.
+    """
     for name, module in model.named_modules():
         if list(module.parameters(recurse=False)) and name not in styles:
-            raise ValueError(f"its plan says nothing of {name}")
+            raise ValueError(f"its plan has no style for {name}")
 
 
-def _word(name: str, known: dict[str, str]) -> str | None:
-    return next((word for pattern, word in known.items() if fnmatch.fnmatchcase(name, pattern)), None)
+def _style_word(name: str, style_words: dict[str, str]) -> str | None:
+    return next((word for pattern, word in style_words.items() if fnmatch.fnmatchcase(name, pattern)), None)
 
 
 def _is_vector(module: nn.Module, recurse: bool = True) -> bool:
-    """Whether it has parameters, and all are scales or shifts of the last axis, as a norm's are."""
-    own = list(module.parameters(recurse))
-    return bool(own) and all(parameter.dim() == 1 for parameter in own)
+    """Whether the module has parameters, and all are scales or shifts of the last axis, as a norm's are."""
+    parameters = list(module.parameters(recurse))
+    return bool(parameters) and all(parameter.dim() == 1 for parameter in parameters)
 
 
 def _heads(model: nn.Module) -> int:
-    """Heads of queries and of keys."""
+    """Common divisor of the numbers of query and key heads."""
     config: Any = getattr(model, "config")  # noqa: B009 -- nn.Module's attributes are untyped
     text = config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 0) or 0)
@@ -168,10 +183,10 @@ def _heads(model: nn.Module) -> int:
 
 
 def _tied(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Owners of each parameter that several modules have."""
+    """Owners of each parameter that several modules share."""
     owners: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     for module in model.modules():
         for key, parameter in module._parameters.items():
             if parameter is not None:
                 owners[id(parameter)].append((module, key))
-    return [found for found in owners.values() if len(found) > 1]
+    return [sharers for sharers in owners.values() if len(sharers) > 1]

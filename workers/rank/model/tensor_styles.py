@@ -1,4 +1,4 @@
-"""Styles for torch's `parallelize_module` that torch does not have: where the sequence is split, gathered, or left alone."""
+"""Styles for torch's `parallelize_module` that torch lacks: split the sequence, gather it, or leave a module whole."""
 
 from functools import partial
 from typing import Any
@@ -11,28 +11,28 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 
 class SplitAtDoor(ParallelStyle):
-    """Hidden states [samples, positions, width] come whole; from here on each rank has a part of the positions."""
+    """Style that splits whole hidden states [samples, positions, width] into parts of the sequence at a module's input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module.register_forward_pre_hook(partial(_at_door, device_mesh, _split), with_kwargs=True)
+        module.register_forward_pre_hook(partial(_change_hidden, device_mesh, _split), with_kwargs=True)
         return module
 
 
 class GatherAtDoor(ParallelStyle):
-    """Hidden states come in parts of the sequence, and go on as one DTensor: what a child's matrices send back is summed once."""
+    """Style that gathers parts of the sequence at a module's input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
-        module.register_forward_pre_hook(partial(_at_door, device_mesh, _gather), with_kwargs=True)
+        module.register_forward_pre_hook(partial(_change_hidden, device_mesh, _gather), with_kwargs=True)
         return module
 
 
 class Whole(ParallelStyle):
-    """Every rank computes all of a module on equal input, so gradients of its parameters are equal too."""
+    """Style of a module that every rank computes whole on equal input, so that gradients of its parameters are equal too."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         for name, parameter in module.named_parameters(recurse=False):
-            whole = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
-            module.register_parameter(name, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+            replicated = distribute_tensor(parameter, device_mesh, [Replicate()], src_data_rank=None)
+            module.register_parameter(name, nn.Parameter(replicated, requires_grad=parameter.requires_grad))
         module.register_forward_pre_hook(
             lambda _module, inputs: tuple(_as_whole(value, device_mesh) for value in inputs)
         )
@@ -44,7 +44,7 @@ def _as_whole(value: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     return value if isinstance(value, DTensor) else DTensor.from_local(value, mesh, [Replicate()], run_check=False)
 
 
-def _at_door(
+def _change_hidden(
     mesh: DeviceMesh, change: Any, _module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Change the hidden states, which blocks and their children take first or by name."""
@@ -54,9 +54,10 @@ def _at_door(
 
 
 def _split(hidden: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-    whole = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
-    return whole.redistribute(placements=[Shard(1)]).to_local()
+    replicated = DTensor.from_local(hidden, mesh, [Replicate()], run_check=False)
+    return replicated.redistribute(placements=[Shard(1)]).to_local()
 
 
 def _gather(hidden: torch.Tensor, mesh: DeviceMesh) -> DTensor:
+    # A DTensor, not its local part: the gradients that a child's matrices send back are summed once for all of them.
     return DTensor.from_local(hidden, mesh, [Shard(1)], run_check=False).redistribute(placements=[Replicate()])

@@ -15,35 +15,35 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _STD = 0.02
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Elements hashed at a time: small enough on a CPU not to show in the memory peak of a tiny model."""
+"""Elements hashed at a time, by device type: small enough on a CPU not to show in the memory peak of a tiny model."""
 
 
 def key_of(*parts: object) -> int:
-    """A signed 64-bit key for any printable parts, the same on every machine."""
+    """Signed 64-bit key for any printable parts, equal on every machine."""
     digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little", signed=True)
 
 
 def hash_range(key: int, start: int, count: int, device: torch.device) -> torch.Tensor:
-    """splitmix64 of `start … start + count - 1` under `key`, as int64 (two's complement)."""
+    """Splitmix64 of `start … start + count - 1` under `key`, as int64 (two's complement)."""
     value = torch.arange(start, start + count, dtype=torch.int64, device=device)
     return mix_(value.mul_(_GAMMA).add_(key))
 
 
 def mix_(value: torch.Tensor) -> torch.Tensor:
-    """The finalizer of splitmix64, in place on an int64 tensor; torch's product wraps, as it must."""
+    """Finalize splitmix64 in place on an int64 tensor; torch's product wraps, as it must."""
     for shift, factor in ((30, _MIX_1), (27, _MIX_2)):
         value.bitwise_xor_(_shift_right(value, shift)).mul_(factor)
     return value.bitwise_xor_(_shift_right(value, 31))
 
 
 def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
-    """Logical shift: torch's `>>` on int64 copies the sign."""
+    """Logical right shift; torch's `>>` on int64 copies the sign."""
     return (value >> bits).bitwise_and_((1 << (64 - bits)) - 1)
 
 
 def uniform_bits(value: torch.Tensor, bits: int = 24) -> torch.Tensor:
-    """The top `bits` of each hash, as non-negative int64; 24 fit a float32 exactly."""
+    """Top `bits` of each hash, as non-negative int64; 24 fit a float32 exactly."""
     return _shift_right(value, 64 - bits)
 
 
@@ -68,11 +68,14 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
 def fill_part_(
     part: torch.Tensor, name: str, shape: torch.Size, offset: Sequence[int], seed: int, round_to: torch.dtype
 ) -> None:
-    """The same of a block that begins at `offset` of the parameter: whole rows of it, of a matrix a part of them, or of stacked
-    matrices whole rows of some."""
+    """Fill the part of a parameter that begins at `offset`.
+
+    A part has whole rows of the parameter, a range of rows and columns of a matrix, or whole rows of stacked matrices.
+    """
     if part.shape[1:] == shape[1:]:
         fill_(part.view(-1), name, shape, offset[0] * math.prod(shape[1:]), seed, round_to)
         return
+    # Expert weights split by experts and rows: each matrix of the stack is a contiguous range of its own.
     if len(shape) == 3 and part.shape[2] == shape[2]:
         for number, rows in enumerate(part, start=offset[0]):
             fill_(rows.view(-1), name, shape, (number * shape[1] + offset[1]) * shape[2], seed, round_to)
@@ -87,12 +90,14 @@ def fill_part_(
 
 
 def _in_chunks(part: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Its rows, and the number of the first, so many at a time as may be hashed."""
+    """Rows of a part in groups small enough to hash at a time, each with the index of its first row."""
     at_once = max(1, _CHUNK[part.device.type] // part.shape[1])
     for first in range(0, part.shape[0], at_once):
         yield first, part[first : first + at_once]
 
 
 def _noise(hashes: torch.Tensor) -> torch.Tensor:
-    """Uniform with the standard deviation that initial weights have, as float32; takes the hashes' memory."""
+    """Uniform values with the standard deviation of initial weights, as float32; reuses the hashes' memory."""
+    # In place where possible: a second int64 tensor would double the memory of initialisation.
+    # A uniform distribution on [-a, a] has the standard deviation a / √3.
     return uniform_bits(hashes).sub_(1 << 23).to(torch.float32).mul_(_STD * math.sqrt(3) / (1 << 23))

@@ -1,1 +1,1 @@
-"""What keeps a rank alive or ends it, and what must be built before it. Knows no model."""
+"""Process matters of a rank: lifetime, environment, and operators built before it. Independent of the model."""

@@ -1,6 +1,7 @@
-"""Builds DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
+"""Build of DeepSpeed's C++ operators before a trial needs them: once per machine, never within a timed trial.
 
-Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where that was left out.
+Run as `python -m shardtune.workers.rank.process.cpu_adam` by the agent before it takes work, and by a rank only where
+that was left out.
 """
 
 import functools
@@ -34,7 +35,7 @@ _BUILD_TIMEOUT_S = 600
 
 
 def needed(task: Task) -> bool:
-    """Whether the task steps its optimizer on the host with DeepSpeed's CPU Adam."""
+    """Whether the task updates on the host with DeepSpeed's CPU Adam."""
     return (
         not isinstance(task, ModelSummaryTask)
         and isinstance(task.config.strategy, ZeroConfig)
@@ -43,15 +44,16 @@ def needed(task: Task) -> bool:
 
 
 def is_built() -> bool:
-    """Whether the operator lies in torch's extension cache, built for the libraries we have."""
+    """Whether torch's extension cache holds the operator, built for the installed libraries."""
     marker = _folder() / _MARKER
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
 def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None]) -> None:
-    """Build what the task needs, unless it is there. The first rank of a node does; the others wait where ranks meet.
+    """Build the operator if the task needs it and it is missing. Each host's first rank builds; the others wait at the
+    rendezvous.
 
-    `moving` is called every second meanwhile.
+    `moving` is called every second meanwhile, so that the build does not count as a standstill.
 
     Raises:
         SetupError: there is no compiler, or the build failed.
@@ -68,20 +70,20 @@ def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None])
     builder = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     while True:
         try:
-            _, words = builder.communicate(timeout=1.0)
+            _, error_output = builder.communicate(timeout=1.0)
             break
         except subprocess.TimeoutExpired:
             moving()
     if builder.returncode:
-        raise SetupError(words.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}")
+        raise SetupError(
+            error_output.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}"
+        )
 
 
 def load(task: TrialTask | ResumeTask | TraceTask) -> None:
-    """Have DeepSpeed use the library as it was built.
-
-    DeepSpeed would go through torch's build step once more, under a lock file that a rank killed meanwhile leaves behind
-    for ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
-    """
+    """Make DeepSpeed use the library as it was built."""
+    # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
+    # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
     if needed(task) and is_built():
         CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
             _NAME, str(_folder()), is_python_module=True
@@ -118,7 +120,7 @@ def _built_for() -> str:
 
 
 def main() -> int:
-    """Build, and take the compilers along when killed or when the parent ends."""
+    """Build, and kill the compilers too when this process is terminated or its parent ends."""
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     parent_death.tie_to_parent(sign=signal.SIGTERM)
     try:

@@ -1,7 +1,7 @@
-"""When the processes of a trial must be gone, as the agent last wrote it into the trial directory with its lease.
+"""Deadline of a trial's processes, which the agent writes into the trial directory with each renewal of its lease.
 
-A rank holds it by itself, and the host for all: an agent that is stopped (SIGSTOP) cannot end anything. Seconds on
-CLOCK_BOOTTIME, which goes on while a machine sleeps and is the same for every process.
+Each rank enforces it, and the fork server for all: a stopped agent (SIGSTOP) cannot end them. Seconds on CLOCK_BOOTTIME,
+which runs on while a machine sleeps and is equal in every process.
 """
 
 import os
@@ -23,10 +23,8 @@ def has_passed(folder: Path) -> bool:
 
 
 def hold(folder: Path) -> None:
-    """From now on, end this process and its process group when the deadline has passed.
-
-    A thread, which sleeps but for two looks at a small file per second. Python code and torch's operators both let it run.
-    """
+    """Start a thread that kills this process and its process group when the deadline has passed."""
+    # A thread gets to run beside Python code and torch's operators; it reads a small file twice a second.
     threading.Thread(target=_watch, args=(folder,), name="deadline", daemon=True).start()
 
 

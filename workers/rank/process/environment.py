@@ -1,7 +1,7 @@
-"""The environment a configuration asks for, put into force in a rank that runs already.
+"""Environment variables of a configuration, put into force in a rank that already runs.
 
-A forked rank has glibc, OpenMP and torch loaded before its configuration is known, and they read the environment when they
-are. So each is told by its own setter as well; what is loaded later (DeepSpeed's operators, CUDA) reads the variables.
+A forked rank has glibc, OpenMP and torch loaded before its configuration is known, and they read the environment at that
+time. Each is therefore set by its own function as well; later libraries (DeepSpeed's operators, CUDA) read the variables.
 """
 
 import ctypes
@@ -19,21 +19,23 @@ _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
 
 
 def apply(config: TrialConfig, place: Place) -> None:
-    """Set variables, threads, malloc and the device allocator. Before the rank allocates or touches its device, and never before a fork:
-    OpenMP's threads do not survive one.
+    """Set variables, threads, malloc and the device allocator.
+
+    Call it before the rank allocates or touches its device, and never before a fork: OpenMP's threads do not survive
+    one.
 
     Raises:
-        SetupError: this C library has no such setting, or this machine no such cores.
+        SetupError: the C library lacks the setting, or the machine lacks the cores.
     """
     cores = len(os.sched_getaffinity(0))
-    wanted = variables(config, os.environ, cores, place.local_world_size)
-    os.environ.update(wanted)
-    torch.set_num_threads(int(wanted[THREADS]))
-    for name in sorted(_MALLOPT.keys() & wanted.keys()):
-        _mallopt(name, int(wanted[name]))
-    if ALLOCATOR in wanted:
-        place.accelerator.configure_allocator(wanted[ALLOCATOR])
-    # After the threads were counted: their share is of the node's cores, bound or not, as torchrun's ranks are told.
+    settings = variables(config, os.environ, cores, place.local_world_size)
+    os.environ.update(settings)
+    torch.set_num_threads(int(settings[THREADS]))
+    for name in sorted(_MALLOPT.keys() & settings.keys()):
+        _mallopt(name, int(settings[name]))
+    if ALLOCATOR in settings:
+        place.accelerator.configure_allocator(settings[ALLOCATOR])
+    # After the threads were counted: as under torchrun, their number comes from all cores of the host, bound or not.
     if config.numa_binding != "none":
         _bind(place, config.numa_binding)
 

@@ -1,6 +1,6 @@
-"""A process in which the ranks of several hosts meet: torch's store, for one launch.
+"""Rendezvous process for the ranks of several hosts: serves torch's store for one launch.
 
-It is nobody's rank, so it outlives rank 0; whoever started it ends it. `python -m shardtune.workers.rank.process.store
+It is no rank, so that it outlives rank 0; the process that started it ends it. `python -m shardtune.workers.rank.process.store
 FOLDER FIRST STOP` prints its port; the fork server forks it instead.
 """
 
@@ -21,15 +21,17 @@ class PortsTaken(Exception):
 
 
 def serve(folder: Path, ports: range, announce: Callable[[int], object]) -> NoReturn:
-    """Serve on the first port that is free (0: the kernel chooses), and say which; ends with the trial's deadline at the latest.
+    """Serve on the first free port (0: the kernel chooses) and announce it; ends with the trial's deadline at the
+    latest.
 
     Raises:
-        PortsTaken: none is.
+        PortsTaken: no port of the range is free.
     """
     deadline.hold(folder)
     store = _listen(ports)
     announce(store.port)
     while True:
+        # The store's own threads serve; this thread must only not return, which would close it.
         signal.pause()
 
 
@@ -45,7 +47,7 @@ def _listen(ports: range) -> TCPStore:
 
 
 def main() -> int:
-    """As a process of its own, for ranks that are started cold."""
+    """Serve as a separate process, for ranks that are started cold."""
     parent_death.tie_to_parent()
     folder, first, stop = sys.argv[1:]
     try:

@@ -1,1 +1,1 @@
-"""One file per backend; `base` holds what they share and chooses among them."""
+"""Training backends of a rank, one file each; `base` holds the trainer contract and the code that backends share."""

@@ -1,4 +1,4 @@
-"""What every backend does for the measuring loop, and what they share: loss, optimizer, norm, sums."""
+"""Contract between the measuring loop and a backend, and the code that backends share: loss, optimizer, norm, checksum."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from shardtune.workers.rank.rank_context import Place
 
 
 class Trainer(Protocol):
-    """One wrapped model with its optimizer.
+    """Wrapped model with its optimizer.
 
-    A step is `micro_step` once per micro batch of this rank, the last marked, then `optimizer_step`.
+    A step calls `micro_step` once per micro batch of this rank, with `last` true for the last, then `optimizer_step`.
     """
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """Forward and backward of one micro batch; returns its mean loss on the device, detached."""
+        """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """Clip, update, clear gradients; returns the global gradient norm before clipping, without waiting for it."""
+        """Clip, update and clear gradients; returns the global norm before clipping, without waiting for it."""
 
     def parameter_checksum(self) -> tuple[float, float]:
         """Sum and sum of squares of all master weights of the whole model, in fp64."""
@@ -36,10 +36,10 @@ class Trainer(Protocol):
         """Write master weights and optimizer state into a folder that all ranks see. Collective."""
 
     def load(self, folder: Path) -> None:
-        """Take over what an equal trainer has saved, before the first step. Collective."""
+        """Load the state that a trainer of the same configuration saved, before the first step. Collective."""
 
     def close(self) -> None:
-        """Release what would outlive the process or keep its peers waiting."""
+        """Release resources that would outlive the process or keep its peers waiting."""
 
 
 def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -49,16 +49,17 @@ def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
-"""Of one micro batch: the mean over its samples, by calling the (wrapped) model."""
+"""Loss function of one micro batch: calls the (wrapped) model and returns the mean over the batch's samples."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a strategy needs to know besides the model."""
+    """Task, rank context and loss from which a strategy builds its trainer."""
 
     task: TrialTask
     place: Place
     accumulation: int
+    """Micro batches of this rank per optimizer step."""
     loss: Loss = causal_loss
 
     @classmethod
@@ -66,32 +67,32 @@ class Setting:
         """Derive gradient accumulation from the global batch.
 
         Raises:
-            ValueError: the global batch does not come out.
+            ValueError: the global batch is not a multiple of micro batch and data-parallel size.
         """
         workload = task.workload
         return cls(task, place, task.config.accumulation(workload.global_batch, place.world_size), loss)
 
     @property
     def data_rank(self) -> int:
-        """Which of the groups that take samples of their own this rank is in."""
+        """Index of this rank's data-parallel group: the ranks of a group train on the same samples."""
         config = self.task.config
         stages = config.strategy.stages
-        # Stages lie outermost, so that what is sent most goes between neighbours.
+        # Pipeline stages are the outermost axis: they send least, so that the busiest collectives run between neighbours.
         return self.place.rank % (self.place.world_size // stages) // (config.sharing // stages)
 
     @property
     def weights_dtype(self) -> torch.dtype:
-        """Of the weights that the backend holds for forward and backward."""
+        """Dtype of the weights that the backend holds for forward and backward."""
         return DTYPES[self.task.workload.precision.weights_dtype]
 
     @property
     def reduce_dtype(self) -> torch.dtype:
-        """Of gradients while they are accumulated and reduced."""
+        """Dtype of gradients while they are accumulated and reduced."""
         return DTYPES[self.task.workload.precision.reduce_dtype]
 
     @property
     def cast_loss(self) -> Loss:
-        """`loss`, within the precision's autocast, if it has one."""
+        """`loss` run under autocast where the precision uses autocast, else `loss` itself."""
         precision, device = self.task.workload.precision, self.place.device.type
         if not precision.autocast:
             return self.loss
@@ -104,12 +105,12 @@ class Setting:
 
     @property
     def master_dtype(self) -> torch.dtype:
-        """Of the weights the optimizer updates."""
+        """Dtype of the weights that the optimizer updates."""
         return DTYPES[self.task.workload.precision.master_dtype]
 
 
 def adamw_options(settings: AdamW) -> dict[str, Any]:
-    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay is on all parameters."""
+    """Keyword arguments that torch's AdamW and DeepSpeed's CPU Adam share; weight decay applies to all parameters."""
     return {
         "lr": settings.lr,
         "betas": (settings.beta1, settings.beta2),
@@ -119,16 +120,16 @@ def adamw_options(settings: AdamW) -> dict[str, Any]:
 
 
 def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
-    """The optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
+    """Fused AdamW, the optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
     groups = [{"params": group} for group in by_mesh(parameters)]
     return torch.optim.AdamW(groups, fused=True, **adamw_options(settings))
 
 
 def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Those on one device mesh together: no operator of torch takes tensors of several (2.13)."""
+    """Group parameters by device mesh: no operator of torch takes DTensors of several meshes (2.13)."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
-    for one in parameters:
-        groups.setdefault(one.device_mesh if isinstance(one, DTensor) else None, []).append(one)
+    for parameter in parameters:
+        groups.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
     return list(groups.values())
 
 
@@ -138,9 +139,13 @@ def clip_(
     counted: list[nn.Parameter] | None = None,
     stages: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Clip gradients to a global L2 norm, if one is given; returns the norm before. Does not wait for the device.
+    """Clip gradients to a global L2 norm, if one is given; returns the norm before clipping. Does not wait for the
+    device.
 
-    `counted`: those of them that no other of the `stages` counts, over whose ranks the squares are summed.
+    Args:
+        parameters: all parameters of this rank; their gradients are scaled.
+        counted: the parameters that enter the norm; without it all. A parameter that two stages hold counts in one.
+        stages: the group of pipeline stages over whose ranks the squares are summed.
     """
     norms = [_norm_of(group) for group in by_mesh(parameters if counted is None else counted)]
     norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
@@ -155,14 +160,15 @@ def clip_(
 
 
 def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
-    """Of the gradients of parameters on one mesh."""
+    """L2 norm of the gradients of parameters on one mesh."""
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
-"""Elements widened to fp64 at a time: on the CPU the first checksums lie within the steps whose memory is profiled."""
+"""Elements widened to fp64 at a time, by device type. Small on the CPU: the first checksums lie within the steps whose
+memory is profiled."""
 
 
 @torch.no_grad()
@@ -177,7 +183,7 @@ def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 
 
 def reduce_checksum(local: torch.Tensor, place: Place, group: dist.ProcessGroup | None = None) -> tuple[float, float]:
-    """Add the shards of all ranks of a group."""
+    """Sum the checksums of all ranks of a group; returns (sum, sum of squares)."""
     total = local.to(place.device)
     dist.all_reduce(total, group=group)
     return float(total[0]), float(total[1])

@@ -1,4 +1,4 @@
-"""PyTorch DistributedDataParallel."""
+"""Backend for PyTorch DistributedDataParallel."""
 
 import contextlib
 from pathlib import Path
@@ -15,7 +15,7 @@ from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class DdpTrainer:
-    """A full replica per rank."""
+    """Trainer with a full replica of the model on every rank."""
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: DdpConfig) -> None:
         workload, place = setting.task.workload, setting.place
@@ -51,7 +51,7 @@ class DdpTrainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; every rank holds everything."""
+        """See `Trainer`; every rank holds all parameters, so nothing is reduced."""
         total = base.checksum_of(self._parameters)
         return float(total[0]), float(total[1])
 

@@ -1,4 +1,5 @@
-"""Experts under FSDP2: divided over neighbouring ranks, and what one of these has sharded and replicated over the others."""
+"""Expert parallelism under FSDP2: experts divided over neighbouring ranks, then sharded and replicated over the other
+ranks."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -20,13 +21,13 @@ _EXPERT, _SHARD = "ep", "expert_shard"
 
 
 class DividedExperts:
-    """Those of one rank's part of the model; none where they are not divided."""
+    """Expert layers of one rank's part of the model; empty without expert parallelism."""
 
     def __init__(self, model: nn.Module, ranks: int, config: Fsdp2Config, setting: Setting) -> None:
-        """Divides them over so many ranks, in place.
+        """Divide the model's experts over `ranks` ranks, in place.
 
         Raises:
-            ValueError: the model's experts cannot be.
+            ValueError: the model's experts cannot be divided over that many ranks.
         """
         self._ranks, self._shard = ranks, config.dp_shard
         self._layers: list[nn.Module] = []
@@ -43,39 +44,51 @@ class DividedExperts:
         self._layers = experts.divide(model, self._mesh[_EXPERT])
 
     def of(self, modules: Sequence[nn.Module]) -> list[nn.Module]:
-        """The layers of experts within them."""
+        """Expert layers within the given modules."""
         inside = {id(part) for module in modules for part in module.modules()}
         return [layer for layer in self._layers if id(layer) in inside]
 
     def shard(self, modules: Sequence[nn.Module], options: dict[str, Any]) -> list[nn.Module]:
-        """Apply `fully_shard`, with the options of what is around them, to the layers within the modules; returns these."""
-        found = self.of(modules)
-        if not found:
+        """Apply `fully_shard` to the expert layers within the modules, with the options of the surrounding unit;
+        returns these layers."""
+        layers = self.of(modules)
+        if not layers:
             return []
         names = tuple(name for name in ("dp_replicate", _SHARD) if name in (self._mesh.mesh_dim_names or ()))
         around: MixedPrecisionPolicy = options["mp_policy"]
-        # The router's weights stay as precise as it makes them.
+        # Inputs are not cast: routing weights keep the precision in which the router computed them.
         policy = MixedPrecisionPolicy(around.param_dtype, around.reduce_dtype, cast_forward_inputs=False)
-        own = {"mesh": self._mesh[names], "mp_policy": policy, "shard_placement_fn": lambda _: Shard(self._axis)}
-        # A group to reshard to is one of ranks around them.
-        own["reshard_after_forward"] = bool(options["reshard_after_forward"])
-        for layer in found:
-            fully_shard(layer, **options | own)
-            _step_outside(layer)
-        return found
+        expert_options = {
+            "mesh": self._mesh[names],
+            "mp_policy": policy,
+            "shard_placement_fn": lambda _: Shard(self._axis),
+        }
+        # A number would name a group of ranks of the surrounding mesh, which the experts' mesh does not have.
+        expert_options["reshard_after_forward"] = bool(options["reshard_after_forward"])
+        for layer in layers:
+            fully_shard(layer, **options | expert_options)
+            _detach_hooks_from_modes(layer)
+        return layers
 
     def average(self) -> None:
-        """An expert's gradient is the sum over the ranks that divide experts, whose tokens it saw, and the mean over the others."""
-        gradients = [one.grad for layer in self._layers for one in layer.parameters() if one.grad is not None]
+        """Divide expert gradients by the number of ranks that divide experts.
+
+        A gradient is the sum over these ranks, whose tokens the expert saw, and the mean over the other ranks.
+        """
+        gradients = [
+            parameter.grad for layer in self._layers for parameter in layer.parameters() if parameter.grad is not None
+        ]
         if gradients:
-            torch._foreach_div_([one.to_local() for one in gradients if isinstance(one, DTensor)], self._ranks)
+            torch._foreach_div_(
+                [gradient.to_local() for gradient in gradients if isinstance(gradient, DTensor)], self._ranks
+            )
 
 
-def _step_outside(layer: nn.Module) -> None:
-    """Have the hooks of a sharded layer run outside of what records operators.
+def _detach_hooks_from_modes(layer: nn.Module) -> None:
+    """Run the hooks of a sharded layer outside of torch's dispatch modes.
 
-    They gather in forward and may not have to again when the block around them is recomputed: selective checkpointing would miss
-    operators that it has counted (torch 2.13).
+    The hooks gather in forward, and often need not gather again when the surrounding block is recomputed: selective
+    checkpointing, which counts operators, would then miss some (torch 2.13).
     """
     hooks: Any
     for hooks in (layer._forward_pre_hooks, layer._forward_hooks):
@@ -89,8 +102,9 @@ def _without_modes(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
-    """Over the same ranks in the same order as the mesh of the rest: neighbours divide experts, and exchange tokens."""
+    """Device mesh for experts, over the ranks of the main mesh in the same order: neighbours divide experts and
+    exchange tokens."""
     axes = {"pp": config.pipeline_parallel, "dp_replicate": config.dp_replicate}
     axes |= {_SHARD: config.dp_shard // config.expert_parallel, _EXPERT: config.expert_parallel}
-    held = {name: size for name, size in axes.items() if size > 1 or name in (_SHARD, _EXPERT)}
-    return init_device_mesh(place.device.type, tuple(held.values()), mesh_dim_names=tuple(held))
+    sizes = {name: size for name, size in axes.items() if size > 1 or name in (_SHARD, _EXPERT)}
+    return init_device_mesh(place.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))

@@ -1,4 +1,5 @@
-"""PyTorch FullyShardedDataParallel (FSDP1): one flat parameter per block, and one for what is in no block."""
+"""Backend for PyTorch FullyShardedDataParallel (FSDP1): one flat parameter per block, and one for the parameters
+outside blocks."""
 
 import contextlib
 import math
@@ -26,7 +27,8 @@ from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp1Trainer:
-    """Blocks are made whole, one after the other, and sharded at once; at most one is in memory besides the shards."""
+    """Trainer that materializes and shards block by block, so that at most one whole block is in memory besides the
+    shards."""
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> None:
         workload, place = setting.task.workload, setting.place
@@ -49,13 +51,15 @@ class Fsdp1Trainer:
 
     def optimizer_step(self) -> torch.Tensor:
         """See `Trainer`."""
+        # FSDP1's own clipping reduces the norm over shards; an infinite limit measures the norm and scales nothing.
         norm: torch.Tensor = self._fsdp.clip_grad_norm_(math.inf if self._max_norm is None else self._max_norm)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; replicate groups hold the same, and padding at the end of a flat parameter is zero."""
+        """See `Trainer`; only the shard group is summed, and padding at the end of a flat parameter is zero."""
+        # Replicate groups hold equal shards: a sum over all ranks would count each element once per replica.
         total = base.checksum_of(self._parameters)
         if self._sharded:
             return base.reduce_checksum(total, self._place, self._fsdp.process_group)
@@ -78,7 +82,7 @@ def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> Full
     mixed = setting.weights_dtype != setting.master_dtype
     prefetch = config.backward_prefetch
     options = {
-        **_groups(config, place),
+        **_mesh_option(config, place),
         "sharding_strategy": ShardingStrategy[config.sharding_strategy],
         "cpu_offload": CPUOffload(config.cpu_offload),
         "mixed_precision": MixedPrecision(
@@ -97,8 +101,11 @@ def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> Full
     return FullyShardedDataParallel(model, **options)
 
 
-def _groups(config: Fsdp1Config, place: Place) -> dict[str, object]:
-    """The mesh of a hybrid strategy; neighbouring ranks shard, so a shard group lies within a host where it fits."""
+def _mesh_option(config: Fsdp1Config, place: Place) -> dict[str, object]:
+    """Device mesh of a hybrid strategy, else nothing.
+
+    Neighbouring ranks shard, so that a shard group lies within one host where it fits.
+    """
     if config.sharding_strategy not in HYBRID:
         return {}
     axes = (config.dp_replicate, config.dp_shard)

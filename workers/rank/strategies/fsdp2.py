@@ -1,4 +1,5 @@
-"""PyTorch `fully_shard` (FSDP2), fully sharded, replicated or both (HSDP); with tensor and pipeline parallelism within each replica."""
+"""Backend for PyTorch `fully_shard` (FSDP2): sharded, replicated or both (HSDP), with tensor and pipeline parallelism
+in each replica."""
 
 import contextlib
 import math
@@ -24,13 +25,14 @@ from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 
 TENSOR = "tp"
-"""The mesh's axis of ranks that split the model's matrices."""
+"""Mesh axis of the ranks that split the model's matrices."""
 STAGE = "pp"
-"""That of ranks with the stages of the same part of the model."""
+"""Mesh axis of the ranks that hold the pipeline stages of one replica."""
 
 
 class Fsdp2Trainer:
-    """Parameters are DTensors sharded on axis 0, and by the tensor plan; each rank initialises only its own part."""
+    """Trainer whose parameters are DTensors, sharded on axis 0 and by the tensor plan; each rank initialises only its
+    own part."""
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.place
@@ -54,28 +56,33 @@ class Fsdp2Trainer:
         if stages is not None:
             schedule = config.pipeline_schedule
             self._pipeline = pipeline.Pipeline(parts, setting, stages, schedule, self._begin_backward)
-        named = [(part, *one) for part in parts for one in part.module.named_parameters() if one[1].requires_grad]
+        named = [
+            (part, name, parameter)
+            for part in parts
+            for name, parameter in part.module.named_parameters()
+            if parameter.requires_grad
+        ]
         self._parameters = [parameter for _, _, parameter in named]
         self._twins = [parameter for part, name, parameter in named if name in part.twins]
-        # Of a parameter in two stages, the first counts in norm and checksum.
-        self._counted = [one for part, name, one in named if part.index == 0 or name not in part.twins]
+        # A tied parameter is in two stages: only the first stage's copy counts in norm and checksum.
+        self._counted = [parameter for part, name, parameter in named if part.index == 0 or name not in part.twins]
         self._optimizer = base.adamw(self._parameters, workload.optimizer)
         self._max_norm = workload.max_grad_norm
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`; with stages, the last trains on all."""
-        # Within it, the loss of logits that are split by vocabulary is computed on their parts, forward and backward.
+        """See `Trainer`; with pipeline stages, the call for the last micro batch trains on all of them."""
+        # `loss_parallel` computes the loss of logits that are split by vocabulary on their parts, forward and backward.
         with loss_parallel() if self._is_split else contextlib.nullcontext():
             if self._pipeline is not None:
-                return self._pipeline.take(batch, last)
+                return self._pipeline.run_when_complete(batch, last)
             self._begin_backward(self._model, last)
             loss = self._loss(self._model, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
-        whole = loss.detach()
-        return whole.full_tensor() if isinstance(whole, DTensor) else whole
+        mean_loss = loss.detach()
+        return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
     def _begin_backward(self, root: nn.Module, last: bool) -> None:
-        """Say whether it is the step's last of this root, and what is to be reduced after it."""
+        """Tell FSDP2 whether this backward pass is the root's last of the step, and which gradients to reduce after it."""
         sharded = cast(FSDPModule, root)
         sharded.set_is_last_backward(last)
         if self._grad_sync == "last":
@@ -95,7 +102,7 @@ class Fsdp2Trainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; what several ranks hold alike counts once."""
+        """See `Trainer`; shards that several ranks hold alike count once."""
         total = torch.zeros(2, dtype=torch.float64)
         for parameter in self._counted:
             shard = cast(DTensor, parameter)
@@ -115,23 +122,26 @@ class Fsdp2Trainer:
 
 
 def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
-    """The device mesh; neighbouring ranks split, and next to them shard, so a group lies within a host where it fits. Stages send
-    least, and lie outermost."""
+    """Device mesh of a configuration, stages outermost.
+
+    Neighbouring ranks split matrices and the next wider groups shard, so that a group lies within a host where it fits.
+    Stages send least.
+    """
     axes = {STAGE: config.pipeline_parallel, "dp_replicate": config.dp_replicate, "dp_shard": config.dp_shard}
     axes |= {TENSOR: config.tensor_parallel}
     # With a replicate axis of size 1 torch would launch an all-reduce with nobody after every reduce-scatter.
-    held = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
-    return init_device_mesh(place.device.type, tuple(held.values()), mesh_dim_names=tuple(held))
+    sizes = {name: size for name, size in axes.items() if size > 1 or name == "dp_shard"}
+    return init_device_mesh(place.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
 
 
 def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
-    """Of the mesh, what FSDP2 shards and replicates over."""
+    """Axes of the mesh over which FSDP2 shards and replicates."""
     names = tuple(name for name in mesh.mesh_dim_names or () if name not in (TENSOR, STAGE))
     return mesh if names == mesh.mesh_dim_names else mesh[names]
 
 
 def copies(parameter: DTensor) -> int:
-    """Ranks that hold the same part of it."""
+    """Number of ranks that hold the same part of a parameter."""
     sizes = zip(parameter.placements, parameter.device_mesh.shape, strict=True)
     return math.prod(size for placement, size in sizes if placement.is_replicate())
 
@@ -140,7 +150,7 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
     """Apply the tensor plan.
 
     Raises:
-        ValueError: the model or the workload does not come out.
+        ValueError: the model's or the workload's sizes do not divide by the number of ranks.
     """
     size, context = mesh.size(), task.config.context_parallel
     stages = task.config.strategy.stages
@@ -152,8 +162,10 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
 def _shard(
     part: pipeline.RankPart, experts: DividedExperts, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config
 ) -> list[list[FSDPModule]]:
-    """Apply `fully_shard` to each unit of blocks and to the root; returns of each unit, in order, the first block, which stands for
-    all, and divided experts."""
+    """Apply `fully_shard` to each FSDP unit and to the root.
+
+    Returns for each unit, in order, its first block, which represents the unit, and its divided expert layers.
+    """
     mixed = setting.weights_dtype != setting.master_dtype
     policy = MixedPrecisionPolicy(
         param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
@@ -172,36 +184,36 @@ def _shard(
             divided.append(experts.shard(unit, options))
             fully_shard(unit if len(unit) > 1 else unit[0], **options)
         fully_shard(part.module, **options)
-    return [[cast(FSDPModule, one) for one in (unit[0], *layers)] for unit, layers in zip(units, divided, strict=True)]
+    return [
+        [cast(FSDPModule, module) for module in (unit[0], *layers)] for unit, layers in zip(units, divided, strict=True)
+    ]
 
 
 @contextlib.contextmanager
 def _one_mesh_after_forward() -> Iterator[None]:
-    """Within it, units that reshard to groups of ranks share one mesh of these.
-
-    torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has hundreds,
-    and each NCCL communicator takes memory of the device.
-    """
+    """Share one mesh between units that reshard to groups of ranks of the same size."""
+    # torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has
+    # hundreds of units, and each NCCL communicator takes memory of the device.
     module: Any = fully_shard_module
-    make = module._get_post_forward_mesh_info
-    made: dict[int, Any] = {}
+    original = module._get_post_forward_mesh_info
+    mesh_infos: dict[int, Any] = {}
 
-    def shared(reshard: bool | int, mesh: Any) -> Any:
+    def make_shared(reshard: bool | int, mesh: Any) -> Any:
         if isinstance(reshard, bool):
-            return make(reshard, mesh)
-        if reshard not in made:
-            made[reshard] = make(reshard, mesh)
-        return made[reshard]
+            return original(reshard, mesh)
+        if reshard not in mesh_infos:
+            mesh_infos[reshard] = original(reshard, mesh)
+        return mesh_infos[reshard]
 
-    module._get_post_forward_mesh_info = shared
+    module._get_post_forward_mesh_info = make_shared
     try:
         yield
     finally:
-        module._get_post_forward_mesh_info = make
+        module._get_post_forward_mesh_info = original
 
 
 def _materialize(part: pipeline.RankPart, setting: base.Setting, config: Fsdp2Config) -> None:
-    """Give each rank the values of its own rows; replicate groups get equal ones by construction."""
+    """Give each rank the values of its own rows; replicate groups get equal values by construction."""
     place, model = setting.place, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
@@ -215,12 +227,12 @@ def _materialize(part: pipeline.RankPart, setting: base.Setting, config: Fsdp2Co
         if local.numel() == 0:
             continue
         _, offset = compute_local_shape_and_global_offset(shard.shape, shard.device_mesh, shard.placements)
-        whole = part.names.get(name, name)
-        weights.fill_part_(local, whole, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
+        full_name = part.names.get(name, name)
+        weights.fill_part_(local, full_name, shard.shape, offset, setting.task.workload.seed, setting.weights_dtype)
 
 
 def _set_prefetch(units: list[list[FSDPModule]], config: Fsdp2Config) -> None:
-    """Gather further units ahead than FSDP2 does by itself (none explicitly in forward, one in backward)."""
+    """Gather more units ahead than FSDP2 does by default (none explicitly in forward, one in backward)."""
     for i, (unit, *_) in enumerate(units):
         if config.forward_prefetch:
             unit.set_modules_to_forward_prefetch([*chain(*units[i + 1 : i + 1 + config.forward_prefetch])])

@@ -1,4 +1,5 @@
-"""Runs a stage of a pipeline: the micro batches of a step in the order of a schedule of `torch.distributed.pipelining`."""
+"""Pipeline parallelism on one rank: runs the micro batches of a step in the order of a schedule of
+`torch.distributed.pipelining`."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -20,32 +21,36 @@ from shardtune.workers.rank.model import stage_cut, stage_plan
 from shardtune.workers.rank.strategies import base
 
 Sync = Callable[[nn.Module, bool], None]
-"""Of a stage, before its backward pass: whether it is the step's last."""
+"""Callback before a stage's backward pass; takes the stage and whether the pass is the step's last."""
 
 
 @dataclass(frozen=True)
 class RankPart:
-    """Of the model, what a rank runs: all of it, or a stage."""
+    """Part of the model that a rank runs: the whole model, or one pipeline stage."""
 
     module: nn.Module
     blocks: list[nn.Module]
     names: Mapping[str, str]
-    """Of parameters, in the whole model, where they differ."""
+    """Names of parameters in the whole model, by their names in this part, where they differ."""
     twins: tuple[str, ...] = ()
-    """See `stage_cut.Cut`."""
+    """Names of tied parameters that the first and the last stage both hold (see `stage_cut.Cut`)."""
     index: int = 0
-    """Of the stage."""
+    """Index of the stage, 0 for the first."""
     width: int | None = None
-    """Of the hidden states between stages, where there are several."""
+    """Width of the hidden states between stages; None without stages."""
 
     @classmethod
     def of(
         cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None, virtual: int, schedule: str
     ) -> "list[RankPart]":
-        """The stages of a rank of `mesh`, so many and in order; without a mesh the whole model.
+        """Cut the stages of this rank out of the model, in order; without a mesh, take the whole model.
+
+        Args:
+            mesh: the ranks of the pipeline.
+            virtual: stages per rank.
 
         Raises:
-            ValueError: it cannot be cut, or the micro batches do not come out.
+            ValueError: the model cannot be cut, or the number of micro batches does not fit the stages.
         """
         blocks = [block for _, block in repeated_blocks(model)]
         if mesh is None:
@@ -57,117 +62,127 @@ class RankPart:
         count = ranks * virtual
         pipeline_parallel.check_blocks(ranks, len(blocks), note, virtual)
         assert plan is not None
-        found = []
+        parts = []
         for index in pipeline_schedules.stages_of_rank(mesh.get_local_rank(), ranks, virtual, facts.is_v):
             cut = stage_cut.cut(model, plan, index, count, setting.cast_loss, setting.weights_dtype)
-            found.append(cls(cut.module, cut.blocks, cut.names, cut.twins, index, plan.width))
-        return found
+            parts.append(cls(cut.module, cut.blocks, cut.names, cut.twins, index, plan.width))
+        return parts
 
 
 class Pipeline:
-    """The stages of one rank, among those of its mesh."""
+    """Pipeline stages of one rank, with the schedule that runs them together with the stages of the other ranks."""
 
     def __init__(
         self, parts: Sequence[RankPart], setting: base.Setting, mesh: DeviceMesh, schedule: str, sync: Sync
     ) -> None:
-        """`parts`: of this rank, in order."""
+        """Build stages and schedule; `parts` are this rank's stages in order."""
         self._group, self._ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
         self._device, self._accumulation = setting.place.device, setting.accumulation
         count = self._ranks * len(parts)
         facts = pipeline_schedules.FACTS[schedule]
         self._is_v = facts.is_v
-        make = PipelineStage if facts.splits_backward else functools.partial(_synced, sync)
-        stages = [_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
-        made: Any = get_schedule_class(facts.title)
-        self._schedule = made(
-            stages[0] if issubclass(made, PipelineScheduleSingle) else stages,
+        make = PipelineStage if facts.splits_backward else functools.partial(_make_synced_stage, sync)
+        stages = [_make_stage(part, count, setting, self._ranks, self._group, make) for part in parts]
+        schedule_class: Any = get_schedule_class(facts.title)
+        self._schedule = schedule_class(
+            stages[0] if issubclass(schedule_class, PipelineScheduleSingle) else stages,
             setting.accumulation,
+            # The last stage returns the loss itself. It is divided here, so torch must not scale gradients again.
             loss_fn=lambda loss, _: loss / setting.accumulation,
             scale_grads=False,
         )
         self._batches: list[torch.Tensor] = []
 
-    def take(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
-        """Keep a micro batch until the step's last has come, then train on all; returns losses whose mean over the micro batches
-        and ranks is the step's: nothing where this stage does not know it."""
+    def run_when_complete(self, batch: torch.Tensor, last: bool) -> torch.Tensor:
+        """Collect micro batches and train on all of them when the step's last arrives.
+
+        Returns losses whose mean over micro batches and ranks is the step's loss; zero on stages that do not compute
+        it.
+        """
         self._batches.append(batch)
-        nothing = torch.zeros((), device=self._device)
+        zero = torch.zeros((), device=self._device)
         if not last:
-            return nothing
+            return zero
         tokens = torch.cat(self._batches)
         self._batches.clear()
         losses: list[torch.Tensor] = []
         self._schedule.step(tokens=tokens, target=tokens, losses=losses, return_outputs=False)
-        return sum((loss.detach() for loss in losses), nothing) * (self._ranks * self._accumulation)
+        return sum((loss.detach() for loss in losses), zero) * (self._ranks * self._accumulation)
 
     @property
     def group(self) -> dist.ProcessGroup:
-        """Ranks with the other stages of the same part of the model."""
+        """Process group of the ranks that hold the other stages of the same replica."""
         return self._group
 
     def sum_twins(self, twins: Sequence[nn.Parameter]) -> None:
-        """Give tied tables, of which the first and the last stage have one each, the gradient of both uses."""
-        found = [twin.grad for twin in twins if twin.grad is not None]
-        local = [one.to_local() if isinstance(one, DTensor) else one for one in found]
+        """Sum the gradients of tied parameters, of which the first and the last stage hold one copy each."""
+        gradients = [twin.grad for twin in twins if twin.grad is not None]
+        local = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
         if self._is_v:
-            # Both are the first rank's.
+            # A V-shaped schedule puts the first and the last stage on one rank, so both copies are local, the first's first.
             for first, last in zip(local[: len(local) // 2], local[len(local) // 2 :], strict=True):
                 last.copy_(first.add_(last))
             return
-        for mine in local:
-            if mine.numel():
-                mine.add_(self._of_peer(mine.contiguous()))
+        for gradient in local:
+            if gradient.numel():
+                gradient.add_(self._peer_gradient(gradient.contiguous()))
 
-    def _of_peer(self, mine: torch.Tensor) -> torch.Tensor:
-        """What the other end of the pipeline has in its place."""
+    def _peer_gradient(self, local: torch.Tensor) -> torch.Tensor:
+        """Exchange a gradient with the other end of the pipeline; returns the peer's."""
         peer = dist.get_global_rank(self._group, self._ranks - 1 if self._rank == 0 else 0)
-        theirs = torch.empty_like(mine)
-        sent = [dist.P2POp(dist.isend, mine, peer, self._group), dist.P2POp(dist.irecv, theirs, peer, self._group)]
-        for work in dist.batch_isend_irecv(sent):
+        received = torch.empty_like(local)
+        operations = [
+            dist.P2POp(dist.isend, local, peer, self._group),
+            dist.P2POp(dist.irecv, received, peer, self._group),
+        ]
+        for work in dist.batch_isend_irecv(operations):
             work.wait()
-        return theirs
+        return received
 
 
-def _stage(
+def _make_stage(
     part: RankPart, count: int, setting: base.Setting, ranks: int, group: dist.ProcessGroup, make: Any
 ) -> PipelineStage:
-    """One of so many that run on the ranks of a group."""
+    """Make torch's stage object for one part, with its input and output shapes stated."""
     task = setting.task
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
     hidden = torch.empty(shape, dtype=setting.weights_dtype, device="meta", requires_grad=True)
     loss = torch.empty((), device="meta", requires_grad=True)
-    # Said beforehand: torch would otherwise run the stage once to find out (2.13).
-    given, made = () if part.index == 0 else (hidden,), loss if part.index == count - 1 else hidden
+    # Shapes are stated: torch would otherwise run the stage once to learn them (2.13).
+    inputs, output = () if part.index == 0 else (hidden,), loss if part.index == count - 1 else hidden
     stage: PipelineStage = make(
-        part.module, part.index, count, setting.place.device, input_args=given, output_args=(made,), group=group
+        part.module, part.index, count, setting.place.device, input_args=inputs, output_args=(output,), group=group
     )
     return stage
 
 
-def _synced(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
-    """A stage that reduces gradients, and frees parameters, when the configuration says so."""
-    stage = _ShardedStage(_Hidden(module), *args, **options)
+def _make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
+    """Make a stage that reduces gradients, and frees parameters, as the configuration says."""
+    stage = _ShardedStage(_OpaqueModule(module), *args, **options)
     stage.before_backward = functools.partial(sync, module)
     return stage
 
 
-class _Hidden(nn.Module):
-    """A stage that torch does not see to be under FSDP2: schedules would gather it whole, and keep it so, for several (2.13)."""
+class _OpaqueModule(nn.Module):
+    """Wrapper that keeps torch from seeing that a stage is under FSDP2.
+
+    With several stages on a rank, torch's schedules would gather such a stage whole and keep it so (2.13).
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self._forward = module.__call__
 
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> Any:
-        """As the stage."""
+        """Run the wrapped stage."""
         return self._forward(*args, **kwargs)
 
 
 class _ShardedStage(PipelineStage):
-    """A stage under FSDP2 whose gradients are reduced, and parameters freed, when the configuration says so.
+    """Stage under FSDP2 whose gradients are reduced, and parameters freed, as the configuration says.
 
-    torch's own keeps parameters and gradients whole until the last backward (2.13, `backward_maybe_with_nosync`).
+    torch's own stage keeps parameters and gradients whole until the last backward (2.13, `backward_maybe_with_nosync`).
     """
 
     before_backward: Callable[[bool], None]
@@ -175,11 +190,11 @@ class _ShardedStage(PipelineStage):
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> tuple[tuple[torch.Tensor | None, ...], None]:
-        """One whole backward pass."""
+        """Run one whole backward pass, after `before_backward`."""
         assert backward_type == "full", backward_type
         self.before_backward(last_backward)
-        found = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
-        return found, None
+        gradients = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
+        return gradients, None
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the last backward pass has reduced the gradients."""

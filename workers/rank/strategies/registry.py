@@ -1,4 +1,4 @@
-"""The backends a rank can train with, by kind."""
+"""Registry of the backends that a rank can train with, by kind."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,4 +17,4 @@ TRAINERS: dict[str, Callable[[nn.Module, Setting, Any], Trainer]] = {
     "fsdp2": Fsdp2Trainer,
     "fsdp1": Fsdp1Trainer,
 }
-"""Each takes the plain model, the setting and its own kind of strategy."""
+"""Trainer factories by backend; each takes the plain model, the training setup and its own kind of strategy."""

@@ -1,4 +1,4 @@
-"""What DDP, FSDP1 and FSDP2 save and load: torch.distributed.checkpoint, each rank its own shards."""
+"""Checkpoints of DDP, FSDP1 and FSDP2 by torch.distributed.checkpoint: each rank saves and loads its own shards."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
     """Write master weights and optimizer state. Collective. `in_stages`: ranks have different parts of the model."""
-    with _first_failure():
+    with _unwrapped_failure():
         state_dict_saver.save(_state(model, optimizer, _options(in_stages)), checkpoint_id=folder)
 
 
 def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
-    """Take both over into a model and an optimizer of the same shape. Collective."""
+    """Load weights and optimizer state into a model and an optimizer of the same shape. Collective."""
     options = _options(in_stages)
     state = _state(model, optimizer, options)
-    with _first_failure():
+    with _unwrapped_failure():
         state_dict_loader.load(state, checkpoint_id=folder)
     set_state_dict(
         model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"], options=options
@@ -30,13 +30,15 @@ def load(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_st
 
 
 def _options(in_stages: bool) -> StateDictOptions:
-    # A list of all parameters with one set of options would be another on each stage; flattened, each has its own.
+    # Unflattened, a list of all parameters shares one set of options and would differ between stages; flattened, each
+    # parameter has its own.
     return StateDictOptions(flatten_optimizer_state_dict=in_stages)
 
 
 @contextlib.contextmanager
-def _first_failure() -> Iterator[None]:
-    """Raise what went wrong on a rank: torch wraps it (2.13) in a BaseException, which says less and passes every border."""
+def _unwrapped_failure() -> Iterator[None]:
+    """Raise the exception of the first rank that failed."""
+    # torch wraps it (2.13) in a BaseException, which says less and passes every `except Exception`.
     try:
         yield
     except CheckpointException as error:
@@ -45,6 +47,6 @@ def _first_failure() -> Iterator[None]:
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions) -> dict[str, Any]:
-    """Views of what the ranks hold; a fresh optimizer gets its state by this."""
+    """Views of the weights and moments that the ranks hold; an optimizer without state gets its state by this."""
     weights, moments = get_state_dict(model, optimizer, options=options)
     return {"model": weights, "optimizer": moments}

@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO stages 1-3, configured by the same renderer that exports them."""
+"""Backend for DeepSpeed ZeRO stages 1-3, configured by the renderer that also exports configurations."""
 
 import warnings
 from pathlib import Path
@@ -17,11 +17,11 @@ from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
 
 _TAG = "engine"
-"""DeepSpeed's name for one of several checkpoints in a folder; there is one."""
+"""Tag of the checkpoint, DeepSpeed's name for one of several in a folder; each folder here has one."""
 
 
 class ZeroTrainer:
-    """An engine of DeepSpeed around the model; stage 3 builds it sharded, one parameter at a time."""
+    """Trainer around a DeepSpeed engine; stage 3 builds the model sharded, one parameter at a time."""
 
     def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
         _quieten()
@@ -87,7 +87,7 @@ class ZeroTrainer:
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:
-    """This rank's flat master weights, by the name that each of DeepSpeed's optimizers has for them."""
+    """Flat master weights of this rank, under the attribute name of each of DeepSpeed's optimizers."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(optimizer, name):
             masters: list[torch.Tensor] = getattr(optimizer, name)
@@ -96,7 +96,7 @@ def _masters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _quieten() -> None:
-    """Keep what matters readable in the rank's log."""
+    """Lower the log levels of DeepSpeed and torch, so that the rank's log stays readable."""
     logger.setLevel("WARNING")
     # torch 2.13 warns at each collective that DeepSpeed's wrapper calls.
     warnings.filterwarnings("ignore", module=r"torch\.distributed\.distributed_c10d")
@@ -105,7 +105,8 @@ def _quieten() -> None:
 
 
 def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None:
-    """Some versions of DeepSpeed cast buffers such as rotary frequencies to bfloat16, which trains something else."""
+    """Restore the dtype of buffers: some versions of DeepSpeed cast rotary frequencies to bfloat16, which changes
+    training."""
     for name, buffer in model.named_buffers():
         if buffer.dtype != buffers[name].dtype:
             owner, _, key = name.rpartition(".")
@@ -113,22 +114,23 @@ def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None
 
 
 class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
-    """zero.Init for a model on the meta device: each rank computes its own partition instead of receiving it."""
+    """Variant of zero.Init for a model on the meta device: each rank computes its own partition instead of receiving
+    it."""
 
     def place(self, parameter: Any, name: str, seed: int, round_to: torch.dtype) -> None:
-        """Turn a parameter whose memory is not yet written into a partitioned one."""
+        """Turn a parameter whose memory is not yet written into a partitioned one with its initial values."""
         self._convert_to_deepspeed_param(parameter)
         size = -(-parameter.ds_numel // self.dp_world_size)
         start = min(size * self.rank, parameter.ds_numel)
-        own = min(size, parameter.ds_numel - start)
+        own_count = min(size, parameter.ds_numel - start)
         # hpZ also keeps a second partition by another rule, taken from the whole; then the whole is filled.
-        whole = self.zero_param_process_group is not None
+        fills_whole = self.zero_param_process_group is not None
         flat = parameter.data.view(-1)
-        part = flat if whole else flat[start : start + own]
-        weights.fill_(part, name, parameter.ds_shape, 0 if whole else start, seed, round_to)
+        part = flat if fills_whole else flat[start : start + own_count]
+        weights.fill_(part, name, parameter.ds_shape, 0 if fills_whole else start, seed, round_to)
         parameter.partition()
         # DeepSpeed leaves the padding of the last partition as it was in memory; it would enter norms and sums.
-        parameter.ds_tensor.narrow(0, own, parameter.ds_tensor.numel() - own).zero_()
+        parameter.ds_tensor.narrow(0, own_count, parameter.ds_tensor.numel() - own_count).zero_()
 
 
 def _partition(model: nn.Module, setting: base.Setting, document: dict[str, Any]) -> None:
@@ -141,6 +143,7 @@ def _partition(model: nn.Module, setting: base.Setting, document: dict[str, Any]
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         value = torch.empty(old.shape, dtype=setting.weights_dtype, device=place.device)
         parameter = nn.Parameter(value, requires_grad=old.requires_grad)
+        # Dropped before partitioning: a second reference would keep the whole parameter alive.
         del value
         partitioner.place(parameter, name, seed, setting.weights_dtype)
         return parameter

@@ -1,1 +1,2 @@
-"""Steps of a trial: loop, script, profile, restart, checkpoints. Leaves clocks and meters to `workers.rank.measure`."""
+"""Training steps of a trial: measuring loop, user script, trace, resume check, checkpoints. Clocks and meters are in
+`workers.rank.measure`."""

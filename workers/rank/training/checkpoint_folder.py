@@ -1,6 +1,6 @@
-"""A checkpoint on the disk: room for it, saving and loading with a clock, and what training needs besides weights.
+"""Checkpoint of a trial on disk: free space, timed saving and loading, and training state besides the weights.
 
-What is in it comes from the trainer. Data is a pure function of the step, so its position is the number of steps.
+The trainer writes the weights. Data is a pure function of the step, so the number of steps is its position.
 """
 
 import contextlib
@@ -25,39 +25,41 @@ from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
 
 _POSITION = "position.json"
-"""Written last: without it the checkpoint is not whole."""
+"""Name of the file that completes a checkpoint: it is written last."""
 _BYTES_PER_PARAMETER = 16
-"""At most: an fp32 master and two moments, and ZeRO adds the weights it computes with."""
+"""Upper bound of a checkpoint's bytes per parameter: an fp32 master and two moments; ZeRO adds the weights it computes
+with."""
 _PROBE = 64 << 20
-"""What finding out the disk's rate takes meanwhile."""
+"""Bytes of the file that measures the disk's rate before saving."""
 _FULL = 64 << 20
-"""Where less than this is free after a save has failed, it failed for want of room."""
+"""Free bytes below which a failed save is blamed on a full disk."""
 
 
 class CheckpointFolder:
-    """One checkpoint of one trial, in the folder that all its ranks see."""
+    """Checkpoint of one trial, in a folder that all its ranks see."""
 
     def __init__(self, path: Path, place: Place, progress: ProgressFile) -> None:
         self._path, self._place, self._progress = path, place, progress
 
     def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
-        """Save after `step` steps of a model with so many parameters. Collective.
+        """Save after `step` steps of a model with `parameters` parameters. Collective.
 
         Raises:
-            SetupError: the disk has no room for it.
+            SetupError: the disk has too little free space.
         """
         self._path.mkdir(parents=True, exist_ok=True)
         require_room(self._path, parameters * _BYTES_PER_PARAMETER + _PROBE)
-        with self._telling("saving", step), full_disk_named(self._path):
+        with self._report_progress("saving", step), full_disk_named(self._path):
             disk = disk_rate(self._path) if self._place.rank == 0 else None
-            before, begin = written_bytes(), self._together()
+            written_before, begin = written_bytes(), self._synchronized_s()
             trainer.save(self._path)
             _save_random_state(self._random_state, self._place)
-            self._together()
+            # All ranks have written by then; one rank per host flushes, since a host has one page cache.
+            self._synchronized_s()
             if self._place.local_rank == 0:
                 _write_through(self._path)
-        seconds, after = self._together() - begin, written_bytes()
-        written = None if before is None or after is None else after - before
+        seconds, written_after = self._synchronized_s() - begin, written_bytes()
+        written = None if written_before is None or written_after is None else written_after - written_before
         if self._place.rank == 0:
             (self._path / _POSITION).write_text(json.dumps({"step": step}))
         size, files = _size(self._path)
@@ -66,13 +68,13 @@ class CheckpointFolder:
         )
 
     def load(self, trainer: Trainer) -> CheckpointPart:
-        """Take over what was saved. Collective."""
+        """Load the saved checkpoint into the trainer. Collective."""
         step = int(json.loads((self._path / _POSITION).read_text())["step"])
-        begin = self._together()
-        with self._telling("loading", step):
+        begin = self._synchronized_s()
+        with self._report_progress("loading", step):
             trainer.load(self._path)
             _load_random_state(self._random_state, self._place)
-        seconds = self._together() - begin
+        seconds = self._synchronized_s() - begin
         size, files = _size(self._path)
         return CheckpointPart(step=step, seconds=seconds, checkpoint_bytes=size, files=files)
 
@@ -80,21 +82,23 @@ class CheckpointFolder:
     def _random_state(self) -> Path:
         return self._path / f"random_state_{self._place.rank}.pt"
 
-    def _together(self) -> float:
-        """A moment that all ranks have reached."""
+    def _synchronized_s(self) -> float:
+        """Wait for all ranks; returns this rank's clock, in seconds, after the barrier."""
         dist.barrier()
         return clock(self._place.accelerator)
 
-    def _telling(self, phase: Literal["saving", "loading"], step: int) -> contextlib.AbstractContextManager[None]:
-        """A disk takes as long as it needs."""
+    def _report_progress(
+        self, phase: Literal["saving", "loading"], step: int
+    ) -> contextlib.AbstractContextManager[None]:
+        """Write progress regularly meanwhile: a disk may take longer than the launcher waits for a sign of life."""
         return self._progress.ticking(Progress(phase=phase, step=step))
 
 
 def require_room(folder: Path, needed: int) -> None:
-    """Reject to save so many bytes where there is less space.
+    """Check that the folder's disk has `needed` bytes free.
 
     Raises:
-        SetupError: with both figures.
+        SetupError: there is less; the message names both figures.
     """
     free = shutil.disk_usage(folder).free
     if free < needed:
@@ -106,12 +110,12 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def full_disk_named(folder: Path) -> Iterator[None]:
-    """A disk that runs full while saving is no fault of the configuration; the writers tell of it in many ways.
+    """Raise `SetupError` where saving failed because the disk is full, which is no fault of the configuration.
 
-    What was saved of the checkpoint is removed: the rank's report needs room too.
+    The writers report a full disk in many ways. The partial checkpoint is removed: the rank's report needs space too.
 
     Raises:
-        SetupError: in place of what such a disk raised.
+        SetupError: in place of the writer's own exception.
     """
     try:
         yield
@@ -127,7 +131,7 @@ def full_disk_named(folder: Path) -> Iterator[None]:
 
 
 def _has_no_space(error: BaseException | None) -> bool:
-    """Somewhere in the chain the kernel said so: no space, or the quota is used up."""
+    """Whether the error or one in its chain says that the disk is full or the quota used up."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -136,7 +140,8 @@ def _has_no_space(error: BaseException | None) -> bool:
 
 
 def _write_through(folder: Path) -> None:
-    """To the disk and out of the kernel's cache, so that saving and loading are what they are called."""
+    """Flush all files to the disk and drop them from the kernel's cache, so that saving and loading are measured on the
+    disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -145,13 +150,13 @@ def _write_through(folder: Path) -> None:
 
 
 def _size(folder: Path) -> tuple[int, int]:
-    """Bytes and files."""
+    """Size of a folder: bytes and number of files."""
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     return sum(sizes), len(sizes)
 
 
 def _save_random_state(path: Path, place: Place) -> None:
-    """A model of the user's own may draw numbers while it trains; ours do not."""
+    """Save random generator states: a user's own model may draw numbers while it trains, unlike catalogue models."""
     torch.save({"cpu": torch.get_rng_state(), "device": place.accelerator.random_state()}, path)
 
 

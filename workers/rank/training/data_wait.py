@@ -1,6 +1,6 @@
-"""How long a script waits for its data: the time inside `next()` of every torch DataLoader that it iterates.
+"""Time that a script waits for data: the seconds inside `next()` of every torch DataLoader that it iterates.
 
-Whatever wraps one (Accelerate, Trainer, Lightning) ends in `DataLoader.__iter__`, so that is where it is counted.
+Every wrapper (Accelerate, Trainer, Lightning) ends in `DataLoader.__iter__`, so the time is counted there.
 """
 
 import contextlib
@@ -14,20 +14,20 @@ from shardtune.workers.rank.device import Device
 
 
 class DataWait:
-    """What has been waited for so far, by a script that trains on this device."""
+    """Accumulated wait for data of a script that trains on this device."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self.seconds: float | None = None
-        """None until a DataLoader was asked for a batch."""
+        """Seconds waited so far; None until a DataLoader was asked for a batch."""
 
     def add(self, seconds: float) -> None:
-        """Count a wait of the host; a device that still computes has not waited."""
+        """Count a wait of the host; a device that is still computing has not waited."""
         self.seconds = (self.seconds or 0.0) + (0.0 if self._device.is_busy() else seconds)
 
 
 class _TimedBatches:
-    """A loader's iterator; everything but the clock is its own."""
+    """Iterator of a loader with a clock around `next`; all other attributes are the loader's."""
 
     def __init__(self, batches: Iterator[Any], wait: DataWait) -> None:
         self._batches, self._wait = batches, wait
@@ -51,12 +51,13 @@ class _TimedBatches:
 
 @contextlib.contextmanager
 def counted(wait: DataWait) -> Iterator[None]:
-    """Count the waits of this process meanwhile."""
+    """Count this process's waits for DataLoaders while the context is open."""
     plain = DataLoader.__iter__
 
     def timed(loader: "DataLoader[Any]") -> Any:
         return _TimedBatches(plain(loader), wait)
 
+    # Patched on the class: scripts and frameworks make their loaders themselves, out of our reach.
     DataLoader.__iter__ = timed  # type: ignore[method-assign]
     try:
         yield

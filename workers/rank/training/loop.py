@@ -24,18 +24,19 @@ from shardtune.workers.rank.strategies.base import Setting
 from shardtune.workers.rank.training.step import Step
 
 PROFILED_STEPS = 2
-"""The optimizer's state appears in the first step; the second has all of it."""
+"""Number of first steps in which memory is profiled: the optimizer's state appears in the first, the second has all of
+it."""
 
 
 Stepped = tuple[torch.Tensor, torch.Tensor | float | None]
-"""What an optimizer step gave: this rank's mean loss and the gradient norm, both possibly still being computed."""
+"""Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed."""
 _Result = TypeVar("_Result")
 Steps = Generator[list[Any], Stepped, _Result]
-"""Yields the micro batches of each step that is to be run, and is sent what the step gave."""
+"""Generator that yields the micro batches of each step to run, and is sent the step's result."""
 
 
 class TakesSteps(Protocol):
-    """Of a `Trainer`, what a step is made of."""
+    """Protocol of the trainer methods that make up a step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """See `Trainer`."""
@@ -45,7 +46,7 @@ class TakesSteps(Protocol):
 
 
 def run_all(steps: Steps[None], trainer: TakesSteps) -> None:
-    """Run every step asked for."""
+    """Run every step that the generator yields."""
     with contextlib.suppress(StopIteration):
         batches = next(steps)
         while True:
@@ -60,28 +61,30 @@ def _run_step(trainer: TakesSteps, batches: list[Any]) -> Stepped:
 
 @dataclass
 class Outcome:
-    """What the loop has recorded so far."""
+    """Records that the loop has made so far."""
 
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
-    """Mean over the global batch, of every step in order."""
+    """Mean loss over the global batch, of every step in order."""
     warmup_step_times_s: list[float] = field(default_factory=list)
     is_steady: bool = False
     """Whether the warm-up's last steps took the same time."""
     is_pruned: bool = False
     """See `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
+    """Seconds per step of the slowest rank, one entry per timed window."""
     own_step_times_s: list[float] = field(default_factory=list)
+    """Seconds per step of this rank, one entry per timed window."""
     data_wait_s: float | None = None
     """See `RankReport.data_wait_s`."""
 
 
 Checksum = Callable[[], tuple[float | None, float | None]]
-"""See `Trainer.parameter_checksum`; None where the weights cannot be seen."""
+"""See `Trainer.parameter_checksum`; returns None values where the weights cannot be read."""
 
 
 class Loop:
-    """Asks for the steps of a task's plan and measures them. Every decision is taken from numbers that all ranks share."""
+    """Yields the steps of a task's plan and measures them. Every decision is based on numbers that all ranks share."""
 
     def __init__(
         self,
@@ -90,25 +93,26 @@ class Loop:
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
-        """`step` makes the batches; None where whoever runs the steps has its own."""
+        """Start at step 0; `step` makes the batches, and is None where a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
-        self._maker = step
+        self._batch_source = step
         self._progress = progress
         self._step = 0
         self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
-        self._told_step, self._told_s = 0, time.monotonic()
+        self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
         self.outcome = Outcome()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
-        """The whole plan: recorded first steps, warm-up, timed windows.
+        """Yield the whole plan: recorded first steps, warm-up, timed windows.
 
         Raises:
             NumericsError, OverLimitError: as in `_record_first_steps`.
         """
         yield from self._record_first_steps(meter)
-        # A collection in mid-window would be timed; what the build left goes now and the rest is not looked at again.
+        # A collection in mid-window would be timed. Garbage of the build is collected now, and the remaining objects are
+        # frozen, so that no later collection traverses them.
         gc.collect()
         gc.freeze()
         yield from self._warm_up()
@@ -125,12 +129,13 @@ class Loop:
         for step in range(self._plan.parity_steps):
             with self._while_compiling():
                 yield from self._record_step()
-            self._tell("warming_up")
+            self._report_progress("warming_up")
             if step == PROFILED_STEPS - 1:
-                self._check_limit(meter.end_of_profiled_steps())
+                self._require_memory_limit(meter.end_of_profiled_steps())
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
-        """The first steps compile, some again where shapes differ; no step of a compiled model ends meanwhile."""
+        """Write progress regularly while the first steps compile, some again where shapes differ; no step ends
+        meanwhile."""
         if not self._task.config.compiles:
             return contextlib.nullcontext()
         return self._progress.ticking(Progress(phase="warming_up", step=self._step))
@@ -153,18 +158,18 @@ class Loop:
         )
 
     def _warm_up(self) -> Steps[None]:
-        """Repeat steps until their time is steady on the slowest rank, or too long to go on, or the plan allows no more."""
-        times, own, outcome = list[float](), list[float](), self.outcome
+        """Repeat steps until the slowest rank's time is steady, the trial is hopeless, or the plan allows no more."""
+        times, own_times, outcome = list[float](), list[float](), self.outcome
         while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(times) or outcome.is_pruned):
             losses, seconds = yield from self._timed([self._batches(self._step)])
-            own.append(seconds)
+            own_times.append(seconds)
             times.append(self._slowest(seconds))
             self._note_losses(losses)
-            self._tell("warming_up")
+            self._report_progress("warming_up")
             outcome.is_pruned = throughput.is_hopeless(times, self._plan)
         outcome.is_steady = throughput.is_steady(times)
         if outcome.is_pruned:
-            outcome.window_step_times_s, outcome.own_step_times_s = times, own
+            outcome.window_step_times_s, outcome.own_step_times_s = times, own_times
         else:
             outcome.warmup_step_times_s = times
 
@@ -174,18 +179,19 @@ class Loop:
         count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
         self._planned = self._step + self._plan.min_windows * count
         while not throughput.is_enough(times, count, self._plan):
-            # Made beforehand: the trainer's speed is measured, not the data's.
+            # Batches are made before the clock starts: the trainer's speed is measured, not the data's.
             batches = [self._batches(self._step + i) for i in range(count)]
-            losses, own_seconds = yield from self._timed(batches, self._tell_within_window)
+            losses, own_seconds = yield from self._timed(batches, self._report_within_window)
             self.outcome.own_step_times_s.append(own_seconds / count)
             times.append(self._slowest(own_seconds) / count)
             self._note_losses(losses)
-            self._tell("measuring")
+            self._report_progress("measuring")
 
     def _timed(
         self, steps: list[list[Any]], after_step: Callable[[], None] = lambda: None
     ) -> Steps[tuple[list[float], float]]:
-        """Run steps back to back; losses over all ranks are fetched after the clock has stopped."""
+        """Run steps back to back; returns mean losses and seconds. Losses are fetched after the clock has stopped."""
+        # Ranks start together: otherwise the first would time its wait for the last one's previous bookkeeping.
         dist.barrier()
         begin = clock(self._place.accelerator)
         losses = []
@@ -198,22 +204,23 @@ class Loop:
         return mesh.mean(torch.stack(losses), self._place), seconds
 
     def _batches(self, step: int) -> list[Any]:
-        """This rank's micro batches of a step: whole samples, also where it trains only a part of each."""
-        if self._maker is None:
+        """Micro batches of this rank for a step: whole samples, also where the rank trains only a part of each."""
+        if self._batch_source is None:
             return []
         setting, size = self._setting, self._task.config.micro_batch
         indices = [
             data.micro_batch_indices(setting.data_rank, size, setting.accumulation, i)
             for i in range(setting.accumulation)
         ]
-        return [self._maker.make_batch(step, samples, self._place.device) for samples in indices]
+        return [self._batch_source.make_batch(step, samples, self._place.device) for samples in indices]
 
     def _slowest(self, seconds: float) -> float:
-        """The slowest rank's time."""
+        """Seconds of the slowest rank."""
         (slowest,) = mesh.largest([seconds], self._place)
         return slowest
 
-    def _check_limit(self, peak_gib: float | None) -> None:
+    def _require_memory_limit(self, peak_gib: float | None) -> None:
+        # The maximum over ranks, so that all ranks raise together: a lone one would leave its peers in a collective.
         limit = self._task.memory_limit_gib
         (peak,) = mesh.largest([peak_gib or 0.0], self._place)
         if limit is not None and peak > limit:
@@ -224,28 +231,30 @@ class Loop:
             self._require_finite(loss, "loss", len(self.outcome.losses))
             self.outcome.losses.append(loss)
 
-    def _require_finite(self, value: float | None, what: str, step: int) -> None:
+    def _require_finite(self, value: float | None, quantity: str, step: int) -> None:
         if value is not None and not math.isfinite(value):
-            raise NumericsError(f"{what} is {value} at step {step}")
+            raise NumericsError(f"{quantity} is {value} at step {step}")
 
-    def _tell(self, phase: Literal["warming_up", "measuring", "training"], throttle: bool = False) -> None:
+    def _report_progress(self, phase: Literal["warming_up", "measuring", "training"], throttle: bool = False) -> None:
         speed = None
         if self.outcome.window_step_times_s:
             tokens = self._task.workload.tokens_per_step * len(self.outcome.window_step_times_s)
             speed = tokens / sum(self.outcome.window_step_times_s) / self._place.world_size
-        now_s, steps = time.monotonic(), self._step - self._told_step
+        now_s, steps = time.monotonic(), self._step - self._reported_step
         if steps and not throttle:
-            # Within a window a GPU is behind what was asked of it.
-            self._step_s = (now_s - self._told_s) / steps
-            self._told_step, self._told_s = self._step, now_s
-        left = max(0, self._planned - self._step)
+            # Not within a window: the host runs ahead of the GPU there, and the step time would be too short.
+            self._step_s = (now_s - self._reported_at_s) / steps
+            self._reported_step, self._reported_at_s = self._step, now_s
+        steps_left = max(0, self._planned - self._step)
         self._progress.write(
-            Progress(phase=phase, step=self._step, tokens_per_s_per_gpu=speed, step_s=self._step_s, steps_left=left),
+            Progress(
+                phase=phase, step=self._step, tokens_per_s_per_gpu=speed, step_s=self._step_s, steps_left=steps_left
+            ),
             throttle,
         )
 
-    def _tell_within_window(self) -> None:
-        self._tell("measuring", throttle=True)
+    def _report_within_window(self) -> None:
+        self._report_progress("measuring", throttle=True)
 
     @property
     def _task(self) -> TrialTask:

@@ -1,4 +1,4 @@
-"""What a model is made of, from the meta device: parameters, blocks, and FLOPs of a forward pass."""
+"""Summary of a model on the meta device: parameters, blocks, and FLOPs of a forward pass."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     """Build the model without memory for weights and describe it.
 
     Raises:
-        ValueError: no causal language model of that type.
+        ValueError: transformers has no causal language model of that type.
         OwnStepError: the entry point's code is missing or fails.
     """
     if spec.entry_point is not None:
@@ -38,21 +38,21 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
     }
     facts |= tensor_plan.widths_of(model)._asdict() | stage_plan.blocks_of(model)._asdict()
     facts |= experts.sizes_of(model)._asdict()
-    facts |= _counted(model, model_summary, workload.sequence_length, text)
-    # Last: it takes the model's attention away.
+    facts |= _flop_counts(model, model_summary, workload.sequence_length, text)
+    # Last: it replaces the model's attention.
     shared = shared_heads.of_model(model, models.attention_of(model.config, workload))
     return model_summary.model_copy(update=facts | shared._asdict())
 
 
-def _counted(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
-    """FLOPs, as far as the meta device can run the model: some ask for the value of a tensor, which has none there."""
+def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
+    """FLOPs, as far as the meta device can run the model; some models read the value of a tensor, which has none there."""
     try:
         flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
-        least, _ = _forward_flops(model, [], _attended(length, getattr(text, "sliding_window", None)))
+        least, _ = _forward_flops(model, [], _mean_attended(length, getattr(text, "sliding_window", None)))
     except (RuntimeError, TypeError, ValueError, AttributeError, ImportError) as error:
-        # Their trials may run all the same; they fail by themselves if not.
-        why = " ".join(str(error).split())[:500]
-        return {"note": f"nothing is predicted for this model: its FLOPs could not be counted ({why})"}
+        # Trials may work all the same, and report their own failure if not.
+        reason = " ".join(str(error).split())[:500]
+        return {"note": f"nothing is predicted for this model: its FLOPs could not be counted ({reason})"}
     blocks = [
         block.model_copy(update={"forward_flops_per_token": by_block[block.name]}) for block in model_summary.blocks
     ]
@@ -60,7 +60,7 @@ def _counted(model: nn.Module, model_summary: ModelSummary, length: int, text: A
 
 
 def of_model(model: nn.Module) -> ModelSummary:
-    """What any module shows without being run."""
+    """Describe a module by its structure, without running it."""
     blocks = repeated_blocks(model)
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
@@ -68,7 +68,7 @@ def of_model(model: nn.Module) -> ModelSummary:
         parameters=total,
         trainable_parameters=sum(p.numel() for p in parameters if p.requires_grad),
         active_parameters=total,
-        blocks=tuple(_block(name, block) for name, block in blocks),
+        blocks=tuple(_block_summary(name, block) for name, block in blocks),
         block_class=type(blocks[0][1] if blocks else model).__name__,
         forward_flops_per_token=None,
         hidden_size=0,
@@ -77,7 +77,7 @@ def of_model(model: nn.Module) -> ModelSummary:
     )
 
 
-def _block(name: str, block: nn.Module) -> BlockSummary:
+def _block_summary(name: str, block: nn.Module) -> BlockSummary:
     sizes = [p.numel() for p in block.parameters()]
     return BlockSummary(
         name=name, parameters=sum(sizes), largest_parameter=max(sizes, default=0), forward_flops_per_token=None
@@ -94,10 +94,11 @@ def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]
     return total - in_experts * (count - active) // count
 
 
-def _attended(length: int, window: int | None) -> int:
-    """Tokens that one of a sequence looks at on average at most, by a mask: half of them, or the window where that is less.
+def _mean_attended(length: int, window: int | None) -> int:
+    """Upper bound of the positions that a token attends to on average with a causal mask: half the sequence, or the
+    window.
 
-    What attention costs grows with them alone, so a sequence as long costs a token without a mask what this one does with it.
+    The cost of attention depends on these alone: unmasked, a sequence of this length costs as much per token.
     """
     return max(1, min(length // 2, window or length))
 

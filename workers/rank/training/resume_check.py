@@ -1,7 +1,7 @@
-"""One rank of a resume check. In the first launch: train, save, go on. In the second: load and go on from there.
+"""Resume check on one rank. The first launch trains, saves and goes on; the second loads and goes on from there.
 
-The agent launches twice over one trial directory, so whoever loads is a new process. Which launch it is, the order says: a
-file that one rank writes need not be there yet for a rank of another host, and then half of them would load.
+The agent launches twice over one trial directory, so that the ranks that load are new processes. The launch order says
+which launch it is.
 """
 
 import os
@@ -20,22 +20,22 @@ from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
 
 FOLDER = "checkpoint"
-"""In the trial directory; the agent removes it when the attempt is over."""
+"""Folder of the checkpoint in the trial directory; the agent removes it when the attempt is over."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What a rank trains with."""
+    """Model, steps and trainer of one rank, built and ready to train."""
 
     setting: Setting
     step: Step
     trainer: Trainer
     parameters: int
-    """Of the whole model."""
+    """Number of parameters of the whole model."""
 
 
 def run(task: ResumeTask, built: Built, folder: Path, progress: ProgressFile) -> RankReport:
-    """The first life of the task's ranks, or their second.
+    """Run the first or the second launch of a resume check, as the launch order says.
 
     Raises:
         SetupError: the disk has no room for the checkpoint.
@@ -44,12 +44,14 @@ def run(task: ResumeTask, built: Built, folder: Path, progress: ProgressFile) ->
     place = built.setting.place
     checkpoint = CheckpointFolder(Path(os.environ.get(CHECKPOINT, folder / FOLDER)), place, progress)
     loop = ResumeLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
+    # Not decided by a file: what one rank writes need not be visible yet on another host, and half the ranks would
+    # load.
     if RESUMES in os.environ:
-        part = checkpoint.load(built.trainer)
-        loop.go_on_at(part.step)
+        checkpoint_part = checkpoint.load(built.trainer)
+        loop.go_on_at(checkpoint_part.step)
     else:
         run_all(loop.train(task.plan), built.trainer)
-        part = checkpoint.save(built.trainer, len(loop.outcome.losses), built.parameters)
+        checkpoint_part = checkpoint.save(built.trainer, len(loop.outcome.losses), built.parameters)
     run_all(loop.record(task.plan.steps_after), built.trainer)
     return RankReport(
         rank=place.rank,
@@ -57,31 +59,31 @@ def run(task: ResumeTask, built: Built, folder: Path, progress: ProgressFile) ->
         memory=place.accelerator.counted(),
         trajectory=tuple(loop.outcome.trajectory),
         losses=tuple(loop.outcome.losses),
-        checkpoint=part,
+        checkpoint=checkpoint_part,
         versions=library_versions(),
     )
 
 
 class ResumeLoop(Loop):
-    """Asks for the steps of a restart plan."""
+    """Loop over the steps of a resume plan."""
 
     def go_on_at(self, step: int) -> None:
-        """The position of the data."""
-        self._step = self._told_step = step
+        """Continue the data at a step."""
+        self._step = self._reported_step = step
 
     def train(self, plan: ResumePlan) -> Steps[None]:
-        """The run before the checkpoint."""
-        spent_s, done = 0.0, 0
+        """Yield the steps before the checkpoint: at least the plan's fewest, then until its time or step limit."""
+        spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
-        while done < plan.fewest_steps or (done < plan.most_steps and spent_s < plan.max_train_s):
+        while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):
             losses, seconds = yield from self._timed([self._batches(self._step)])
             spent_s += self._slowest(seconds)
-            done += 1
+            step_count += 1
             self._note_losses(losses)
-            self._tell("training")
+            self._report_progress("training")
 
     def record(self, count: int) -> Steps[None]:
-        """Steps with all their figures."""
+        """Yield `count` steps whose figures are all recorded."""
         for _ in range(count):
             yield from self._record_step()
-            self._tell("training")
+            self._report_progress("training")

@@ -1,6 +1,6 @@
-"""What a trial trains: model, batches and loss, either of transformers' catalogue or of an installed package.
+"""Training step of a trial: model, batches and loss, from transformers' catalogue or from an installed package.
 
-A package offers its own under a name in the entry-point group `shardtune.models`; the worker's owner allows names.
+A package offers its own step under a name in the entry-point group `shardtune.models`; the worker's owner allows names.
 """
 
 from importlib.metadata import entry_points
@@ -17,26 +17,27 @@ from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
 
 GROUP = "shardtune.models"
+"""Entry-point group in which packages register their steps."""
 
 
 class Step(Protocol):
-    """The training of one model, whatever the strategy."""
+    """Model, data and loss of a training, whatever the strategy."""
 
     def build_model(self) -> nn.Module:
-        """In training mode, parameters on the meta device, buffers computed."""
+        """Build the model in training mode, with parameters on the meta device and buffers computed."""
 
     def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
-        """The given samples of the step's global batch: the same values whichever rank asks."""
+        """Make the given samples of the step's global batch; the values do not depend on the rank that asks."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Scalar mean over the batch's samples, from `model` called as it is given (it may be wrapped)."""
+        """Scalar mean over the batch's samples, computed by calling `model` as given (it may be wrapped)."""
 
 
 class OwnStep(Protocol):
-    """What an entry point of `shardtune.models` names: a module or an object with these three functions."""
+    """Interface of an entry point of `shardtune.models`: a module or an object with these three functions."""
 
     def build_model(self, config: dict[str, Any], workload: Workload) -> nn.Module:
-        """The model of the study's `model.config`. Initial values are replaced by the trial's; frozen stays frozen."""
+        """Build the model of the study's `model.config`. The trial replaces initial values; frozen parameters stay frozen."""
 
     def make_batch(
         self, config: dict[str, Any], workload: Workload, step: int, samples: range, device: torch.device
@@ -48,11 +49,13 @@ class OwnStep(Protocol):
 
 
 class OwnStepError(Exception):
-    """The user's own code is not there, or failed while the model was built: neither the configuration's fault nor ours."""
+    """The user's own code is missing, or failed while the model was built; the configuration is not at fault."""
 
 
 def of(spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> Step:
-    """The step of a model; `context`: the ranks that share its samples, of a model of transformers.
+    """Choose the step of a model.
+
+    `context` is the group of ranks that share samples, for a model of transformers.
 
     Raises:
         OwnStepError: the entry point is not installed, cannot be imported or lacks a function.
@@ -77,29 +80,29 @@ class CausalStep:
         return model
 
     def make_batch(self, step: int, samples: range, device: torch.device) -> torch.Tensor:
-        """Token ids, int64 [samples, sequence length]."""
+        """Token ids of the samples, int64 [samples, sequence length]."""
         workload = self._workload
         return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
 
     def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        """Cross entropy."""
+        """Next-token cross entropy."""
         return causal_loss(model, batch) if self._context is None else self._context.loss(model, batch)
 
 
 class EntryPointStep:
-    """The three functions of an installed package."""
+    """Step made of the three functions of an installed package."""
 
     def __init__(self, spec: ModelSpec, workload: Workload) -> None:
         assert spec.entry_point is not None
         self._name, self._workload = spec.entry_point, workload
         self._config: dict[str, Any] = dict(spec.config)
-        self._own = _load(spec.entry_point)
+        self._user_step = _load(spec.entry_point)
 
     def build_model(self) -> nn.Module:
         """See `Step`."""
         try:
             with models.without_values():
-                model = self._own.build_model(self._config, self._workload)
+                model = self._user_step.build_model(self._config, self._workload)
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # a border: the user's code may raise anything
@@ -114,29 +117,36 @@ class EntryPointStep:
 
     def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
         """See `Step`."""
-        return self._own.make_batch(self._config, self._workload, step, samples, device)
+        return self._user_step.make_batch(self._config, self._workload, step, samples, device)
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """See `Step`."""
-        loss = self._own.loss(model, batch)
+        loss = self._user_step.loss(model, batch)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
-            shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-            raise OwnStepError(f"{self._name}.loss returned {shown}; return one number that depends on the parameters")
+            returned = (
+                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+            )
+            raise OwnStepError(
+                f"{self._name}.loss returned {returned}; return one number that depends on the parameters"
+            )
         return loss
 
 
 def _load(name: str) -> OwnStep:
-    """Import the code behind a name. Only ranks do this: an import may start threads, after which no host can fork."""
-    found = list(entry_points(group=GROUP, name=name))
-    if len(found) != 1:
-        known = ", ".join(sorted({point.name for point in entry_points(group=GROUP)})) or "none"
-        what = "not installed" if not found else f"installed {len(found)} times"
-        raise OwnStepError(f"entry_point ({name!r}) is {what} in the group {GROUP}; there are: {known}")
+    """Import the code behind an entry point's name."""
+    # Only ranks come here: an import may start threads, and a process with threads cannot fork safely.
+    candidates = list(entry_points(group=GROUP, name=name))
+    if len(candidates) != 1:
+        installed_names = ", ".join(sorted({point.name for point in entry_points(group=GROUP)})) or "none"
+        problem = "not installed" if not candidates else f"installed {len(candidates)} times"
+        raise OwnStepError(f"entry_point ({name!r}) is {problem} in the group {GROUP}; there are: {installed_names}")
     try:
-        own: OwnStep = found[0].load()
+        user_step: OwnStep = candidates[0].load()
     except Exception as error:  # a border: the user's code may raise anything
-        raise OwnStepError(f"{found[0].value} of entry point {name} raised {type(error).__name__}: {error}") from error
-    missing = [part for part in ("build_model", "make_batch", "loss") if not callable(getattr(own, part, None))]
+        raise OwnStepError(
+            f"{candidates[0].value} of entry point {name} raised {type(error).__name__}: {error}"
+        ) from error
+    missing = [part for part in ("build_model", "make_batch", "loss") if not callable(getattr(user_step, part, None))]
     if missing:
-        raise OwnStepError(f"{found[0].value} of entry point {name} has no {' and no '.join(missing)}; add it")
-    return own
+        raise OwnStepError(f"{candidates[0].value} of entry point {name} has no {' and no '.join(missing)}; add it")
+    return user_step

@@ -1,4 +1,4 @@
-"""One rank of a trace: train until steps are warm, then a few of them under torch's profiler, into a file of its own."""
+"""Trace on one rank: train until steps are warm, then run a few steps under torch's profiler, into one file per rank."""
 
 import time
 from collections.abc import Iterator
@@ -27,11 +27,11 @@ from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.trial_dir import TRACES
 
 _WATCHED = 2
-"""Steps whose memory is looked into: the optimizer's state is there from the end of the first."""
+"""Number of first steps whose memory is recorded: the optimizer's state exists from the end of the first."""
 
 
 def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder:
-    """Started, before the model is built."""
+    """Start a recorder of this rank's memory, before the model is built."""
     limit, config = task.trial.memory_limit_gib, task.trial.config
     return MomentRecorder(
         place.rank,
@@ -44,10 +44,10 @@ def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder:
 
 @contextmanager
 def told_where(recorder: MomentRecorder | None) -> Iterator[None]:
-    """Within it, running out of the device's memory says what was held, where; once for each recorder.
+    """Add the memory that was in use to an out-of-memory error of the device; once for each recorder.
 
     Raises:
-        OutOfMemoryError: again, with that behind torch's own words.
+        OutOfMemoryError: the original, with the recorded moment after torch's message.
     """
     try:
         yield
@@ -59,7 +59,7 @@ def told_where(recorder: MomentRecorder | None) -> Iterator[None]:
 
 
 def run(task: TraceTask, built: Built, recorder: MomentRecorder, folder: Path, progress: ProgressFile) -> RankReport:
-    """Leave this rank's trace in the trial directory's folder of traces.
+    """Train and write this rank's trace into the trial directory's folder of traces.
 
     Raises:
         NumericsError: the loss is not finite.
@@ -70,7 +70,7 @@ def run(task: TraceTask, built: Built, recorder: MomentRecorder, folder: Path, p
         run_all(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
     moment = recorder.told()
     run_all(loop.warm_up(task.warmup_steps), built.trainer)
-    # Shapes: gloo's collectives tell their bytes in no other way.
+    # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
     profiler = profile(activities=_activities(place), record_shapes=True)
     profiler.start()
     run_all(loop.record(task.steps), NamedTrainer(built.trainer))
@@ -95,26 +95,26 @@ def _activities(place: Place) -> list[ProfilerActivity]:
 
 
 class TraceLoop(Loop):
-    """Asks for the steps of a trace task."""
+    """Loop over the steps of a trace task."""
 
     def warm_up(self, count: int) -> Steps[None]:
-        """Steps that are not recorded, each timed; of what they gain in speed nothing is waited for."""
+        """Yield unrecorded steps, each timed; their number is fixed, whether or not they get faster."""
         self._planned = count
         for _ in range(count):
             losses, seconds = yield from self._timed([self._batches(self._step)])
             self.outcome.warmup_step_times_s.append(self._slowest(seconds))
             self._note_losses(losses)
-            self._tell("warming_up")
+            self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Steps back to back, their batches made beforehand as in a timed window."""
+        """Yield steps back to back; their batches are made beforehand, as in a timed window."""
         batches = [self._batches(self._step + i) for i in range(count)]
         dist.barrier()
         begin = clock(self._place.accelerator)
         losses = []
-        for own in batches:
+        for step_batches in batches:
             with record_function(f"ProfilerStep#{self._step}"):
-                loss, _ = yield own
+                loss, _ = yield step_batches
             self._step += 1
             losses.append(loss)
         seconds = clock(self._place.accelerator) - begin
@@ -123,13 +123,14 @@ class TraceLoop(Loop):
 
 
 class NamedTrainer:
-    """A trainer whose parts of a step have names in a trace. DeepSpeed has none of its own, and torch's leaves out clipping."""
+    """Trainer that labels the parts of a step in a trace."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
         """See `Trainer`."""
+        # DeepSpeed labels no parts, and the labels of torch leave out clipping.
         with record_function("shardtune::micro_batch"):
             return self._trainer.micro_step(batch, last)
 
@@ -140,7 +141,7 @@ class NamedTrainer:
 
 
 class NamedStep:
-    """A step whose forward pass has a name in a trace; what is left of a micro batch is its backward pass."""
+    """Step that labels its forward pass in a trace; the rest of a micro batch is its backward pass."""
 
     def __init__(self, step: Step) -> None:
         self.build_model, self.make_batch = step.build_model, step.make_batch

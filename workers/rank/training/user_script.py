@@ -1,6 +1,6 @@
-"""Runs a training script of the user's own as one rank of a trial, and measures the steps it reports.
+"""User script as one rank of a trial: runs it and measures the steps that it reports.
 
-The plan, the clock and the memory meter are those of every trial (`workers.rank.training.loop`); the script turns the crank.
+Plan, clock and memory meter are those of every trial (`workers.rank.training.loop`); the script runs steps.
 """
 
 import faulthandler
@@ -33,18 +33,19 @@ from shardtune.workers.rank.training.data_wait import DataWait, counted
 from shardtune.workers.rank.training.loop import Loop, Steps
 
 _SILENT_S = 60
-"""A script that reports nothing for so long has its stack written to the rank's log, once."""
+"""Seconds without a report after which the script's stack is written to the rank's log, once."""
 _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
     "ddp": TrialConfig(strategy=DdpConfig()),
     "zero": TrialConfig(strategy=ZeroConfig(stage=2)),
     "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
     "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
 }
-"""A profile task has no configuration; the script is left as soon as its model is known."""
+"""Configurations for a model summary task, which has none; the script is ended as soon as its model is known."""
 
 
 class ScriptRecorder:
-    """Takes what the script says; `loop` holds what was measured once it is `complete`. The memory meter runs from here."""
+    """Receiver of a script's reports; `loop` has the measurements once it is `complete`. The memory meter runs from its
+    creation."""
 
     def __init__(self, task: TrialTask, place: Place, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.Setting.of(task, place)
@@ -88,18 +89,20 @@ class ScriptRecorder:
             raise adapter.Stopped from None
 
     def _checksum(self) -> tuple[float | None, float | None]:
-        """Over all ranks, of what is trained; None where the script's sharding hides elements."""
+        """Sum and sum of squares of the trained parameters over all ranks; None where the script's sharding hides elements."""
         assert self._model is not None
         total = torch.zeros(3, dtype=torch.float64)
         for parameter in self._model.parameters():
             if parameter.requires_grad:
-                held, copies = _held(parameter, self._place.world_size)
-                sums = base.checksum_of([held])
-                total += torch.tensor([held.numel(), float(sums[0]), float(sums[1])], dtype=torch.float64) / copies
+                local_part, copies = _local_part(parameter, self._place.world_size)
+                sums = base.checksum_of([local_part])
+                figures = [local_part.numel(), float(sums[0]), float(sums[1])]
+                total += torch.tensor(figures, dtype=torch.float64) / copies
         total = total.to(self._place.device)
         dist.all_reduce(total)
-        seen, sum_, squares = (float(value) for value in total.tolist())
-        return (sum_, squares) if round(seen) == self._trained else (None, None)
+        # Fewer elements than the plain model had: the script's sharding hides some (FSDP1's flat parameters, ZeRO).
+        element_count, sum_, squares = (float(value) for value in total.tolist())
+        return (sum_, squares) if round(element_count) == self._trained else (None, None)
 
 
 class _ReportedLoop(Loop):
@@ -131,8 +134,8 @@ class _ProfileRecorder:
         return _PROFILE_CONFIGS[backends[0]]
 
     def prepare(self, model: nn.Module) -> None:
-        found = model_summary.of_model(model)
-        trial_dir.write_model_summary(self._folder, found.model_copy(update={"backends": self._backends}))
+        summary = model_summary.of_model(model)
+        trial_dir.write_model_summary(self._folder, summary.model_copy(update={"backends": self._backends}))
         raise adapter.Stopped
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
@@ -143,8 +146,8 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
     """Run the script until the plan is satisfied.
 
     Raises:
-        AdapterError: it ended before that, or trained in processes of its own.
-        Exception: whatever the script raised.
+        AdapterError: the script ended before that, or trained in processes of its own.
+        Exception: any exception of the script.
     """
     trial = adapter.ScriptTrial(
         recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device
@@ -160,11 +163,11 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
 
 
 def run_profile(task: ModelSummaryTask, folder: Path) -> None:
-    """Run the script, alone, until its model is known.
+    """Run the script on one process until its model is known.
 
     Raises:
-        AdapterError: it never called `prepare`.
-        Exception: whatever the script raised.
+        AdapterError: the script never called `prepare`.
+        Exception: any exception of the script.
     """
     device = torch.device("cpu")
     trial = adapter.ScriptTrial(
@@ -190,14 +193,17 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
     command = json.loads((folder / "script.json").read_text())
     path = str(command["path"])
     adapter.hand_in(trial)
+    # As `python script.py` would: argv[0] is the script, and its folder comes first on the path.
     sys.argv = [path, *command["arguments"]]
     sys.path.insert(0, str(Path(path).parent))
     faulthandler.dump_traceback_later(_SILENT_S)
+    # A forked copy of the rank cannot raise into this process; its traceback comes back in this file.
     note = folder / f"forked_{rank}.txt"
     try:
         runpy.run_path(path, run_name="__main__")
     except adapter.Stopped:
         _end_if_forked(trial, note)
+    # BaseException: scripts leave by sys.exit, and a forked copy must end whatever it raises.
     except BaseException as error:
         _end_if_forked(trial, note)
         if isinstance(error, AttributeError) and error.obj is trial.config.strategy:
@@ -217,15 +223,16 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
 
 
 def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
-    """A copy of this rank that the script has forked must not go on as the rank; what it died of is kept for the rank."""
+    """End a copy of this rank that the script has forked, and keep its traceback for the rank."""
     if trial.is_elsewhere:
         if sys.exc_info()[0] is not None:
             note.write_text(traceback.format_exc()[-10_000:])
+        # Not sys.exit: the copy must run none of the rank's exit handlers, nor go on as the rank.
         os._exit(1)
 
 
 def _require_group(place: Place, folder: Path) -> None:
-    """The ranks must have met by the first report, as the worker placed them."""
+    """Check that the ranks joined one process group by the first report, of the worker's world size."""
     if not dist.is_initialized():
         if place.world_size > 1:
             raise adapter.AdapterError(
@@ -240,8 +247,8 @@ def _require_group(place: Place, folder: Path) -> None:
         )
 
 
-def _held(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """What this rank holds of a parameter, and how many ranks hold the same."""
+def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
+    """Part of a parameter on this rank, and the number of ranks that hold the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

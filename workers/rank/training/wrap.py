@@ -1,4 +1,4 @@
-"""From a task to a trainer: build the model, apply checkpointing and compilation, hand it to the backend."""
+"""Wrapping of a model into a trainer: checkpointing and compilation of its blocks, then the backend."""
 
 from torch import nn
 

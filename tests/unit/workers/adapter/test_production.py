@@ -88,12 +88,12 @@ def test_a_service_without_an_answer_does_not_stop_the_training(
 ) -> None:
     path = written(tmp_path, DEFAULT)
     with answering(404, {"detail": "nothing is known of it"}) as url:
-        asked = {production.SERVICE: url, production.CASE: "k" * 32}
+        asked = {production.SERVICE: url, production.TARGET_KEY: "k" * 32}
         assert production.configuration(DDP_ONLY, None, None, path, asked).source == str(path)
     assert "has no answer" in (said := capsys.readouterr().err) and "nothing is known of it" in said
-    gone = {production.SERVICE: "http://127.0.0.1:1", production.CASE: "k" * 32}
+    gone = {production.SERVICE: "http://127.0.0.1:1", production.TARGET_KEY: "k" * 32}
     assert production.configuration(DDP_ONLY, None, None, path, gone).source == str(path)
-    assert "could not be asked" in capsys.readouterr().err
+    assert "did not answer" in capsys.readouterr().err
 
 
 def test_without_any_the_remedy_is_named(tmp_path: Path) -> None:

@@ -93,5 +93,5 @@ def test_the_model_comes_first_and_once(recorder):
 
 
 def test_sharding_that_a_library_ignores_on_cpu_is_rejected(recorder):
-    with pytest.raises(adapter.Rejected, match="Accelerate ignores fsdp2 on CPU ranks"):
+    with pytest.raises(adapter.Rejected, match="Accelerate silently ignores fsdp2 on CPU ranks"):
         trial_of(recorder, TrialConfig(strategy=Fsdp2Config(dp_shard=2))).require_ddp_on_cpu("Accelerate")

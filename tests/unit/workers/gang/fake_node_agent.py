@@ -39,7 +39,7 @@ def serve(begin: Begin, line: AgentLine) -> None:
     )
     try:
         prepared = launcher.prepare(lambda: line.is_over)
-        line.say(
+        line.send(
             NodeReady(
                 host=host,
                 inventory=_inventory(settings.ranks or 1),

@@ -99,4 +99,4 @@ def test_orders_come_in_their_order_and_renewals_are_told(ends: Ends) -> None:
 
 def test_who_is_not_read_does_not_wait_beyond_its_lease(ends: Ends) -> None:
     ends.line.start(60)
-    assert until(lambda: ends.line.is_over or ends.line.say(OrderDone(order=1, error="x" * 8000)), limit_s=10) < 8
+    assert until(lambda: ends.line.is_over or ends.line.send(OrderDone(order=1, error="x" * 8000)), limit_s=10) < 8

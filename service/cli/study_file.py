@@ -134,7 +134,9 @@ def error_lines(error: ValidationError) -> list[str]:
             remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
             lines.append(f"{field}: unknown field; {remedy} (see docs/reference/cli.md)")
         elif entry["type"] in NO_OBJECT:
-            lines.append(f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)")
+            lines.append(
+                f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)"
+            )
         else:
             lines.append(_error_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
     return lines

@@ -42,12 +42,12 @@ def ready(context: InOpenContext) -> JSONResponse | dict[str, str]:
     """
     try:
         with context.db.look() as connection:
-            unusable = revision_problem(connection)
+            revision_error = revision_problem(connection)
     except SQLAlchemyError:
         log.exception("database unreachable")
         return problem(503, "database_unreachable", "the database cannot be reached; see the service's log")
-    if not current:
-        return problem(503, "database_not_migrated", "the database is not migrated; run `shardtune db upgrade`")
+    if revision_error is not None:
+        return problem(503, "database_not_migrated", revision_error)
     clock_warning = clock.why_off(context)
     return {"status": "ready"} | ({"clock": clock_warning} if clock_warning is not None else {})
 

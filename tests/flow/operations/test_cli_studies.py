@@ -36,7 +36,9 @@ def test_a_study_from_its_file_to_its_clone(http, study_file, run):
     assert [side["trial_number"] for side in run("compare", "nightly:0", "nightly:3")[1]["configs"]] == [0, 3]
     table = run("compare", "nightly", "nightly:0", as_json=False)[1]
     assert (
-        "speed-up over its study's baseline (paired runs)" in table and "GPU-seconds" in table and "strategy" not in table
+        "speed-up over its study's baseline (paired runs)" in table
+        and "GPU-seconds" in table
+        and "strategy" not in table
     )
     assert run("compare", "last:3", "nightly:0")[1]["configs"] == run("compare", "nightly:3", "nightly:0")[1]["configs"]
     assert "nobody" in run("compare", "nightly", "nobody")[1] and "two to 4" in run("compare", "nightly")[1]

@@ -62,7 +62,10 @@ def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict(
 
 
 def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
-    assert settles(3) == "3 more pairs, and an allowance for lost ones (unused if all are won): shardtune tune --add-pairs 6"
+    assert (
+        settles(3)
+        == "3 more pairs, and an allowance for lost ones (unused if all are won): shardtune tune --add-pairs 6"
+    )
 
 
 def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:

@@ -272,6 +272,7 @@ class Study(Schema):
     cluster: Cluster
     """Cluster of the spec with `local` resolved."""
     model_summary: ModelSummary | None = None
+    """Summary of the built model; None until a worker has made it."""
     fingerprint: Fingerprint | None = None
     trials: dict[str, int]
     """Number of trials by state."""

@@ -218,6 +218,7 @@ class Report(Schema):
     attempt: AttemptNumber
     measurement: Measurement | None = None
     model_summary: ModelSummary | None = None
+    """Summary of the model, of a model summary task."""
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
     """Diagnosis of a trace; the service replaces its findings by its own."""

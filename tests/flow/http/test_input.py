@@ -209,7 +209,7 @@ def test_unknown_things_are_problems_too(client):
 def test_best_of_a_running_study_names_its_state(client):
     study_id = client.post("/v1/studies", json=SPEC).json()["study_id"]
     answer = client.get(f"/v1/studies/{study_id}/best")
-    assert answer.status_code == 409 and "running (profile)" in answer.json()["detail"]
+    assert answer.status_code == 409 and "running (model_summary)" in answer.json()["detail"]
 
 
 def test_openapi_and_health(client):

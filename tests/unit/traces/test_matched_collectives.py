@@ -76,7 +76,7 @@ def test_ranks_meet_within_their_own_group_only():
     assert waits == {0: pytest.approx(50e-6), 1: 0, 2: 0, 3: 0}
 
 
-def test_sends_between_two_ranks_of_a_group_are_no_collective_of_it():
+def test_sends_between_two_ranks_of_a_group_are_no_collective_instance_of_it():
     """Rank 0 sends to 1, later rank 2 to 3: nobody waits for all four."""
     traces = []
     for rank, (start, name) in enumerate([(0, "send"), (0, "recv"), (100, "send"), (100, "recv")]):

@@ -21,7 +21,7 @@ def read_comparison(
         Query(
             min_length=1,
             max_length=MOST_COMPARED,
-            description="At most four picks: a study's id (its result), `study-id:number` (a trial), a retune's id (its study's result), a "
+            description="Configurations, at most four: a study's id (its result), `study-id:number` (a trial), a retune's id (its study's result), a "
             "`target_key` (its recommendation).",
             examples=[["study-0123456789ab", "study-0123456789ab:0"]],
         ),

@@ -87,6 +87,7 @@ def _as_sentence(message: str) -> str:
 
 
 async def _log_in(request: Request, _error: Exception) -> Response:
+    # A form cannot be sent again after a redirect: its fields would be lost without a word.
     if request.method != "GET":
         return render(request, "login.html", status=401, to="/", message="You were logged out; log in and try again.")
     address = request.url.path + (f"?{request.url.query}" if request.url.query else "")

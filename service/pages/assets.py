@@ -29,6 +29,7 @@ class Static(StaticFiles):
     async def get_response(self, path: str, scope: Scope) -> Response:
         """Return the file; an address with a digest is cached for a year."""
         response = await super().get_response(path, scope)
+        # Without a digest the content may change under the same address.
         lasting = b"v=" in scope.get("query_string", b"")
         response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if lasting else "no-cache"
         response.headers["X-Content-Type-Options"] = "nosniff"

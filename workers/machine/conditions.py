@@ -104,6 +104,7 @@ def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float
         return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
     if task.kind == "model_summary" or isinstance(result, ModelSummary):
         return result
+    # A device's own fault explains a slow rank, so it comes before the straggler.
     fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):
         return Failure(kind=FailureKind.DEVICE, message=fault.message, conditions=conditions)

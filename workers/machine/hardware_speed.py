@@ -67,6 +67,7 @@ def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], boo
         while len(launcher.exits) < ranks and launcher.lost is None and now_s() < ends_s:
             if give_up():
                 return False
+            # One failed rank leaves the others in a collective until its timeout.
             if any(end.code for end in launcher.exits):
                 break
             launcher.wait(0.25)

@@ -114,6 +114,7 @@ def find_gpus() -> Gpus:
     """
     command = [*PYTHON, "-m", "shardtune.workers.machine.nvml"]
     try:
+        # In another process, so that the agent itself never holds a device.
         child = subprocess.run(command, capture_output=True, text=True, timeout=_NVML_S, check=False)
         gpus = Gpus.model_validate_json(child.stdout)
     except subprocess.TimeoutExpired:

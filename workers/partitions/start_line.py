@@ -19,6 +19,7 @@ def wait_for_all(give_up: Callable[[], bool]) -> bool:
 def hears(pipe: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
     """Whether the other side of a pipe sends a word before it closes and before `give_up` ends the wait."""
     while not give_up():
+        # Short waits: a signal only sets a flag, which `give_up` reads.
         if select.select([pipe], [], [], _LOOK_S)[0]:
             return pipe.readline() == word
     return False

@@ -46,6 +46,7 @@ def over_time(measurements: Sequence[SpeedThen]) -> Plot | None:
         return None
     begin = measurements[0].at
     ages = [(measured.at - begin).total_seconds() for measured in measurements]
+    # The largest unit of which the span has at least two; one day would have ticks of 0.2 days.
     size, unit = next(((s, name) for s, name in _UNITS if ages[-1] / s >= _FEWEST_UNITS), _UNITS[-1])
     across = spanning([age / size for age in ages], LEFT, WIDTH - RIGHT, zero=True)
     up = for_sizes(

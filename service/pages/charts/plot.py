@@ -85,6 +85,7 @@ class Plot:
 def ticks(scale: Scale | LogScale, about: int) -> tuple[AxisTick, ...]:
     """Return labelled round positions of a scale, approximately `about` of them."""
     largest = max(abs(scale.low), abs(scale.high))
+    # On a logarithmic axis each label needs the digits of its own size: 0.1, 1, 10.
     own = isinstance(scale, LogScale)
     return tuple(AxisTick(scale(value), tick_label(value, value if own else largest)) for value in scale.ticks(about))
 

@@ -74,6 +74,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
     if not measured:
         return None
     sizes = [m for m, _ in (*measured, *stopped)]
+    # A limit far from all points would squeeze them into a corner.
     beyond = max(sizes) > limit * 0.3
     across = for_sizes([*sizes, limit] if beyond else sizes, LEFT, WIDTH - RIGHT)
     up = from_zero([_speed(p) for _, p in measured], HEIGHT - BOTTOM, TOP)
@@ -83,6 +84,7 @@ def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: s
         x = across(limit)
         areas = (Area(x, TOP, round(WIDTH - RIGHT - x, 1), HEIGHT - TOP - BOTTOM, "over", "over the limit"),)
     shown = measured[:: -(-len(measured) // _MOST_MARKS)]
+    # Thinning out must not remove points of the front, which the line connects.
     shown += [entry for entry in front if entry not in shown]
     marks = [_mark(across(m), up(_speed(p)), p, link, is_best=p.number == best) for m, p in shown]
     # Failed trials have no speed: on the axis their memory shows how far beyond the limit they were.

@@ -50,6 +50,7 @@ def step_times(early: Sequence[float], windows: Sequence[float], window_steps: i
     placed += [(len(early) + (index + 0.5) * window_steps + 0.5, seconds) for index, seconds in enumerate(windows)]
     steps = len(early) + len(windows) * window_steps
     across = Scale(0.5, steps + 0.5, LEFT, WIDTH - RIGHT)
+    # By the windows, not the warm-up: its first step may take seconds where the others take milliseconds.
     unit, name = (1000.0, "ms") if max(windows) < 1 else (1.0, "s")
     up = from_zero([seconds * unit for _, seconds in placed], HEIGHT - BOTTOM, TOP)
     end = across(len(early) + 0.5)

@@ -57,6 +57,7 @@ def stack(predictions: Sequence[Prediction], usable_gib: float) -> Stack:
     """Return a bar for each prediction, on one scale with the usable memory."""
     capacity = usable_gib
     largest = max(prediction.memory.total_gib for prediction in predictions)
+    # 1.04: the line of the usable memory must not lie on the frame.
     end = min(max(largest, capacity) * 1.04, capacity * _MOST_OVER)
     scale = Scale(0, end, 0, _WIDTH - _SIDE)
     bars = tuple(
@@ -81,6 +82,7 @@ def _parts(terms: Sequence[MemoryTerm], scale: Scale) -> tuple[Part, ...]:
         start, stop = min(begin, scale.high), min(begin + size, scale.high)
         if stop > start:
             x = scale(start)
+            # At least half a unit: a thinner segment would not be painted, and its tooltip not be reachable.
             parts.append(Part(x, round(max(scale(stop) - x, 0.5), 1), kind, f"{kind} {memory(size)}"))
         begin += size
     return tuple(parts)

@@ -118,4 +118,5 @@ def _runs(cells: Iterable[tuple[str, str] | None], scale: Scale, cell_s: float) 
 
 def _piece(begin: float, seconds: float, scale: Scale, kind: str, title: str) -> Piece:
     x = scale(begin)
+    # At least 0.3 units: thinner rectangles are not painted.
     return Piece(x, round(max(scale(begin + seconds) - x, 0.3), 1), kind, title)

@@ -29,6 +29,7 @@ def show_export(
     try:
         export, rejected = rules.export_as(context, study_id, which, chosen), ""
     except Invalid as error:
+        # A format whose consumer lacks the backend: the page stays usable to choose another one.
         export, rejected = Export(format=chosen, files={}), error.errors[0].message
     return render(request, "export.html", study=study, which=which, export=export, rejected=rejected, forms=FORMS)
 
@@ -73,5 +74,6 @@ def _zipped(files: Mapping[str, str]) -> bytes:
 
 
 def _attached(content: bytes, name: str, media_type: str | None) -> Response:
+    # Downloaded, never rendered: file contents come from study files and must not run as a page of this origin.
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}
     return Response(content, media_type=media_type, headers=headers)

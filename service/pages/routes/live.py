@@ -43,6 +43,7 @@ async def _changes(
     context: Context, study_id: str, last_sent: str | None, permit: streams.StreamPermit
 ) -> AsyncIterator[bytes]:
     yield format_sse_event(retry=_RECONNECT_MS)
+    # `stopping`: an open stream would hold up a shutdown; `permit`: a revoked key or ended session ends it, too.
     while not context.stopping and await permit.holds():
         try:
             state = await run_in_threadpool(_read_pulse, context, study_id)
@@ -52,6 +53,7 @@ async def _changes(
         if state is None:
             return
         pulse, has_ended = state
+        # The browser sends the last id when it reconnects: an unchanged page is not fetched again.
         if pulse != last_sent:
             last_sent = pulse
             yield format_sse_event(data_str="{}", event="changed", id=pulse)

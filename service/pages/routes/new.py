@@ -44,6 +44,7 @@ def create(request: Request, context: InContext, form: Annotated[StudyForm, Form
     except FormErrors as error:
         return _show_form(request, context, form, error.errors, 422)
     except Invalid as error:
+        # The study's own rules, such as divisibility, know only the whole; their errors name fields, too.
         return _show_form(request, context, form, error.errors or [FieldError(field="", message=error.detail)], 422)
     return see_other(f"/studies/{study.study_id}")
 

@@ -79,6 +79,7 @@ def cancel_retune(context: InContext, retune_id: str) -> Response:
 
 def _show_page(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
     stored = rules.page(context, None, None, _MOST).schedules
+    # The newest retunes serve twice: as the list, and as the ticks of schedules without times.
     newest = records.page(context, RetuneFilter(), None, _MOST).retunes
     names = {schedule.schedule_id: schedule.name for schedule in stored}
     with context.db.read() as session:

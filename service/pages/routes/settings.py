@@ -42,6 +42,7 @@ def create_key(
         return show(request, context, errors=[field_error(item) for item in error.errors()])
     key = manage_keys.create(context, spec)
     assert key.secret is not None, "only a repeated request has none"
+    # Rendered, not redirected: the secret must not appear in an address or be stored for the next request.
     return show(request, context, secret=key.secret.get_secret_value(), created=f"Key {spec.name}")
 
 

@@ -37,6 +37,7 @@ def list_studies(
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
     """List studies, newest first."""
+    # An unknown state shows all studies: the address may be an old bookmark.
     states = [StudyState(state)] if state in set(StudyState) else []
     with context.db.read() as session:
         rows, total = overview.studies(
@@ -69,6 +70,7 @@ def show_study(
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
 ) -> Response:
     """Show the current state of a study."""
+    # A fixed set of names: the sort comes from the address and ends up in ORDER BY.
     sort = sort if sort in TRIAL_SORTS else "number"
     selection = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
     states = (TrialState(state),) if state in set(TrialState) else ()
@@ -113,6 +115,7 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
         recommended = recommendation.of_study(session, study_id)
     if recommended is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has no recommendation.")
+    # With the recommendation's id: a decision must not hit a newer one that this page has not shown.
     request = DecisionRequest(recommendation_id=recommended.recommendation_id)
     decisions.decide(context, recommended.target_key, UserDecision(action), request, project_id=row.project_id)
     return see_other(f"/studies/{study_id}")

@@ -76,6 +76,7 @@ def home(session: Session, project_id: str | None, text: str, device: str | None
     ids, total = overview.best_ids(session, project_id, text, device, page)
     answered = read_models(session, overview.by_ids(session, ids))
     active, _ = overview.studies(session, project_id, "", OPEN_STUDY_STATES, Page("age", descending=True, limit=6))
+    # The recommendations of the whole page at once, not one query per row.
     served = of_studies(session, ids)
     rows = tuple(_best_row(study, machines, served.get(study.study_id)) for study in answered)
     return Home(
@@ -115,6 +116,7 @@ def runs_made(session: Session, open_studies: Sequence[Study]) -> dict[str, Runs
 def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     world = study.cluster.world_size
+    # The same estimate as `time_left.made_by`, from sums in SQL: the list must not load every trial.
     return RunsMade(
         finished=finished(study),
         shortest_s=search.shortest / world if search else None,

@@ -37,6 +37,7 @@ def _timing(measured: Measurement) -> list[tuple[str, str]]:
     sentences = []
     if measured.is_pruned:
         sentences.append(("quiet", "timing ended within the warm-up, because the trial was certainly too slow"))
+    # A pruned trial ended within its warm-up: steadiness was not reached, and not needed.
     if measured.is_steady is not None and not measured.is_pruned:
         sentences.append(
             _either(
@@ -108,6 +109,7 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
     sentences = []
     if device.foreign_processes:
         sentences.append(("bad", f"{name}: other processes on the GPU: {', '.join(device.foreign_processes)}"))
+    # None is unknown, which must not read as "never throttled".
     if device.throttled_fraction is None:
         sentences.append(("quiet", f"{name}: does not report whether its clocks were lowered"))
     elif device.throttled_fraction:
@@ -115,6 +117,7 @@ def _device(device: DeviceSeen) -> list[tuple[str, str]]:
         sentences.append(
             ("warn", f"{name}: clocks were lowered {percent(device.throttled_fraction)} of the time by {reasons}")
         )
+    # A power cap is normal at full load, so that it is no warning.
     if device.power_capped_fraction:
         sentences.append(
             ("quiet", f"{name}: the power cap held the clocks down {percent(device.power_capped_fraction)} of the time")

@@ -61,6 +61,7 @@ def _measured_peak(point: TrialPoint) -> float | None:
 def _rank_correlation(points: Sequence[TrialPoint]) -> float | None:
     both = [(p.predicted_tokens_per_s_per_gpu, p.tokens_per_s_per_gpu) for p in points]
     complete = [(a, b) for a, b in both if a is not None and b is not None]
+    # `correlation` raises for constant values, and a rank correlation of two or three points is chance.
     if len(complete) < _FEWEST_TO_RANK or min(len({a for a, _ in complete}), len({b for _, b in complete})) < _FEWEST:
         return None
     return correlation(_ranks([a for a, _ in complete]), _ranks([b for _, b in complete]))

@@ -106,6 +106,7 @@ class Recommended:
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
     """Return each study's current recommendation, or its newest, by study id and without decisions."""
     rows = study_recommendations.of_studies(session, study_ids)
+    # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
     served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
@@ -185,6 +186,7 @@ def _first_times(session: Session, rows: Sequence[RecommendationRow]) -> dict[st
 
 
 def _newer(row: RecommendationRow, proposal: RecommendationRow | None) -> Proposal | None:
+    # An older proposal was made against an earlier recommendation, and would be a step back.
     if proposal is None or proposal.created_at < row.created_at:
         return None
     return Proposal(proposal.study_id, proposal.answer.result.best.tokens_per_s_per_gpu, proposal.created_at)

@@ -149,6 +149,7 @@ def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -
 
 def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
     """Return a line for each retune; `names` are the schedules' names by id."""
+    # One query for all lines: the page is fetched again every few seconds.
     served = best.served_of(session, {(retune.project_id, retune.target_key) for retune in newest})
     return tuple(
         RetuneLine(
@@ -181,6 +182,7 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
 
 
 def _target(row: TuningTargetRow | None) -> ShownTarget | None:
+    # The row outlives its recommendation: a withdrawn one leaves the target without an answer.
     if row is None or row.serving is None:
         return None
     answer = row.serving.answer
@@ -238,6 +240,7 @@ def _fraction(text: str) -> float | str | None:
 
 def _number(text: str) -> float | str | None:
     """Convert text to a number; other text stays, for the error beside it."""
+    # An empty field means no limit, not 0.
     try:
         return float(text) if text else None
     except ValueError:

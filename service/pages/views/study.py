@@ -118,6 +118,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     """Return the values of a study's page, with one page of its trials."""
     study = best.read_models(session, [row])[0]
     points = trial_points.of_study(session, row.id, TrialFilter(), Page("number", True, _MOST_CHARTED))
+    # The query returns the newest first, for its limit; charts read from left to right.
     points.sort(key=lambda point: point.number)
     answer = best.answer(study)
     best_number = answer.trial_number if answer else None
@@ -128,6 +129,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
     plots = (best_so_far(points, link), speed_against_memory(points, limit, link, best_number))
     configs = [TrialConfig.model_validate(point.config) for point in points]
     flat = [flatten(config) for config in configs]
+    # Without pruned and infeasible trials, which confirm nothing about an answer.
     complete = [config for config, p in zip(configs, points, strict=True) if p.state == TrialState.COMPLETE]
     recommended = of_study(session, row.id)
     fresh = freshness.of(
@@ -206,6 +208,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     ]
     if not running:
         return "waiting for a worker"
+    # Several workers may run trials at once; the newest run is the one to show.
     run = running[-1]
     assert run.trial is not None
     where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
@@ -217,6 +220,7 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
 
 
 def _importance(points: Sequence[TrialPoint], flat: Sequence[Flat]) -> Importance:
+    # A failed trial's speed is unknown, not slow: as the slowest it would make its knobs look important.
     ran = [(p, table) for p, table in zip(points, flat, strict=True) if p.state.is_feasible]
     return insights.importance_of([p for p, _ in ran], [table for _, table in ran])
 

@@ -29,6 +29,7 @@ def chart(session: Session, study_id: str) -> Plot | None:
     row = study_recommendations.newest_of_study(session, study_id)
     if row is None:
         return None
+    # A change of hardware or software gives the target a new key: the chart spans all of them.
     keys = study_recommendations.keys_of_case(session, row.project_id, row.target_key)
     measurements = [_answer(answer) for answer in study_recommendations.of_case(session, row.project_id, keys, _MOST)]
     measurements += _canaries(canaries.measured(session, row.project_id, keys, _MOST))

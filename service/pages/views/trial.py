@@ -118,6 +118,7 @@ def _hosts(measured: Measurement) -> tuple[str | None, ...]:
 
 def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] | None:
     """Return the complete trial with the largest peak, for a trial that needs too much memory."""
+    # Only for lack of memory is "the next smaller one" an answer.
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None
     fitting = [shown.trial(row) for row in rows.values() if row.state is TrialState.COMPLETE]
@@ -138,6 +139,7 @@ def _reference(session: Session, row: StudyRow) -> int | None:
 
 
 def _plots(measured: Measurement, rows: dict[int, TrialRow], reference: int | None, number: int) -> tuple[Plot, ...]:
+    # The reference's own page needs no second line on top of the first.
     other = () if reference is None or reference == number else _losses_of(rows[reference])
     name = f"trial {reference}, the reference"
     window = max(1, round(measured.measured_steps / max(len(measured.window_step_times_s), 1)))

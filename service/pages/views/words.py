@@ -103,10 +103,12 @@ def phase(study: Study, validation_runs: int) -> str:
 def verdict(study: Study, outcome: str = "") -> tuple[str, str]:
     """Return tone and sentence of a study's answer; `outcome` is the sentence of the retune that it ended."""
     result = study.result
+    # A retune that kept its recommendation has no verdict of its own worth showing: its outcome says more.
     if outcome:
         return "good" if outcome.startswith("Kept") else "quiet", outcome
     if result is None:
         return _unfinished(study)
+    # An extended study has its previous result until the new verdict.
     tone, sentence = _answer(result)
     if study.state.is_open:
         return "busy", f"Being extended; so far: {sentence}"
@@ -132,6 +134,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
         kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
         won = f"won {result.undecided.won} of {result.undecided.pairs} pairs"
         return "warn", f"Undecided: the fastest candidate {won}, {figures}). {kept}"
+    # Only an interval entirely below 1 says "slower"; one that includes 1 says nothing about the direction.
     if high < 1:
         return "quiet", f"The fastest candidate is slower: {figures}). Keep the baseline."
     return "quiet", (

@@ -85,6 +85,7 @@ def cards(
     rows, total = workers.live_first(session, project_id, live_since, offset, limit)
     history = fingerprints.of_workers(session, [row.id for row in rows])
     live = {row.id: overview.last_attempt(session, row.id, project_id) for row in rows if row.seen_at >= live_since}
+    # Names by one query: loading each study's spec would load whole model configurations.
     models = overview.model_names(session, {attempt.run.study_id for attempt in live.values() if attempt})
     last = {worker: _last(attempt, models) for worker, attempt in live.items() if attempt is not None}
     page_cards = (

@@ -82,6 +82,7 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
     latest = diagnoses.newest(session, row, number)
     trial = trials.by_number(session, row.id, number)
     assert trial is not None
+    # The page says so instead of offering a button that the service would reject.
     rejected = "the study is still running" if row.state.is_open else traces.why_not(row)
     if row.deleted_at is not None:
         rejected = "the study was deleted"

@@ -110,6 +110,7 @@ def _first_form(form: StudyForm, own: Sequence[Hardware], live: Sequence[WorkerR
     if not own:
         return form.model_copy(update={"hardware": catalogue.find("H100-SXM-80GB").name})
     update = {"hardware": own[0].value}
+    # The form's default model has 8 billion parameters: on CPU ranks the first form must be one that finishes soon.
     if live[0].offer.cluster.device == "cpu":
         update |= {"model": "llama-tiny", "sequence_length": "64", "global_batch": "16"}
     return form.model_copy(update=update)

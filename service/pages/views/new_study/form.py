@@ -149,6 +149,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
         "global_batch": step * accumulation,
         "top": _FASTEST,
         "precision": form.precision,
+        # Validated again: `model_copy` checks nothing, and the form's checkpointing is any text.
         "configs": [TrialConfig.model_validate(c.model_dump()) for c in configs],
     }
     return _validated(PredictionRequest, values)
@@ -211,6 +212,7 @@ def _budget(form: StudyForm) -> dict[str, Any]:
 def _space(form: StudyForm) -> dict[str, Any]:
     allowed = {"auto": None, "yes": True, "no": False}
     space: dict[str, Any] = {"allow_compile": allowed.get(form.compile)}
+    # No ticked backend means all: browsers send nothing for a group without a tick.
     if form.backends:
         space["backends"] = form.backends
     if form.knobs.strip():

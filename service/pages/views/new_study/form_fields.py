@@ -19,6 +19,7 @@ class FormErrors(Exception):
 def positive_int(field: str, text: str) -> int:
     """Convert a count above 0; commas and underscores between digits are ignored."""
     cleaned = text.strip().replace(",", "").replace("_", "")
+    # `int` alone would accept a sign, and a pasted number of any length.
     if not cleaned.isdecimal() or len(cleaned) > 9 or int(cleaned) == 0:
         raise error(field, text, f"{field} ({text!r}) must be a whole number above 0, such as 64")
     return int(cleaned)

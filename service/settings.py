@@ -1,6 +1,7 @@
 """Settings of the service; each is read from the environment variable `SHARDTUNE_<NAME>`."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
@@ -41,6 +42,10 @@ class Settings(BaseSettings):
     require_keys: bool = False
     """Reject every request without an API key, also from this machine. Set it for a service behind a proxy, which makes
     every client look local; create the first key with `shardtune keys create`, which writes to the database directly.
+    """
+    docs_dir: Path | None = None
+    """Folder of the documentation site, served under `/docs/`. Default: `build/site` of the checkout that the service
+    runs from, where `make docs` builds it.
     """
     telemetry: bool = False
     """Record a span and a duration for each request with OpenTelemetry, exported by OTLP as the `OTEL_*` variables say.
@@ -161,6 +166,13 @@ class Settings(BaseSettings):
     @classmethod
     def _readable_windows(cls, windows: tuple[str, ...]) -> tuple[str, ...]:
         return check_windows("retune_windows", windows)
+
+    @field_validator("docs_dir")
+    @classmethod
+    def _site_exists(cls, folder: Path | None) -> Path | None:
+        if folder is not None and not (folder / "index.html").is_file():
+            raise ValueError(f"docs_dir ({folder}) has no index.html; name the folder that `make docs` has built")
+        return folder
 
     @field_validator("database_url")
     @classmethod

@@ -1,7 +1,7 @@
 """Commands of `shardtune` with their arguments and options, from typer and, for the worker, from argparse."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any
 
@@ -9,7 +9,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from docs.generate import sources
 from docs.generate.context import PageContext
-from docs.generate.markdown import cell, heading, paragraphs, sentence, slug, table
+from docs.generate.markdown import anchored_code, described, heading, paragraphs, sentence, slug, table
 
 PROGRAM = "shardtune"
 WORKER = "worker"
@@ -71,7 +71,7 @@ def _command(words: tuple[str, ...], command: Any, level: int) -> str:
         heading(level, f"`{PROGRAM} {' '.join(words)}`", anchor(*words)),
         sentence(command.help or ""),
         f"```text\n{usage}\n```",
-        table(("argument or option", "value", "default", "meaning"), map(_row, entries)),
+        table(("argument or option", "meaning"), (_row(anchor(*words), entry) for entry in entries)),
     )
 
 
@@ -84,14 +84,18 @@ def _argument_name(argument: TyperArgument) -> str:
     return str(argument.metavar or argument.name).upper()
 
 
-def _row(entry: Any) -> tuple[str, str, str, str]:
-    if isinstance(entry, TyperArgument):
-        names = f"`{_argument_name(entry)}`"
-    else:
-        names = ", ".join(f"`{name}`" for name in (*entry.opts, *entry.secondary_opts))
-    variable = entry.envvar if isinstance(entry.envvar, str) else ""
-    meaning = sentence(entry.help or "") + (f" Environment variable: `{variable}`." if variable else "")
-    return names, _value(entry), "required" if entry.required else _default(entry.default), cell(meaning)
+def _row(prefix: str, entry: Any) -> tuple[str, str]:
+    is_argument = isinstance(entry, TyperArgument)
+    names = (_argument_name(entry),) if is_argument else (*entry.opts, *entry.secondary_opts)
+    variable = f"environment variable `{entry.envvar}`" if isinstance(entry.envvar, str) else ""
+    default = "required" if entry.required else _default(entry.default)
+    return _names(prefix, names), described(sentence(entry.help or ""), _value(entry), default, variable)
+
+
+def _names(prefix: str, names: Sequence[str]) -> str:
+    """Names of an argument or option; the first can be linked to, as `#shardtune-tune-ranks`."""
+    first, *others = names
+    return ", ".join([anchored_code(first, f"{prefix}-{slug(first)}"), *(f"`{name}`" for name in others)])
 
 
 def _value(entry: Any) -> str:
@@ -117,19 +121,20 @@ def _bare(entry: Any) -> str:
 def _default(value: Any) -> str:
     if value is None or value is False or value == ():
         return ""
-    return f"`{value.value if isinstance(value, Enum) else value}`"
+    return f"default `{value.value if isinstance(value, Enum) else value}`"
 
 
 def _worker_options() -> str:
     parser = sources.worker_parser()
-    parts = [table(("option", "value", "meaning"), map(_worker_row, _options(parser)))]
+    parts = [table(("option", "meaning"), (_worker_row(anchor(WORKER), action) for action in _options(parser)))]
     shared = {action.dest for action in _options(parser)}
     for name, subparser, text in _subcommands(parser):
-        rows = [_worker_row(action) for action in _options(subparser) if action.dest not in shared]
+        prefix = anchor(WORKER, name)
+        rows = [_worker_row(prefix, action) for action in _options(subparser) if action.dest not in shared]
         parts += [
-            heading(3, f"`{PROGRAM} {WORKER} {name}`", anchor(WORKER, name)),
+            heading(3, f"`{PROGRAM} {WORKER} {name}`", prefix),
             sentence(text) + " It takes the options of the worker that describe the machine, too.",
-            table(("argument or option", "value", "meaning"), rows),
+            table(("argument or option", "meaning"), rows),
         ]
     return paragraphs(*parts)
 
@@ -147,12 +152,12 @@ def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argpars
                 yield name, subparser, texts.get(name, "")
 
 
-def _worker_row(action: argparse.Action) -> tuple[str, str, str]:
-    names = ", ".join(f"`{name}`" for name in action.option_strings) or f"`{action.dest.upper()}`"
+def _worker_row(prefix: str, action: argparse.Action) -> tuple[str, str]:
+    names = _names(prefix, action.option_strings or (action.dest.upper(),))
     if action.choices:
         value = ", ".join(f"`{choice}`" for choice in action.choices)
     elif action.nargs == 0 or not action.option_strings:
         value = ""
     else:
         value = f"`{action.metavar or action.dest.upper()}`"
-    return names, value, sentence((action.help or "").replace("%%", "%"))
+    return names, described(sentence((action.help or "").replace("%%", "%")), value)

@@ -27,6 +27,12 @@ def anchored_code(text: str, anchor: str) -> str:
     return f"`{text}`{{ #{anchor} }}"
 
 
+def described(meaning: str, *facts: str) -> str:
+    """Text of a table cell: a meaning, and below it in small letters the facts that are not empty."""
+    line = " · ".join(fact for fact in facts if fact)
+    return "<br>".join(part for part in (cell(meaning), f"<small>{line}</small>" if line else "") if part)
+
+
 def heading(level: int, text: str, anchor: str) -> str:
     """Heading that keeps its address when its text changes."""
     return f"{'#' * level} {text} {{ #{anchor} }}"

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from docs.generate import schema_tables
 from docs.generate.code_tables import error_anchor
 from docs.generate.context import PageContext
-from docs.generate.markdown import cell, heading, paragraphs, sentence, slug, table
+from docs.generate.markdown import cell, described, heading, paragraphs, sentence, slug, table
 from docs.generate.sources import openapi
-from docs.generate.value_types import default_value, value_type
+from docs.generate.value_types import default_fact, value_type
 
 _METHODS = ("get", "post", "put", "patch", "delete")
 
@@ -115,13 +115,15 @@ def _parameters(context: PageContext, operation: Mapping[str, Any]) -> str:
         (
             f"`{entry['name']}`",
             entry["in"],
-            value_type(entry["schema"], lambda name: schema_tables.link(context, name)),
-            "required" if entry.get("required") else default_value(entry["schema"]),
-            cell(entry.get("description") or entry["schema"].get("description", "")),
+            described(
+                entry.get("description") or entry["schema"].get("description", ""),
+                value_type(entry["schema"], lambda name: schema_tables.link(context, name)),
+                default_fact(entry["schema"], is_required=entry.get("required", False)),
+            ),
         )
         for entry in operation.get("parameters", ())
     ]
-    return table(("parameter", "in", "value", "default", "meaning"), rows)
+    return table(("parameter", "in", "meaning"), rows)
 
 
 def _answers(context: PageContext, route: Route) -> list[str]:

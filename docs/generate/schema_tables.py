@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any
 
 from docs.generate.context import PageContext
-from docs.generate.markdown import anchored_code, cell, heading, paragraphs, slug, table
+from docs.generate.markdown import anchored_code, described, heading, paragraphs, slug, table
 from docs.generate.sources import openapi
-from docs.generate.value_types import default_value, value_type
+from docs.generate.value_types import default_fact, value_type
 
 _ANY_JSON = "JsonValue"
 
@@ -80,13 +80,15 @@ def _schema(context: PageContext, name: str, titles: Mapping[str, str]) -> str:
     rows = [
         (
             anchored_code(field, f"{prefix}-{slug(field)}"),
-            value_type(entry, linked),
-            "required" if field in required else default_value(entry),
-            cell(entry.get("description", "")),
+            described(
+                entry.get("description", ""),
+                value_type(entry, linked),
+                default_fact(entry, is_required=field in required),
+            ),
         )
         for field, entry in schema["properties"].items()
     ]
-    return paragraphs(title, schema.get("description", ""), table(("field", "value", "default", "meaning"), rows))
+    return paragraphs(title, schema.get("description", ""), table(("field", "meaning"), rows))
 
 
 def _study() -> str:

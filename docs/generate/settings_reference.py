@@ -5,8 +5,8 @@ from typing import Any
 
 from docs.generate import sources
 from docs.generate.context import PageContext
-from docs.generate.markdown import anchored_code, slug, table
-from docs.generate.value_types import default_value, value_type
+from docs.generate.markdown import anchored_code, described, slug, table
+from docs.generate.value_types import default_fact, value_type
 
 
 def settings(_context: PageContext, *parts: str) -> str:
@@ -20,13 +20,15 @@ def settings(_context: PageContext, *parts: str) -> str:
     rows = [
         (
             anchored_code(setting.variable, slug(setting.variable)),
-            value_type(_without_null(setting.schema), lambda _name: "JSON object"),
-            default_value(setting.schema),
-            setting.description,
+            described(
+                setting.description,
+                value_type(_without_null(setting.schema), lambda _name: "JSON object"),
+                default_fact(setting.schema),
+            ),
         )
         for setting in sources.settings(parts[0])
     ]
-    return table(("environment variable", "value", "default", "meaning"), rows)
+    return table(("environment variable", "meaning"), rows)
 
 
 def _without_null(schema: Mapping[str, Any]) -> Mapping[str, Any]:

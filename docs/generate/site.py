@@ -1,5 +1,6 @@
 """Runs the site generator, and takes the scripts out of its pages so that a strict content security policy allows them."""
 
+import base64
 import hashlib
 import os
 import re
@@ -8,6 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+HASHES = "assets/style-hashes.txt"
+"""File of the site with the styles that its scripts add, as a content security policy names them."""
+_SEARCH_STYLE = re.compile(r"\(\"style\",\{\},(\w+)\.toString\(\)\)")
+_LABELS = (
+    (re.compile(r'(<nav class="md-path" aria-label=)"Navigation"'), r'\1"Path"'),
+    (
+        re.compile(r'(<nav class="md-nav md-nav--secondary" aria-label=)"On this page"'),
+        r'\1"On this page, in the menu"',
+    ),
+    (
+        re.compile(r'(<nav class="md-nav" data-md-level="\d" )aria-labelledby="__nav_(\w+)_label"'),
+        r'\1aria-label="Section \2"',
+    ),
+)
+"""Regions of the theme's pages that share a name: with a screen reader they cannot be told apart. Once per page each, but the
+last; the first of two tables of contents is the menu's."""
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 
 
@@ -28,6 +45,11 @@ def generate(folder: Path, site: Path) -> None:
     built = folder / "site"
     for page in sorted(built.rglob("*.html")):
         _move_scripts(page, built)
+        _name_regions(page)
+    (bundle,) = (built / "assets/javascripts").glob("bundle.*.js")
+    # The buttons of a code block are a navigation region to the theme; as such they would need a name each.
+    bundle.write_text(bundle.read_text().replace('"nav",{class:"md-code__nav"}', '"div",{class:"md-code__nav"}'))
+    (built / HASHES).write_text("\n".join(_style_hashes(bundle)) + "\n")
     # The generator writes only below its configuration. Moved when complete: a running service never serves half a site.
     shutil.rmtree(site, ignore_errors=True)
     site.parent.mkdir(parents=True, exist_ok=True)
@@ -43,3 +65,28 @@ def _move_scripts(page: Path, site: Path) -> None:
         return f'<script src="{os.path.relpath(site / name, page.parent)}"></script>'
 
     page.write_text(_INLINE.sub(moved, page.read_text()))
+
+
+def _name_regions(page: Path) -> None:
+    text = page.read_text()
+    for position, (pattern, label) in enumerate(_LABELS):
+        text = pattern.sub(label, text, count=0 if position == len(_LABELS) - 1 else 1)
+    page.write_text(text)
+
+
+def _style_hashes(bundle: Path) -> list[str]:
+    """Hashes of the style sheet that the search dialog adds by script.
+
+    Raises:
+        SiteError: the theme adds it in another way than that of zensical 0.0.73.
+    """
+    text = bundle.read_text()
+    hashes = []
+    for name in _SEARCH_STYLE.findall(text):
+        literal = re.search(rf"\b{name}='([^'\\]*)'", text)
+        if literal:
+            digest = hashlib.sha256(literal[1].encode()).digest()
+            hashes.append(f"'sha256-{base64.b64encode(digest).decode()}'")
+    if not hashes:
+        raise SiteError(f"{bundle.name} adds no style that docs/generate/site.py knows; the search would have none")
+    return hashes

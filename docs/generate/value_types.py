@@ -29,13 +29,15 @@ def value_type(schema: Mapping[str, Any], link: Link) -> str:
     return f"{text} ({', '.join(limits)})" if limits else text
 
 
-def default_value(schema: Mapping[str, Any]) -> str:
-    """The default in backticks; an empty text where there is none, or where it is `null` or an object with defaults of its own."""
+def default_fact(schema: Mapping[str, Any], *, is_required: bool = False) -> str:
+    """Such as "default `20`"; an empty text where there is none, or where it is `null` or an object with defaults of its own."""
+    if is_required:
+        return "required"
     value = schema.get("default")
     if value is None or (isinstance(value, dict) and "$ref" in schema):
         return ""
     text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
-    return f"`{text}`"
+    return f"default `{text}`"
 
 
 def _without_limits(schema: Mapping[str, Any], link: Link) -> str:

@@ -13,7 +13,7 @@ from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
 from shardtune.service.http.pre_body_auth import Entry
 from shardtune.service.http.validation_errors import field_error
-from shardtune.service.pages import page_access
+from shardtune.service.pages import documentation, page_access
 from shardtune.service.pages.assets import Static, folder
 from shardtune.service.pages.page_access import ENTERS, LoginNeeded
 from shardtune.service.pages.rendering import PageRejected, render, see_other
@@ -35,7 +35,7 @@ from shardtune.service.pages.routes import (
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 ENTRIES = (
-    *(Entry(prefix, None) for prefix in (*_API, "/static/", "/login", "/logout")),
+    *(Entry(prefix, None) for prefix in (*_API, "/static/", f"{documentation.ADDRESS}/", "/login", "/logout")),
     Entry("/", page_access.enter),
 )
 """Checks before a request's body is read: pages need a login, the login page does not, other routes check themselves."""
@@ -48,6 +48,7 @@ def install(app: FastAPI) -> None:
         app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")
+    documentation.install(app, app.state.context.settings)
     for kind in (ApiError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, _as_page(app.exception_handlers[kind]))
     app.add_exception_handler(PageRejected, _rejected)

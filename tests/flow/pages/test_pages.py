@@ -264,7 +264,7 @@ def test_schedules_are_made_and_run_by_form(quick_client, study_id):
 
 
 def test_the_api_s_document_is_a_page_that_loads_nothing_from_elsewhere(quick_client):
-    shown = page(quick_client, "/docs")
+    shown = page(quick_client, "/api")
     for path, methods in quick_client.get("/openapi.json").json()["paths"].items():
         for method in methods:
             assert f"{method.upper()} {path}</code>" in shown

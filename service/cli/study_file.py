@@ -96,7 +96,7 @@ def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple
     }
     words = (
         f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
-        "write a study file to choose (docs/reference/cli.md)"
+        "write a study file to choose (docs/reference/study-file.md)"
     )
     return study_spec({"model": config, "workload": workload}, Path()), words
 
@@ -132,10 +132,10 @@ def error_lines(error: ValidationError) -> list[str]:
         field = ".".join(map(str, place(entry))) or "study"
         if entry["type"] == "extra_forbidden":
             remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
-            lines.append(f"{field}: unknown field; {remedy} (see docs/reference/cli.md)")
+            lines.append(f"{field}: unknown field; {remedy} (see docs/reference/study-file.md)")
         elif entry["type"] in NO_OBJECT:
             lines.append(
-                f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/cli.md)"
+                f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/study-file.md)"
             )
         else:
             lines.append(_error_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
@@ -144,11 +144,11 @@ def error_lines(error: ValidationError) -> list[str]:
 
 def _error_line(field: str, kind: str, message: str, value: object) -> str:
     if kind == "missing":
-        return f"{field}: missing; add it (see docs/reference/cli.md)"
+        return f"{field}: missing; add it (see docs/reference/study-file.md)"
     # Long messages of our own validators already name field, value and remedy.
     if kind == "value_error" and len(message) > 40:
         return f"{field}: {message}"
-    return f"{field} ({_shown_value(value)}): {message}; correct it (see docs/reference/cli.md)"
+    return f"{field} ({_shown_value(value)}): {message}; correct it (see docs/reference/study-file.md)"
 
 
 def _shown_value(value: object) -> str:

@@ -18,12 +18,6 @@ from tests.support.needs import missing
 
 CHROMIUM = "/usr/bin/chromium"
 PAGES = ("index.html", "reference/settings.html", "how-to/own-code.html")
-    "index.html",
-    "reference/settings.html",
-    "reference/cli.html",
-    "reference/study-file.html",
-    "how-to/own-code.html",
-)
 
 
 @pytest.fixture(scope="module")

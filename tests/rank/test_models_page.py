@@ -12,7 +12,7 @@ from shardtune.api_schemas.training.workload import Workload
 from shardtune.tuner.prediction import model_shape
 from shardtune.workers.rank.training import model_summary
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/models.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([\w ]+) \| `(\{.*\})` \|$", re.MULTILINE)
 ROWS = [
     (kind, attention, predicted, json.loads(more)) for kind, attention, predicted, more in ROW.findall(PAGE.read_text())

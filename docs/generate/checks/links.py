@@ -26,7 +26,7 @@ def _problem(place: str, path: str, address: str, anchors: Mapping[str, set[str]
         yield f"{place}: link ({address}) must be relative to its page"
         return
     linked = posixpath.normpath(posixpath.join(posixpath.dirname(path), file)) if file else path
-    if not (ROOT / linked).exists():
+    if linked not in anchors and not (ROOT / linked).exists():
         yield f"{place}: link ({address}) leads to {linked}, which is not there; correct it, or remove the link"
     elif fragment and linked in anchors and fragment not in anchors[linked]:
         yield f"{place}: link ({address}) leads to no heading of {linked}; correct the anchor"

@@ -48,8 +48,8 @@ def problems_in_code() -> Iterator[str]:
 
 
 def _problem_of_span(span: str) -> str:
-    if _TEST.match(span) and not _test_exists(span):
-        return f"test ({span}) is not there; name one that proves it"
+    if _TEST.match(span):
+        return "" if _test_exists(span) else f"test ({span}) is not there; name one that proves it"
     if _FILE.match(span) and not _file_exists(span):
         return f"file ({span}) is not there; correct the path"
     return _problem_of_command(span)

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from shardtune.tuner.search.space.backends.registry import KNOBS
 
-PAGE = Path(__file__).parents[4] / "docs" / "search-space.md"
+PAGE = Path(__file__).parents[4] / "docs/reference/search-space.md"
 
 
 def test_the_page_has_a_row_for_every_knob_and_no_other():

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 
 PYTHONS_LIBRARIES = import site; print(site.getsitepackages()[0])
 
-.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
+.PHONY: setup tune test test-gpu test-cuda-wheel durations coverage screenshots pictures soak test-long check check-style check-types check-imports check-safety check-deploy check-docs docs format clean
 
 setup: .venv/.ready
 
@@ -76,6 +76,11 @@ docs: setup
 screenshots: setup
 	./tests/setup-machine.sh
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots screenshots
+
+# The pictures of the documentation, taken anew: four minutes of both cores. They are committed; look at them first.
+pictures: setup
+	./tests/setup-machine.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.browser.screenshots --docs
 
 # Ten minutes of random kills; needs PostgreSQL's programs.
 soak: setup

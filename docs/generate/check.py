@@ -7,7 +7,7 @@ import sys
 
 from docs.generate import markers, pages, settings_reference
 from docs.generate.assemble import documentation_pages
-from docs.generate.checks import links, names, navigation
+from docs.generate.checks import links, names, navigation, pictures
 from docs.generate.context import PageContext
 
 
@@ -23,6 +23,7 @@ def main() -> int:
         *names.problems(expanded),
         *names.problems_in_code(),
         *navigation.problems(),
+        *pictures.problems(),
         *settings_reference.without_description(),
     ]
     for problem in sorted(set(problems)):

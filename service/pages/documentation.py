@@ -17,6 +17,8 @@ ADDRESS = "/docs"
 _STYLE_HASHES = "assets/style-hashes.txt"
 """File of the site with the hashes of styles that its scripts add: the search dialog has one."""
 _HASH = re.compile(r"'sha256-[A-Za-z0-9+/]{43}='")
+_PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+"""Of SVG files, whose styles stand in themselves; browsers hold pictures to the policy that they come with."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
@@ -60,5 +62,8 @@ class _Site(StaticFiles):
         response = await super().get_response("index.html" if path in ("", ".") else path, scope)
         response.headers.update(_HEADERS)
         # Read anew: the site may have been built since.
-        response.headers["Content-Security-Policy"] = policy(Path(str(self.directory)))
+        is_picture = path.endswith(".svg")
+        response.headers["Content-Security-Policy"] = (
+            _PICTURE_POLICY if is_picture else policy(Path(str(self.directory)))
+        )
         return response

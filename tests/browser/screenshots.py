@@ -1,11 +1,12 @@
-"""Every page, light and dark, wide and narrow, as PNG files: `make screenshots` writes them to screenshots/.
+"""Every page, light and dark, wide and narrow, as PNG files: `make screenshots` writes them to screenshots/. With `--docs` the
+few that the documentation shows, small, and terminals beside them: `make pictures` writes them to docs/pictures/.
 
 Starts a service and workers of its own and runs small real studies, retunes one of their answers, and takes pictures
 before, while and after; what happens is in scenes.py. Everything shown was measured on this machine minutes before.
 """
 
+import argparse
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -14,6 +15,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from shardtune.api_schemas.studies.study import Study
+from shardtune.api_schemas.trials.trial import Trial
+from shardtune.db.clock import utc_now
+from shardtune.service.cli.tune import live_table
+from tests.browser import docs_pictures
 from tests.browser.scenes import Story
 from tests.support.processes.stack import Stack
 from tests.support.service.webhook_receivers import receiver
@@ -49,7 +55,11 @@ FORMS_OF_NEW: dict[str, Shown] = {
 
 def main() -> None:
     """Let it happen, and take the pictures."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "screenshots")
+    parser = argparse.ArgumentParser(prog="python -m tests.browser.screenshots", description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?", help="default: screenshots, or docs/pictures")
+    parser.add_argument("--docs", action="store_true", help="take the pictures of the documentation")
+    options = parser.parse_args()
+    folder = options.folder or Path("docs/pictures" if options.docs else "screenshots")
     began = time.monotonic()
     # Half a minute, of which no page shows anything.
     os.environ.setdefault("SHARDTUNE_WORKER_MEASURE_RATES", "false")
@@ -59,13 +69,20 @@ def main() -> None:
         try:
             with receiver() as hook:
                 story = Story(stack, hook)
-                camera = Camera(browser, story.address, folder)
+                small = docs_pictures.PageCamera(browser, folder) if options.docs else None
+                camera = Camera(browser, story.address, folder, small)
                 camera.shoot(EMPTY)
                 story.search()
                 story.change_the_machine()
-                camera.shoot(story.while_running())
+                running = story.while_running()
+                camera.shoot(running)
+                if options.docs:
+                    take_live_table(stack, running["study-running"].rpartition("/")[2], folder)
                 story.quiet_down()
-                camera.shoot(story.pages() | FORMS_OF_NEW)
+                pages = story.pages()
+                camera.shoot(pages | FORMS_OF_NEW)
+                if options.docs:
+                    take_commands(story.address, pages["study-answered"].rpartition("/")[2], folder)
                 # With the first key everything needs one, so these come last.
                 key = stack.http.post("/v1/keys", json={"name": "admin", "scopes": ["admin"]}).json()["secret"]
                 camera.shoot({"login": "/login", "login-wrong": ("/login", lambda page: log_in(page, "stk_wrong"))})
@@ -73,14 +90,18 @@ def main() -> None:
         finally:
             stack.close()
             browser.close()
-    print(f"{len(list(folder.rglob('*.png')))} pictures in {folder}/ in {time.monotonic() - began:.0f} s")
+    taken = [path for path in folder.rglob("*") if path.suffix in {".png", ".webp", ".svg"}]
+    print(f"{len(taken)} pictures in {folder}/ in {time.monotonic() - began:.0f} s")
 
 
 class Camera:
     """Takes pictures of pages of one service."""
 
-    def __init__(self, browser: Browser, address: str, folder: Path) -> None:
-        self._browser, self._address, self._folder = browser, address, folder
+    def __init__(
+        self, browser: Browser, address: str, folder: Path, small: docs_pictures.PageCamera | None = None
+    ) -> None:
+        """`small` takes the pictures instead, for the documentation."""
+        self._browser, self._address, self._folder, self._small = browser, address, folder, small
 
     def shoot(self, pages: dict[str, Shown], key: str = "") -> None:
         """Each page in light and dark, wide and narrow, from one visit; logged in where there is a key."""
@@ -91,6 +112,8 @@ class Camera:
                 log_in(page, key)
                 page.wait_for_url("**/")
             for name, shown in pages.items():
+                if self._small and name not in docs_pictures.PAGES:
+                    continue
                 self._picture(context, name, *((shown,) if isinstance(shown, str) else shown))
 
     def _picture(
@@ -100,12 +123,38 @@ class Camera:
         page.set_viewport_size({"width": 1600, "height": 1000})
         page.goto(path)
         act(page)
+        if self._small:
+            self._small.take(page, name)
+            page.close()
+            return
         for form, (scheme, size) in FORMS.items():
             page.emulate_media(color_scheme=scheme)
             page.set_viewport_size(size)
             page.wait_for_timeout(100)
             page.screenshot(path=self._folder / form / f"{name}.png", full_page=True)
         page.close()
+
+
+def take_live_table(stack: Stack, study_id: str, folder: Path) -> None:
+    """The table that `tune` draws while a study runs, of a study that runs here."""
+    study = Study.model_validate(stack.study(study_id))
+    trials = [Trial.model_validate(trial) for trial in stack.trials(study_id)]
+    elapsed_s = (utc_now() - study.created_at).total_seconds()
+    table = live_table.render(study, trials, (), elapsed_s, rows=14)
+    docs_pictures.take_terminal(folder, "terminal-tune", "shardtune tune my-study.json", table)
+
+
+def take_commands(address: str, study_id: str, folder: Path) -> None:
+    """Commands that say something of an answered study, or of hardware that is not here."""
+    for name, shown, arguments in (
+        ("terminal-best", "shardtune best", ["best", study_id, "--service", address]),
+        (
+            "terminal-predict",
+            "shardtune predict llama-3.1-8b --cluster 8xh100 --top 4",
+            ["predict", "llama-3.1-8b", "--cluster", "8xh100", "--top", "4"],
+        ),
+    ):
+        docs_pictures.take_terminal(folder, name, shown, docs_pictures.output_of(*arguments))
 
 
 def choose_worker(page: Page) -> None:

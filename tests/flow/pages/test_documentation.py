@@ -41,6 +41,12 @@ def test_a_page_of_the_site_loads_only_files_of_this_service(client, path, said)
     assert policy["default-src"] == "'none'" and policy["script-src"] == "'self'" == policy["style-src"]
 
 
+def test_a_drawing_has_its_own_styles_and_runs_nothing(client, site):
+    (site / "curve.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    policy = client.get("/docs/curve.svg").headers["content-security-policy"]
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+
+
 def test_pages_link_to_the_site(client):
     assert '<a href="/docs/">Docs</a>' in page(client, "/")
 

@@ -11,10 +11,10 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from tests.support.needs import missing
 
 from shardtune.service.pages import documentation
 from shardtune.service.settings import Settings
-from tests.support.needs import missing
 
 CHROMIUM = "/usr/bin/chromium"
 PAGES = ("index.html", "reference/settings.html", "how-to/own-code.html")

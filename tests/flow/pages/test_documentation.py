@@ -2,15 +2,15 @@
 
 import pytest
 from fastapi.testclient import TestClient
+from tests.support.local_client import local_client
+from tests.support.page_reader import page
+from tests.support.still_clock import Clock
 
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.pages.documentation import site_folder
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
-from tests.support.local_client import local_client
-from tests.support.page_reader import page
-from tests.support.still_clock import Clock
 
 
 @pytest.fixture

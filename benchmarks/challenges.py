@@ -30,7 +30,7 @@ BEHIND = -0.02
 """Of the other challengers, as a share of the incumbent's speed."""
 
 
-def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
+def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
     """Finding and runs of one challenge."""
     truth = [0.0, math.log1p(gain), *[math.log1p(BEHIND)] * (CHALLENGERS - 1)]
 
@@ -55,7 +55,7 @@ def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]
 def replay(noise: Callable[[random.Random], Noise], studies: int, gain: float, gives_up: bool) -> dict[str, Any]:
     """Shares of the findings and runs of many challenges."""
     draw = random.Random(f"{gain}")
-    ends = [one(noise(draw), gain, f"{gain}:{number}", gives_up) for number in range(studies)]
+    ends = [run_challenge(noise(draw), gain, f"{gain}:{number}", gives_up) for number in range(studies)]
     shares = {name: sum(end == name for end, _ in ends) / studies for name in ("kept", "faster", "inconclusive")}
     return shares | {"runs": round(fmean(runs for _, runs in ends), 1), "most_runs": max(runs for _, runs in ends)}
 

@@ -46,7 +46,7 @@ def main() -> None:
             if not (into := rates(folder, link)).exists():
                 _start("rates", folder, 0, [str(into)], link)
         _run("record", folder, [one for one, at in zip(chosen, folders, strict=True) if not (at / "traces").is_dir()])
-        told = [score.told(at) for at in folders]
+        told = [score.score_folder(at) for at in folders]
         tried = [(one.seed, one.case) for one in told if given.pairs and (one.folder / REMEDY).exists()]
         _run("pairs", folder, tried, given.pairs)
         answer = score.summary(told, {at: ratios_of(at) for at in folders})

@@ -17,7 +17,7 @@ from shardtune.tuner.search import space
 
 
 @dataclass(frozen=True)
-class Told:
+class ScoredTrial:
     """The findings of one recorded case."""
 
     case: Case
@@ -36,7 +36,7 @@ class Told:
         return next((one for one in self.seen if one.kind == self.case.planted), None)
 
 
-def told(folder: Path) -> Told:
+def score_folder(folder: Path) -> ScoredTrial:
     """Read a case's traces as `explain` does, and leave its remedy's configuration beside them.
 
     Of the product's own trials it is known what their machine reaches; a job of one's own comes with nothing but its traces.
@@ -51,16 +51,16 @@ def told(folder: Path) -> Told:
         recorded = Traced.model_validate_json((folder / TRACED).read_text())
         found = found.model_copy(update={"recorded": recorded})
         measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
-    one = Told(case, int(seed), explain.explained(found, trial, measured).findings, folder)
+    one = ScoredTrial(case, int(seed), explain.explained(found, trial, measured).findings, folder)
     knobs = one.right.knobs if one.right is not None else {}
     if trial is not None and knobs and (changed := trial.with_knobs(knobs)) is not None:
         (folder / REMEDY).write_text(changed.model_dump_json())
     return one
 
 
-def summary(all_told: list[Told], gains: dict[Path, list[float]]) -> dict[str, Any]:
+def summary(all_told: list[ScoredTrial], gains: dict[Path, list[float]]) -> dict[str, Any]:
     """The answer of the benchmark: by case, and of the healthy ones all together."""
-    planted: dict[str, list[Told]] = {}
+    planted: dict[str, list[ScoredTrial]] = {}
     for one in all_told:
         if one.case.planted is not None:
             planted.setdefault(one.case.name, []).append(one)
@@ -72,7 +72,7 @@ def summary(all_told: list[Told], gains: dict[Path, list[float]]) -> dict[str, A
     }
 
 
-def _row(name: str, some: list[Told], gains: dict[Path, list[float]]) -> dict[str, Any]:
+def _row(name: str, some: list[ScoredTrial], gains: dict[Path, list[float]]) -> dict[str, Any]:
     ratios = [sorted(gains[one.folder]) for one in some if gains.get(one.folder)]
     medians = sorted(one[len(one) // 2] for one in ratios)
     remedy = {"runs": len(medians), "helped": sum(one > 1 for one in medians)}

@@ -86,7 +86,7 @@ def _answer(options: argparse.Namespace, candidates: list[Candidate], study_best
         "launcher": options.launcher,
         "job": options.job,
         "inter_mbit": {"set": options.inter_mbit},
-        "configs": [one.told(best.losses[0]) for one in sorted(candidates, key=lambda one: one.step_time_s)],
+        "configs": [one.as_json(best.losses[0]) for one in sorted(candidates, key=lambda one: one.step_time_s)],
         "spread": round(slowest / best.step_time_s, 2),
         "exhaustive_best": best.config.describe(),
         "study_best": study_best.config.describe(),

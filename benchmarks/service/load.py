@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.service.workers import Seen, SimulatedWorker, client
+from benchmarks.service.workers import SimulatedWorker, Tally, client
 from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _READ_PAUSE_S = 0.1
@@ -41,7 +41,7 @@ class Done:
     """What was done, and how long each request took."""
 
     studies: list[str] = field(default_factory=list)
-    seen: Seen = field(default_factory=Seen)
+    seen: Tally = field(default_factory=Tally)
     elapsed_s: float = 0.0
     """From the creation of the first study to the end of the last."""
 
@@ -121,7 +121,7 @@ async def _all_ended(http: httpx.AsyncClient, urls: list[str], studies: list[str
 
 
 async def _read(
-    http: httpx.AsyncClient, url: str, reads: Sequence[Read], seen: Seen, stopped: Callable[[], bool]
+    http: httpx.AsyncClient, url: str, reads: Sequence[Read], seen: Tally, stopped: Callable[[], bool]
 ) -> None:
     while reads and not stopped():
         for kind, path in reads:

@@ -21,7 +21,7 @@ INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_
 
 
 @dataclass
-class Seen:
+class Tally:
     """What the workers saw."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class Seen:
 class SimulatedWorker:
     """One life of one worker."""
 
-    def __init__(self, name: str, urls: Sequence[str], seen: Seen, run_s: Callable[[], float]) -> None:
+    def __init__(self, name: str, urls: Sequence[str], seen: Tally, run_s: Callable[[], float]) -> None:
         self.name, self._urls, self._seen, self._run_s = name, list(urls), seen, run_s
         self._session: str | None = None
         self._turn = random.randrange(len(self._urls))

@@ -42,7 +42,7 @@ def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Itera
         for number in range(DRAWS):
             precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
-            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).one(varied)
+            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)
 
 
 class _Draw:
@@ -51,7 +51,7 @@ class _Draw:
     def __init__(self, kind: str, backend: SearchedBackend[Any], domains: Domains, rng: random.Random) -> None:
         self._kind, self._backend, self._domains, self._rng = kind, backend, domains, rng
 
-    def one(self, varied: str | None) -> Drawn:
+    def draw_one(self, varied: str | None) -> Drawn:
         asked: dict[str, Question] = {}
 
         def choose(question: Question) -> Any:

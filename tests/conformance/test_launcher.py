@@ -38,7 +38,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[
     """Makes the launcher, with ranks that act as told (tests/support/workers/fake_fork_server.py)."""
     made: list[Launcher] = []
 
-    def one(*acts: str) -> Launcher:
+    def make_launcher(*acts: str) -> Launcher:
         if request.param.endswith("unsafe"):
             acts = (*acts, "fork_unsafe")
         environment, log = {**os.environ, "FAKE_ACTS": json.dumps(acts)}, tmp_path / "host.log"
@@ -52,7 +52,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[
         made.append(launcher)
         return launcher
 
-    yield one
+    yield make_launcher
     for launcher in made:
         launcher.close()
 

@@ -98,12 +98,12 @@ def _consumers(r: Registries, says: bool) -> dict[str, Any]:
         return replace(parts, in_code=(*parts.in_code, f"{prefix}{strategy.thinned}")) if says else parts
 
     def consumer(name: str) -> Callable[[Any, ThinnedConfig], ConsumerParts]:
-        def told(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
+        def loaded_parts(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
             parts = getattr(fsdp2, name)(source, _plain(strategy))
             done = ThinnedConfig(**parts.done.model_dump(), thinned=False if says else strategy.thinned)
             return replace(parts, done=done)
 
-        return told
+        return loaded_parts
 
     names = ("training_arguments", "torchtitan", "lightning")
     return {"snippet": snippet, "accelerate": accelerate, **{name: consumer(name) for name in names}}

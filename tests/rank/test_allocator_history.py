@@ -56,19 +56,19 @@ def test_the_fullest_moment_of_a_gpu_says_phase_module_kinds_and_what_is_reserve
     recorder = moments.MomentRecorder(0, None, "ddp", is_compiled=False, is_cuda=True)
     history = recorder._history = MadeHistory(recorder)
 
-    def took(address: int, size: int) -> None:
+    def allocate(address: int, size: int) -> None:
         history.entries.append(entry("alloc", address, size, next(clock)))
 
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    took(model[0].weight.untyped_storage().data_ptr(), 100)
+    allocate(model[0].weight.untyped_storage().data_ptr(), 100)
     recorder.watch_modules(model)
     recorder.note("parameters", [model[0].weight])
     recorder.enter("forward")
     recorder.enter_module("0")
-    took(1, 300)
+    allocate(1, 300)
     recorder.leave_module("0", [])
     recorder.enter_module("1")
-    took(2, 600)
+    allocate(2, 600)
     moment = recorder.told()
     assert (moment.phase, moment.module, moment.bytes, moment.reserved_bytes) == ("forward", "1", 1000, 4096)
     assert moment.kinds == {"activations": 900, "parameters": 100} and moment.holders == {"1": 600, "0": 300}

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+def group_counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """By strategy, with few and with more blocks, on four ranks."""
     log = tmp_path_factory.mktemp("communicators") / "ranks.log"
     found: dict[str, list[int]] = json.loads(
@@ -21,6 +21,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_deeper_model_has_no_more_communicators(made: dict[str, list[int]], name: str) -> None:
-    few, more = made[name]
+def test_a_deeper_model_has_no_more_communicators(group_counts: dict[str, list[int]], name: str) -> None:
+    few, more = group_counts[name]
     assert more <= few

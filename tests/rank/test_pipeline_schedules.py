@@ -16,7 +16,7 @@ from shardtune.tuner.prediction.model_shape import from_config
 SHAPE = from_config(preset("llama-3.1-8b").config)
 
 
-def held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
+def most_held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
     """At most at once, by the actions that torch plans for a rank; parts of a micro batch count one by one."""
     made: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
     made.pp_group_size, made.rank, made._n_microbatches = ranks, rank, micro_batches
@@ -59,4 +59,4 @@ def test_a_rank_holds_what_torchs_schedule_begins(
     rows = from_configs([TrialConfig(strategy=config)], 4096, ranks, micro_batches)
     parts = stages.of(SHAPE, stages.StageLayout(ranks, virtual, schedule))
     predicted = [float(in_flight(part, rows)[0][0]) * virtual for part in parts]
-    assert predicted == [held(schedule, rank, ranks, virtual, micro_batches) for rank in range(ranks)]
+    assert predicted == [most_held(schedule, rank, ranks, virtual, micro_batches) for rank in range(ranks)]

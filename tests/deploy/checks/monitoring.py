@@ -45,7 +45,7 @@ def metrics(deploy: Path) -> list[str]:
     """What dashboard and alerts ask for is what the service tells."""
     alerts = yaml.safe_load((deploy / "monitoring/alerts.yml").read_text())
     asked = [*_queries(deploy), *(rule["expr"] for group in alerts["groups"] for rule in group["rules"])]
-    known = _told()
+    known = _exported_metrics()
     ends = {end.value for end in AttemptEnd}
     return [
         f"{name}: the service tells no such metric"
@@ -61,7 +61,7 @@ def _queries(deploy: Path) -> Iterator[str]:
             yield from (target["expr"] for target in panel["targets"])
 
 
-def _told() -> set[str]:
+def _exported_metrics() -> set[str]:
     counted = Metrics()
     counted.granted(RunPurpose.SEARCH)
     counted.ended(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)

@@ -12,7 +12,7 @@ class NoChecker(Exception):
     """A program that a check needs is not installed."""
 
 
-def found(name: str) -> str:
+def program_path(name: str) -> str:
     """Where the program is.
 
     Raises:
@@ -44,6 +44,6 @@ def run(
     words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [found(words[0]), *words[1:]],
+        [program_path(words[0]), *words[1:]],
         cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip

@@ -39,7 +39,7 @@ def retunes(client):
     return client.get("/v1/retunes").json()["retunes"]
 
 
-def told(client, key):
+def staleness_of(client, key):
     decisions = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
 
@@ -51,15 +51,15 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     found = best(client)
     assert (found["freshness"], found["changed_fields"]) == ("stale", ["torch"]), "the driver was unknown before"
     assert found["confidence"]["level"] == "low" and "torch" in found["confidence"]["reasons"][0]
-    assert (retunes(client), told(client, case)) == ([], [])
+    assert (retunes(client), staleness_of(client, case)) == ([], [])
     keep_alive(context, clock, DEBOUNCE_S, worker)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
     (retune,) = retunes(client)
     assert (retune["target_key"], retune["cause"], fields_of(retune)) == (case, "fingerprint", ["torch"])
-    (event,) = told(client, case)
+    (event,) = staleness_of(client, case)
     assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
     keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
-    assert len(retunes(client)) == len(told(client, case)) == 1
+    assert len(retunes(client)) == len(staleness_of(client, case)) == 1
 
 
 @pytest.mark.answered
@@ -84,7 +84,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
         watch_staleness.watch(context)
         assert best(client)["freshness"] == ("stale" if n == 4 else "fresh")
     keep_alive(context, clock, 2 * DEBOUNCE_S, *fleet)
-    assert len(retunes(client)) == len(told(client, case)) == 1
+    assert len(retunes(client)) == len(staleness_of(client, case)) == 1
 
 
 @pytest.mark.answered
@@ -93,7 +93,7 @@ def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(c
     keep_alive(context, clock, DEBOUNCE_S - 60, worker)
     worker = bring(client, fingerprint=FINGERPRINT)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    assert (best(client)["freshness"], retunes(client), told(client, case)) == ("fresh", [], [])
+    assert (best(client)["freshness"], retunes(client), staleness_of(client, case)) == ("fresh", [], [])
 
 
 @pytest.mark.answered
@@ -104,7 +104,7 @@ def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, conte
     keep_alive(context, clock, 60, worker)
     (retune,) = retunes(client)
     assert (retune["outcome"], retune["reason"]) == ("skipped", "the machines have changed back")
-    assert [entry["action"] for entry in told(client, case)] == ["fresh", "stale"]
+    assert [entry["action"] for entry in staleness_of(client, case)] == ["fresh", "stale"]
     assert best(client)["freshness"] == "fresh"
 
 

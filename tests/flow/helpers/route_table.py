@@ -39,15 +39,15 @@ def addresses(app: FastAPI) -> list[Address]:
         path = str(route.path_format)
         is_page = not path.startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
         actions = tuple(Action(name) for name in dict.fromkeys(_named(dependant)))
-        query = tuple(dict.fromkeys(_asked(dependant)))
+        query = tuple(dict.fromkeys(_query_names(dependant)))
         found += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
     return found
 
 
-def _asked(dependant: Any) -> Iterator[str]:
+def _query_names(dependant: Any) -> Iterator[str]:
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
-        yield from _asked(inner)
+        yield from _query_names(inner)
 
 
 def _named(dependant: Any) -> Iterator[str]:

@@ -56,7 +56,7 @@ class Scene:
             return found[0]
 
     @contextmanager
-    def held(self, statement: str, *values: str) -> Iterator[None]:
+    def hold_lock(self, statement: str, *values: str) -> Iterator[None]:
         """Hold rows that somebody else wants."""
         with self._connect() as holder:
             assert holder.execute(f"{statement} FOR UPDATE", values).fetchall()
@@ -95,7 +95,7 @@ def test_requests_that_wait_for_a_row_hold_up_their_own_project_only(scene: Scen
                 f"{crowded.base_url}/v1/studies/{study_id}:pause", headers=scene.crowded, timeout=60, trust_env=False
             )
 
-        with scene.held("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(pause):
+        with scene.hold_lock("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(pause):
             for _ in range(20):
                 other.get("/v1/studies").raise_for_status()
 
@@ -120,11 +120,14 @@ def test_questions_for_work_that_wait_for_a_row_hold_up_their_own_project_only(s
                 workers[number].client = own
                 workers[number].lease()
 
-        with scene.held("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(ask, len(workers)):
+        with scene.hold_lock("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(ask, len(workers)):
             assert mine.lease() is not None
 
 
 def test_a_key_whose_row_is_held_opens_at_once(scene: Scene) -> None:
     key = make_key(scene.service.client, "admin", project="crowded", **scene.admin)
-    with scene.held("SELECT 1 FROM api_keys WHERE id = %s", key["key"]["key_id"]), scene.client(bearer(key)) as client:
+    with (
+        scene.hold_lock("SELECT 1 FROM api_keys WHERE id = %s", key["key"]["key_id"]),
+        scene.client(bearer(key)) as client,
+    ):
         client.get("/v1/studies").raise_for_status()

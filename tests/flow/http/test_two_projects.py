@@ -59,7 +59,7 @@ def asked_of(address: Address, ids: Ids) -> dict[str, str]:
     return {name: known[name] for name in address.query if name in known}
 
 
-def told(answer) -> str:
+def response_text(answer) -> str:
     return f"{answer.status_code} {sorted(answer.headers.items())} {answer.text}"
 
 
@@ -71,9 +71,9 @@ def test_no_answer_has_a_word_of_the_other_project(quick_client, both):
         for sent in ({}, {"params": asked_of(address, both.own)}):
             answer = ask(both, address, both.own, **sent)
             served += answer.is_success
-            leaks += [(address.path, word) for word in both.secrets if word in told(answer)]
+            leaks += [(address.path, word) for word in both.secrets if word in response_text(answer)]
     stream = both.api.get(f"/v1/studies/{both.own['study_id']}/events", headers={"accept": "text/event-stream"})
-    leaks += [("events", word) for word in both.secrets if word in told(stream)]
+    leaks += [("events", word) for word in both.secrets if word in response_text(stream)]
     assert leaks == []
     assert served > 60 and both.api.get("/metrics").status_code == 403
 
@@ -90,7 +90,7 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
         answers = []
         for ids in (both.theirs, never):
             answer = ask(both, address, ids, params=asked_of(address, ids), **BODIES.get(address.path, {}))
-            answers.append(without(told(answer), ids))
+            answers.append(without(response_text(answer), ids))
         if answers[0] != answers[1]:
             different.append((address.method, address.path, *answers))
         found += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]

@@ -82,18 +82,18 @@ def _worker(operator: TestClient, project: str | None) -> TestClient:
 def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -> dict[str, str]:
     """A finished study, what came of it, a webhook, and a schedule that has asked for a retune; their ids."""
 
-    def made(path: str, **body: Any) -> Any:
+    def create(path: str, **body: Any) -> Any:
         answer = client.post(path, **body)
         assert answer.is_success, answer.text
         return answer.json()
 
-    hook = made("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
-    study = made("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
+    hook = create("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
+    study = create("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
     worker.work()
-    made(f"/v1/studies/{study}/trials/0:diagnose")
+    create(f"/v1/studies/{study}/trials/0:diagnose")
     worker.work()
-    schedule = made("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
-    made(f"/v1/schedules/{schedule}:run")
+    schedule = create("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
+    create(f"/v1/schedules/{schedule}:run")
     run = client.get(f"/v1/studies/{study}/trials").json()["trials"][0]["runs"][0]["run_id"]
     workers = {row["name"]: row["worker_id"] for row in client.get("/v1/workers").json()["workers"]}
     fingerprints = client.get("/v1/fingerprints", params={"worker": worker.name}).json()["fingerprints"]

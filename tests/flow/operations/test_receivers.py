@@ -224,7 +224,7 @@ class Names(LookUps):
         return self.answers.pop(0)
 
 
-def told(url, names, allow_private=False, tls=None):
+def send_to(url, names, allow_private=False, tls=None):
     """What became of a message."""
     message = Message("msg_1", "webhook-1", None, url, (1,), "{}", 1)
     return asyncio.run(send(message, b"key", datetime.now(UTC), Reach(names, allow_private, tls or public_tls())))
@@ -232,21 +232,21 @@ def told(url, names, allow_private=False, tls=None):
 
 @pytest.mark.parametrize("answer", [["127.0.0.1"], ["8.8.8.8", "10.1.2.3"], ["::ffff:10.1.2.3"], ["64:ff9b:1::1"]])
 def test_a_name_that_leads_to_a_private_address_is_not_followed_and_the_address_not_told(receiver, answer):
-    result = told(f"http://hook.example:{receiver.port}/", Names(answer))
+    result = send_to(f"http://hook.example:{receiver.port}/", Names(answer))
     assert result.status is None and "public addresses alone" in result.error
     assert not receiver.got and not any(one in result.error for one in answer)
 
 
 def test_the_resolver_of_the_system_is_asked_and_believed_no_more_than_any_other(receiver):
-    assert "public addresses alone" in told(f"http://localhost:{receiver.port}/", LookUps()).error
-    assert told(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
-    assert "cannot be resolved" in told("http://nowhere.invalid/", LookUps()).error
+    assert "public addresses alone" in send_to(f"http://localhost:{receiver.port}/", LookUps()).error
+    assert send_to(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
+    assert "cannot be resolved" in send_to("http://nowhere.invalid/", LookUps()).error
 
 
 def test_a_name_that_changes_after_the_look_up_changes_nothing(receiver):
     elsewhere = Receiver("127.0.0.2", receiver.port)
     names = Names(["127.0.0.1"], ["127.0.0.2"])
-    assert told(f"http://hook.example:{receiver.port}/", names, allow_private=True).is_success
+    assert send_to(f"http://hook.example:{receiver.port}/", names, allow_private=True).is_success
     elsewhere.close()
     assert (len(receiver.got), len(elsewhere.got), names.answers) == (1, 0, [["127.0.0.2"]])
     assert receiver.got[0][0]["host"] == f"hook.example:{receiver.port}"
@@ -266,7 +266,7 @@ def test_a_certificate_counts_for_the_name_not_for_the_address(tmp_path):
         ("other", trusting, "certificate"),
         ("hook", None, "certificate"),
     ):
-        result = told(f"https://{name}.example:{receiver.port}/", Names(["127.0.0.1"]), True, trusted)
+        result = send_to(f"https://{name}.example:{receiver.port}/", Names(["127.0.0.1"]), True, trusted)
         assert result.is_success if said is None else said in result.error, result
     receiver.close()
     assert len(receiver.got) == 1
@@ -274,4 +274,4 @@ def test_a_certificate_counts_for_the_name_not_for_the_address(tmp_path):
 
 def test_an_error_names_no_address_of_the_network():
     for url in ("http://hook.example:1/", "https://hook.example:1/"):
-        assert "127" not in told(url, Names(["127.0.0.1"]), allow_private=True).error
+        assert "127" not in send_to(url, Names(["127.0.0.1"]), allow_private=True).error

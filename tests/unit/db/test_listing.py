@@ -9,13 +9,13 @@ from shardtune.db.listing import Page, one_page
 from shardtune.db.tables.access import ProjectRow
 
 
-def one(number):
+def row(number):
     return {"id": f"list-{number}", "quotas": Quotas(), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def test_a_page_knows_how_many_there_are_also_behind_the_last_one(database):
     with database.write() as session:
-        session.execute(insert(ProjectRow), [one(number) for number in range(5)])
+        session.execute(insert(ProjectRow), [row(number) for number in range(5)])
     query = select(ProjectRow.id).where(ProjectRow.id.startswith("list-"))
 
     def page(offset, wanted=query):

@@ -55,15 +55,15 @@ def test_a_study_file_is_predicted_as_tune_would_run_it_unless_options_say_other
     study = {"model": "gpt2", "workload": {"sequence_length": 256, "global_batch": 32}, "cluster": "2xh100"}
     (tmp_path / "study.json").write_text(json.dumps(study))
 
-    def asked(*options: str) -> list[object]:
+    def requested_study(*options: str) -> list[object]:
         predict(str(tmp_path / "study.json"), "--top", "1", "--json", *options)
         printed = json.loads(capsys.readouterr().out)
         return [printed[field] for field in ("model", "sequence_length", "global_batch")] + [
             printed["cluster"]["gpus_per_node"]
         ]
 
-    assert asked() == ["gpt2", 256, 32, 2]
-    assert asked("--cluster", "4xh100", "--seq-len", "128", "--global-batch", "64") == ["gpt2", 128, 64, 4]
+    assert requested_study() == ["gpt2", 256, 32, 2]
+    assert requested_study("--cluster", "4xh100", "--seq-len", "128", "--global-batch", "64") == ["gpt2", 128, 64, 4]
 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="imports torch: ten seconds of a core")

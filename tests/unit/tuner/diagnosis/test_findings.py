@@ -191,15 +191,15 @@ def test_no_rank_is_called_late_where_other_programs_took_the_cores():
     run = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1, host_cpu_cores=4)
     of = trial(DDP, micro_batch=4)
 
-    def told(foreign: float | None) -> Diagnosis:
+    def diagnose(foreign: float | None) -> Diagnosis:
         recorded = run.model_copy(update={"foreign_cpu_cores": foreign})
         return explain.explained(found.model_copy(update={"recorded": recorded}), of, None)
 
-    busy = told(2.0)
+    busy = diagnose(2.0)
     assert "late_rank" not in [one.kind for one in busy.findings]
     assert "other programs kept 2.0 of 4 cores busy while this was recorded" in busy.notes[-1]
     for foreign in (None, 0.1):
-        quiet = told(foreign)
+        quiet = diagnose(foreign)
         assert (quiet.findings[0].kind, quiet.notes) == ("late_rank", found.notes)
 
 

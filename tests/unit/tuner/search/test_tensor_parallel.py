@@ -20,7 +20,7 @@ TWO = preset("llama-tiny").model_copy(update={"config": preset("llama-tiny").con
 MODELS = {"llama-tiny, 2 heads of keys": TWO}
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
+def space_for(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"tensor_parallel": sizes, **(others or {})})
     return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
@@ -38,7 +38,7 @@ def test_nothing_is_split_unless_the_user_asks() -> None:
 
 def test_meshes_multiply_up_and_the_global_batch_stays_the_same() -> None:
     context: dict[str, Named] = {"context_parallel": (1, 2)}
-    configs = list(asked((1, 2, 4), others=context | {"micro_batch": (1, 2)}).lightest())
+    configs = list(space_for((1, 2, 4), others=context | {"micro_batch": (1, 2)}).lightest())
     meshes = {(c.context_parallel, fsdp2(c).dp_replicate, fsdp2(c).dp_shard, fsdp2(c).tensor_parallel) for c in configs}
     assert meshes == {
         *((1, *mesh) for mesh in ((4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))),
@@ -60,12 +60,12 @@ def test_a_group_stays_within_a_host_unless_the_user_names_a_larger_one() -> Non
 
 
 def test_a_search_begins_with_split_models_where_only_these_are_allowed() -> None:
-    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    starts = [config for config, _ in seeds.seed_configs(space_for(2), cpu(4), None)]
     assert [fsdp2(config) for config in starts] == [Fsdp2Config(dp_shard=2, tensor_parallel=2)]
 
 
 def test_each_configuration_is_its_own_canonical_form() -> None:
-    space = asked((1, 2))
+    space = space_for((1, 2))
     configs = list(space.enumerate())
     assert len({space.key(config) for config in configs}) == len(configs)
 
@@ -86,7 +86,7 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r"space.knobs.tensor_parallel \(\d\) leaves nothing to search") as rejected:
-        asked(sizes, **changes)
+        space_for(sizes, **changes)
     assert why in str(rejected.value)
 
 

@@ -77,7 +77,7 @@ def world(tmp_path, warm, task):
         world.service.close()
 
 
-def asked(times):
+def lease_requests(times):
     return lambda world: len(world.service.bodies("/leases")) >= times
 
 
@@ -86,7 +86,7 @@ def beaten(times):
 
 
 def test_a_measured_trial_is_reported_under_its_attempt(world):
-    (report,) = world("complete", "complete", until=asked(2)).reports()
+    (report,) = world("complete", "complete", until=lease_requests(2)).reports()
     assert report.attempt == 3
     assert report.measurement.step_time_s == pytest.approx(0.12)
     assert report.gpu_seconds == pytest.approx(2 * report.measurement.elapsed_s)
@@ -94,21 +94,25 @@ def test_a_measured_trial_is_reported_under_its_attempt(world):
 
 
 def test_a_failed_trial_is_reported_with_the_end_of_its_log(world):
-    (report,) = world("late_crash", "oom", until=asked(2)).reports()
+    (report,) = world("late_crash", "oom", until=lease_requests(2)).reports()
     assert (report.failure.kind, report.failure.rank) == ("oom", 1)
     assert "rank 1 acts oom" in report.log_tail
 
 
 def test_a_report_is_repeated_until_answered(world):
     later = (503, {"detail": "restarting"})
-    seen = world("complete", "complete", until=asked(2), report=[later, later, (200, {"applied": True})]).reports()
+    seen = world(
+        "complete", "complete", until=lease_requests(2), report=[later, later, (200, {"applied": True})]
+    ).reports()
     assert len(seen) == 3
     assert seen[0] == seen[2]
 
 
 def test_a_result_that_the_service_rejects_ends_the_attempt_as_a_failure_that_says_why(world):
     rejected = (422, {"detail": "step_time_s (-1) must be positive"})
-    result, told = world("complete", "complete", until=asked(2), report=[rejected, (200, {"applied": True})]).reports()
+    result, told = world(
+        "complete", "complete", until=lease_requests(2), report=[rejected, (200, {"applied": True})]
+    ).reports()
     assert result.measurement is not None
     assert (told.attempt, told.measurement, told.failure.kind) == (3, None, "setup")
     assert "the service rejected the result" in told.failure.message and "step_time_s (-1)" in told.failure.message
@@ -116,22 +120,22 @@ def test_a_result_that_the_service_rejects_ends_the_attempt_as_a_failure_that_sa
 
 def test_a_worker_of_which_no_report_is_taken_asks_for_no_further_work(world):
     with pytest.raises(RequestRejected, match="no key"):
-        world("complete", "complete", until=asked(2), report=(403, {"detail": "no key"}))
+        world("complete", "complete", until=lease_requests(2), report=(403, {"detail": "no key"}))
 
 
 def test_told_to_stop_the_ranks_end_and_nothing_is_reported(world):
     stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
-    seen = world("busy", "busy", until=asked(2), heartbeat=[CONTINUE, stop])
+    seen = world("busy", "busy", until=lease_requests(2), heartbeat=[CONTINUE, stop])
     assert seen.reports() == []
     assert len(seen.service.bodies("/heartbeat")) == 2
 
 
 def test_a_lost_lease_ends_the_ranks_and_reports_nothing(world):
-    assert world("busy", "busy", until=asked(2), heartbeat=(409, {"detail": "attempt 4 runs"})).reports() == []
+    assert world("busy", "busy", until=lease_requests(2), heartbeat=(409, {"detail": "attempt 4 runs"})).reports() == []
 
 
 def test_ranks_end_before_a_lease_that_cannot_be_renewed(world):
-    seen = world("busy", "busy", until=asked(2), heartbeat=(503, {"detail": "down"}), lease_s=1.0)
+    seen = world("busy", "busy", until=lease_requests(2), heartbeat=(503, {"detail": "down"}), lease_s=1.0)
     assert seen.reports() == []
 
 
@@ -171,7 +175,9 @@ def test_two_workers_of_one_name_do_not_fight_for_ever(world):
 
 def test_a_worker_the_service_rejects_ends(world):
     with pytest.raises(RequestRejected, match="protocol"):
-        world("complete", "complete", until=asked(1), workers=(422, {"detail": "protocol_version 1 is too old"}))
+        world(
+            "complete", "complete", until=lease_requests(1), workers=(422, {"detail": "protocol_version 1 is too old"})
+        )
 
 
 def test_a_lease_counts_from_the_sending_of_what_was_answered():
@@ -190,7 +196,7 @@ def test_a_change_between_runs_is_told_under_the_same_session(world):
         changed.append(seen.model_copy(update={"power_limit_w": 400.0}))
         return changed[0]
 
-    seen = world("complete", "complete", until=asked(4), look=look)
+    seen = world("complete", "complete", until=lease_requests(4), look=look)
     first, second = seen.service.bodies("/workers")
     assert (first["session"], second["session"]) == (None, "session-1")
     assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0

@@ -43,13 +43,13 @@ def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., Made]]:
     made: list[GangLauncher] = []
     marks = {f"{mark}-{one}-{host}" for one in (0, 1) for host in (*HOSTS, "n2")}
 
-    def one(*acts: str, hosts: tuple[str, ...] = HOSTS, says: Mapping[str, object] = {}, **plan: object) -> Made:
+    def make_gang(*acts: str, hosts: tuple[str, ...] = HOSTS, says: Mapping[str, object] = {}, **plan: object) -> Made:
         engine = LocalHosts(hosts, tmp_path / "hosts", f"{mark}-{len(made)}", acts, says)
         begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=LEASE_S)
         made.append(GangLauncher(engine, GangPlan(2, begin, **plan), wait_s=10))
         return made[-1], engine
 
-    yield one
+    yield make_gang
     for launcher in made:
         launcher.close()
     left = {name: found for name in marks if (found := marked(name))}

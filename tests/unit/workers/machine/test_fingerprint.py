@@ -34,9 +34,9 @@ class Machine:
     def __getattr__(self, name):
         if not name.startswith("nvml"):
             raise AttributeError(name)
-        return lambda *_: self._given(name)
+        return lambda *_: self._value(name)
 
-    def _given(self, name):
+    def _value(self, name):
         known = {
             "nvmlInit": None,
             "nvmlDeviceGetCount": self.count,
@@ -58,7 +58,7 @@ class Machine:
         return index
 
     def nvmlDeviceGetMemoryInfo(self, handle, version):
-        return self._given("nvmlDeviceGetMemoryInfo")
+        return self._value("nvmlDeviceGetMemoryInfo")
 
     def nvmlDeviceGetUUID(self, handle):
         return f"GPU-{handle}"
@@ -84,13 +84,13 @@ class Machine:
         return self.level(one, other) if callable(self.level) else self.level
 
 
-def seen(machine, monkeypatch):
+def visible_gpus(machine, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return Gpus.model_validate_json(json.dumps(nvml.report(machine)))
 
 
 def test_an_nvswitch_machine(monkeypatch):
-    gpus = seen(Machine(8, [["switch"] * 18] * 8), monkeypatch)
+    gpus = visible_gpus(Machine(8, [["switch"] * 18] * 8), monkeypatch)
     found = fingerprint(gpus, Libraries())
     assert (found.gpu_links, gpus.first(2).links_in_words) == ("28×NV18", "1×NV18")
     assert (found.gpu_count, found.nodes, found.driver, found.gpu_memory_gib) == (8, 1, "570.124.06", 79.05)
@@ -100,23 +100,23 @@ def test_an_nvswitch_machine(monkeypatch):
 
 def test_a_lost_link_of_nvlink_shows(monkeypatch):
     lame = [["switch"] * 18] * 3 + [["switch"] * 17 + ["down"]]
-    assert seen(Machine(4, lame), monkeypatch).links_in_words == "3×NV17, 3×NV18"
+    assert visible_gpus(Machine(4, lame), monkeypatch).links_in_words == "3×NV17, 3×NV18"
 
 
 def test_bridged_pairs_and_pcie_in_the_words_of_nvidia_smi(monkeypatch):
     def level(one, other):
         return 30 if one // 2 == other // 2 else 50
 
-    bridged = seen(Machine(4, [[1] * 4, [0] * 4, [3] * 4, [2] * 4], level), monkeypatch)
+    bridged = visible_gpus(Machine(4, [[1] * 4, [0] * 4, [3] * 4, [2] * 4], level), monkeypatch)
     assert bridged.links_in_words == "2×NV4, 4×SYS"
-    assert seen(Machine(4, level=level), monkeypatch).links_in_words == "2×PHB, 4×SYS"
+    assert visible_gpus(Machine(4, level=level), monkeypatch).links_in_words == "2×PHB, 4×SYS"
 
 
 def test_settings_of_an_administrator_count_and_the_slowest_gpu(monkeypatch):
     machine = Machine(2, nvmlDeviceGetApplicationsClock=1410, nvmlDeviceGetCurrPcieLinkWidth=8)
-    found = fingerprint(seen(machine, monkeypatch), Libraries())
+    found = fingerprint(visible_gpus(machine, monkeypatch), Libraries())
     assert (found.sm_clock_mhz, found.memory_clock_mhz, found.pcie_gb_per_s) == (1410, 1410, 31.5)
-    slower = seen(machine, monkeypatch)
+    slower = visible_gpus(machine, monkeypatch)
     one = slower.devices[1].model_copy(update={"power_limit_w": 500.0})
     assert fingerprint(Gpus(driver="1", devices=(slower.devices[0], one)), Libraries()).power_limit_w == 500.0
 
@@ -124,7 +124,7 @@ def test_settings_of_an_administrator_count_and_the_slowest_gpu(monkeypatch):
 def test_what_a_device_does_not_say_is_unknown(monkeypatch):
     machine = Machine(1)
     machine.answers = {"nvmlDeviceGetPowerManagementLimit": 0, "nvmlDeviceGetMaxClockInfo": 0}
-    found = fingerprint(seen(machine, monkeypatch), Libraries())
+    found = fingerprint(visible_gpus(machine, monkeypatch), Libraries())
     assert (found.gpu_links, found.power_limit_w, found.sm_clock_mhz) == (None, None, None)
 
 
@@ -136,13 +136,16 @@ def test_cpu_ranks_of_this_machine():
 
 
 def test_native_dtypes_are_the_gpus_or_those_torch_finds_in_the_processor(monkeypatch):
-    assert fingerprint(seen(Machine(1), monkeypatch), Libraries()).native_dtypes == "float32, float16, bfloat16, float8"
-    old = seen(Machine(1, nvmlDeviceGetCudaComputeCapability=(7, 0)), monkeypatch)
+    assert (
+        fingerprint(visible_gpus(Machine(1), monkeypatch), Libraries()).native_dtypes
+        == "float32, float16, bfloat16, float8"
+    )
+    old = visible_gpus(Machine(1, nvmlDeviceGetCudaComputeCapability=(7, 0)), monkeypatch)
     assert fingerprint(old, Libraries(cpu_dtypes="float32, bfloat16")).native_dtypes == "float32, float16"
     assert fingerprint(NOTHING, Libraries(cpu_dtypes="float32")).native_dtypes == "float32"
     mute = Machine(1)
-    mute.nvmlDeviceGetCudaComputeCapability = lambda _: mute._given("nvmlNothing")
-    assert fingerprint(seen(mute, monkeypatch), Libraries()).native_dtypes is None
+    mute.nvmlDeviceGetCudaComputeCapability = lambda _: mute._value("nvmlNothing")
+    assert fingerprint(visible_gpus(mute, monkeypatch), Libraries()).native_dtypes is None
 
 
 def test_the_environment_that_counts_is_part_of_it(monkeypatch):

@@ -37,19 +37,21 @@ def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple
     def run(arm: int) -> float:
         return math.exp(truth[arm] + next(noise).deviation)
 
-    seen = [run(arm) for arm in range(len(truth))]
-    rival = max(range(1, len(seen)), key=lambda arm: seen[arm])
-    if seen[rival] < NEAR * seen[0]:
-        return "kept", len(seen)
-    first = math.log(seen[rival] / seen[0])
+    speeds = [run(arm) for arm in range(len(truth))]
+    rival = max(range(1, len(speeds)), key=lambda arm: speeds[arm])
+    if speeds[rival] < NEAR * speeds[0]:
+        return "kept", len(speeds)
+    first = math.log(speeds[rival] / speeds[0])
     rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
-    field, searched, made = Finalists(0, (rival,)), dict(enumerate(seen)), list[ValidationRun]()
+    field, searched, validation_runs = Finalists(0, (rival,)), dict(enumerate(speeds)), list[ValidationRun]()
     while (
-        ask := (now := final_comparison.ranking_state(field, searched, made, challenge.PAIRS, salt, rule)).next
+        ask := (
+            now := final_comparison.ranking_state(field, searched, validation_runs, challenge.PAIRS, salt, rule)
+        ).next
     ) is not None:
-        made.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
-    found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
-    return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
+    finding = challenge.finding(now.log_ratios, challenge.PAIRS, first)
+    return finding if finding != "faster" or rival == 1 else "wrong arm", len(speeds) + len(validation_runs)
 
 
 def replay(noise: Callable[[random.Random], Noise], studies: int, gain: float, gives_up: bool) -> dict[str, Any]:
@@ -88,8 +90,8 @@ def main(say: Callable[[str], None] = print) -> None:
     records = of_records([row for row in repeats.read() if row.record == options.record])
     if options.record is not None and not records:
         parser.error(f"--record ({options.record}) is not in {repeats.DATA}")
-    found = report(noise, options.studies)
-    say(json.dumps(found) if options.json else "\n".join(f"{gain}: {value}" for gain, value in found.items()))
+    figures = report(noise, options.studies)
+    say(json.dumps(figures) if options.json else "\n".join(f"{gain}: {value}" for gain, value in figures.items()))
 
 
 if __name__ == "__main__":

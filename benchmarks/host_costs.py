@@ -88,8 +88,8 @@ def costs(table: dict[tuple[int, int], float]) -> dict[str, float]:
     per_layer = flat - a1 * both
     per_micro = (table[l1, a2] - table[l1, a1]) / (a2 - a1) - l1 * both
     fixed = table[l1, a1] - a1 * per_micro - l1 * per_layer - a1 * l1 * both
-    found = {"fixed": fixed, "per_micro": per_micro, "per_layer": per_layer, "per_both": both}
-    return {name: round(1e3 * value, 3) for name, value in found.items()}
+    results = {"fixed": fixed, "per_micro": per_micro, "per_layer": per_layer, "per_both": both}
+    return {name: round(1e3 * value, 3) for name, value in results.items()}
 
 
 def main() -> int:

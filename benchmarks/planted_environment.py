@@ -66,10 +66,10 @@ def run_study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
         answer = json.loads(done.stdout)
         config = json.loads((folder / "best" / "config.json").read_text())["config"]
         script = (folder / "best" / "launch.sh").read_text()
-    found = answer["verdict"] == "confirmed" and config["malloc"] == "keep"
+    results = answer["verdict"] == "confirmed" and config["malloc"] == "keep"
     return {
         "seed": seed,
-        "found": found,
+        "found": results,
         "recorded": config["malloc"] == "keep",
         "exported": all(f"export {variable}={value}" in script for variable, value in KEPT_MEMORY.items()),
         "verdict": answer["verdict"],

@@ -69,8 +69,8 @@ def _case(
     """`shape`: sequence length, global batch, micro batch."""
     sequence, batch, micro = shape
     workload = Workload(sequence_length=sequence, global_batch=batch, precision=PRECISIONS["fp32"])
-    made = TrialConfig.model_validate({"strategy": strategy, "micro_batch": micro, **(config or {})})
-    return Case(name, planted, model, workload, made, **more)
+    trial_config = TrialConfig.model_validate({"strategy": strategy, "micro_batch": micro, **(config or {})})
+    return Case(name, planted, model, workload, trial_config, **more)
 
 
 _DDP: dict[str, Any] = {"kind": "ddp"}
@@ -85,9 +85,9 @@ def planted(seed: int) -> Iterator[Case]:
     large = random.choice((64, 128))
     link = random.choice((600, 800, 1000))
     yield _case("buckets_too_small", "buckets_too_small", _model(random), (large, 8, 4), small)
-    one = {"kind": "ddp", "bucket_cap_mb": 1024}
+    example = {"kind": "ddp", "bucket_cap_mb": 1024}
     model = _model(random, hidden=256, layers=6)
-    yield _case("buckets_too_large", "buckets_too_large", model, (64, 16, 8), one, link_mbit=link)
+    yield _case("buckets_too_large", "buckets_too_large", model, (64, 16, 8), example, link_mbit=link)
     model = _model(random, hidden=64, layers=random.choice((12, 16)))
     yield _case("units_too_small", "units_too_small", model, (32, 4, 2), _FSDP2)
     zero3 = {"kind": "zero", "stage": 3, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0}

@@ -69,9 +69,9 @@ def main(folder: Path, checkpoint_bytes: float, window_s: float, times: int) -> 
     job.seconds_of(_WARM, "not")
     steps = torch.tensor(max(_WARM, round(window_s / job.seconds_of(_WARM, "not") * _WARM)))
     dist.broadcast(steps, 0)
-    found = [[job.seconds_of(int(steps), how) for how in ("not", "waiting", "beside")] for _ in range(times)]
+    figures = [[job.seconds_of(int(steps), how) for how in ("not", "waiting", "beside")] for _ in range(times)]
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(figures), flush=True)
     dist.destroy_process_group()
     # Threads of the saving that are left over may hold a process back at its end.
     os._exit(0)

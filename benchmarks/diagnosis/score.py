@@ -28,12 +28,12 @@ class ScoredTrial:
     @property
     def kinds(self) -> list[str]:
         """In their order."""
-        return [one.kind for one in self.seen]
+        return [item.kind for item in self.seen]
 
     @property
     def right(self) -> Finding | None:
         """The one that was planted."""
-        return next((one for one in self.seen if one.kind == self.case.planted), None)
+        return next((item for item in self.seen if item.kind == self.case.planted), None)
 
 
 def score_folder(folder: Path) -> ScoredTrial:
@@ -43,29 +43,29 @@ def score_folder(folder: Path) -> ScoredTrial:
     """
     name, _, seed = folder.name.rpartition("-")
     case, trial, measured = named(name, int(seed)), None, None
-    found = trace_files.diagnosis_of(folder / "traces")
+    diagnosis = trace_files.diagnosis_of(folder / "traces")
     if (folder / MODEL_SUMMARY).exists():
         model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
         built = space.build(case.workload, case.cluster, model_summary, SpaceLimits())
         trial = TracedTrial(case.config, case.workload, case.cluster, built, lambda _: True)
         recorded = Traced.model_validate_json((folder / TRACED).read_text())
-        found = found.model_copy(update={"recorded": recorded})
+        diagnosis = diagnosis.model_copy(update={"recorded": recorded})
         measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
-    one = ScoredTrial(case, int(seed), explain.explained(found, trial, measured).findings, folder)
-    knobs = one.right.knobs if one.right is not None else {}
+    scored_trial = ScoredTrial(case, int(seed), explain.explained(diagnosis, trial, measured).findings, folder)
+    knobs = scored_trial.right.knobs if scored_trial.right is not None else {}
     if trial is not None and knobs and (changed := trial.with_knobs(knobs)) is not None:
         (folder / REMEDY).write_text(changed.model_dump_json())
-    return one
+    return scored_trial
 
 
 def summary(all_told: list[ScoredTrial], gains: dict[Path, list[float]]) -> dict[str, Any]:
     """The answer of the benchmark: by case, and of the healthy ones all together."""
     planted: dict[str, list[ScoredTrial]] = {}
-    for one in all_told:
-        if one.case.planted is not None:
-            planted.setdefault(one.case.name, []).append(one)
-    healthy = [one for one in all_told if one.case.planted is None]
-    alarms = [{"case": f"{one.case.name}-{one.seed}", "named": one.kinds} for one in healthy if one.seen]
+    for item in all_told:
+        if item.case.planted is not None:
+            planted.setdefault(item.case.name, []).append(item)
+    healthy = [item for item in all_told if item.case.planted is None]
+    alarms = [{"case": f"{item.case.name}-{item.seed}", "named": item.kinds} for item in healthy if item.seen]
     return {
         "planted": [_row(name, some, gains) for name, some in planted.items()],
         "healthy": {"runs": len(healthy), "false_alarms": len(alarms), "which": alarms},
@@ -73,15 +73,15 @@ def summary(all_told: list[ScoredTrial], gains: dict[Path, list[float]]) -> dict
 
 
 def _row(name: str, some: list[ScoredTrial], gains: dict[Path, list[float]]) -> dict[str, Any]:
-    ratios = [sorted(gains[one.folder]) for one in some if gains.get(one.folder)]
-    medians = sorted(one[len(one) // 2] for one in ratios)
-    remedy = {"runs": len(medians), "helped": sum(one > 1 for one in medians)}
+    ratios = [sorted(gains[item.folder]) for item in some if gains.get(item.folder)]
+    medians = sorted(ratio[len(ratio) // 2] for ratio in ratios)
+    remedy = {"runs": len(medians), "helped": sum(median > 1 for median in medians)}
     return {
         "case": name,
         "kind": some[0].case.planted,
-        "named": sum(one.right is not None for one in some),
-        "first_two": sum(one.case.planted in one.kinds[:2] for one in some),
+        "named": sum(item.right is not None for item in some),
+        "first_two": sum(item.case.planted in item.kinds[:2] for item in some),
         "of": len(some),
-        "said": [one.kinds for one in some],
+        "said": [item.kinds for item in some],
         "remedy": remedy | ({"gain": round(medians[len(medians) // 2], 3)} if medians else {}),
     }

@@ -17,13 +17,13 @@ def peak_bytes(training: Training, layout: Layout) -> float:
     blocks, parameters = blocks_of_stages(training, layout.pp), parameters_of_stages(training, layout)
     program, tokens = training.program, layout.micro_batch * training.sequence
     per_parameter = program.weights + program.optimizer / (layout.dp if layout.zero else 1)
-    whole = block_bytes(training, layout)
-    kept = tokens * _HALF * training.shape.hidden / _spread(layout) if layout.checkpointing else whole
+    all_blocks = block_bytes(training, layout)
+    kept = tokens * _HALF * training.shape.hidden / _spread(layout) if layout.checkpointing else all_blocks
     logits = tokens * training.shape.vocab / (layout.tp if program.splits_logits else 1) * _LOGITS
     sizes = []
     for stage in range(layout.pp):
         flying = min(layout.pp - stage, layout.micro_batches(training))
-        again = whole if layout.checkpointing else 0.0
+        again = all_blocks if layout.checkpointing else 0.0
         activations = flying * blocks[stage] * kept + again + (logits if stage == layout.pp - 1 else 0.0)
         sizes.append(parameters[stage] * per_parameter + activations)
     return max(sizes) + _OUTSIDE

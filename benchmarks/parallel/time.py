@@ -98,9 +98,9 @@ def _between_stages(training: Training, layout: Layout) -> float:
 
 
 def _collective(training: Training, size: float, ranks: int, stride: int, operation: Operation) -> float:
-    one = np.ones(1)
-    found = ring_seconds(one * size, one, one * ranks, training.network, operation, stride=float(stride))
-    return float(found[0])
+    unit = np.ones(1)
+    seconds = ring_seconds(unit * size, unit, unit * ranks, training.network, operation, stride=float(stride))
+    return float(seconds[0])
 
 
 def _doublings_of_hosts(training: Training, layout: Layout) -> float:

@@ -143,12 +143,12 @@ def ratios(rows: Sequence[Scored], slowed: Collection[str]) -> dict[str, float |
 
 def limits(ran: Sequence[Scored], crashed: Sequence[Scored]) -> dict[str, int]:
     """How many jobs that did not run are predicted above their GPU's memory, and how many that ran below it."""
-    known, fallen = ([row for row in rows if row.fits is not None] for rows in (ran, crashed))
+    recorded, fallen = ([row for row in rows if row.fits is not None] for rows in (ran, crashed))
     return {
         "crashed": len(fallen),
         "crashed_above": sum(not row.fits for row in fallen),
-        "ran": len(known),
-        "ran_below": sum(bool(row.fits) for row in known),
+        "ran": len(recorded),
+        "ran_below": sum(bool(row.fits) for row in recorded),
     }
 
 
@@ -213,8 +213,8 @@ def rank_correlation(rows: Sequence[Scored]) -> float | None:
         if row.measured_s is not None:
             groups[(*row.group, row.case.row["n_gpus"], row.case.row["model_name"])].append(row)
     scores = [_spearman(group) for group in groups.values() if len(group) >= MINIMUM_GROUP]
-    known = [score for score in scores if score is not None]
-    return _round(sum(known) / len(known)) if known else None
+    recorded = [score for score in scores if score is not None]
+    return _round(sum(recorded) / len(recorded)) if recorded else None
 
 
 def _spearman(group: Sequence[Scored]) -> float | None:

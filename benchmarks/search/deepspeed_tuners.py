@@ -71,8 +71,8 @@ class DeepSpeedAsk:
             batch: list[dict[str, Any]] = self._tuner.next_batch(1)
         except UnboundLocalError:
             # 0.19.8's model-based tuner breaks where its list is used up; what it means is one it has not visited.
-            left = [index for index in range(len(self._configs)) if index not in self._tuner.visited]
-            chosen = random.choice(left)
+            remaining = [index for index in range(len(self._configs)) if index not in self._tuner.visited]
+            chosen = random.choice(remaining)
             self._tuner.visited.add(chosen)
             return [self._tuner.all_exps[chosen]]
         return batch
@@ -106,13 +106,13 @@ class DeepSpeedAsk:
     @property
     def _columns(self) -> dict[str, dict[str, float]]:
         if not hasattr(self, "_made"):
-            found: dict[str, dict[str, float]] = {}
+            results: dict[str, dict[str, float]] = {}
             for config in self._configs:
                 for knob, value in self._table.space.flatten(config).items():
-                    column = found.setdefault(knob, {})
+                    column = results.setdefault(knob, {})
                     is_word = isinstance(value, bool | str)
                     column.setdefault(str(value), float(len(column)) if is_word else float(value))
-            self._made = found
+            self._made = results
         return self._made
 
     def _path(self, number: int) -> Path:

@@ -73,12 +73,12 @@ class MeasuredTable(ABC):
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Step time of every configuration that can be an answer: the median of its runs."""
-        found = {}
+        results = {}
         for key, runs in self.runs.items():
             times = [run.step_time_s for run in runs if run.step_time_s and run.infeasible(self.limit_gib) is None]
             if times and 2 * len(times) > len(runs):
-                found[key] = median(times)
-        return found
+                results[key] = median(times)
+        return results
 
     @cached_property
     def speeds(self) -> dict[str, float]:
@@ -98,8 +98,8 @@ class MeasuredTable(ABC):
     @cached_property
     def usual_wall_s(self) -> float:
         """Of runs whose own is not recorded."""
-        known = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
-        return median(known) if known else 0.0
+        recorded = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
+        return median(recorded) if recorded else 0.0
 
 
 def names_are_unique(tables: Sequence[MeasuredTable]) -> None:

@@ -43,9 +43,9 @@ class Entry:
 
 
 def _proposed(view: View, table: MeasuredTable, seed: int, sampler: Sampler) -> TrialConfig | None:
-    asked = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
-    view.rejected.update(rejection.config.content_key() for rejection in asked.rejections)
-    return asked.config
+    proposal = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
+    view.rejected.update(rejection.config.content_key() for rejection in proposal.rejections)
+    return proposal.config
 
 
 def _of_optuna(sampler: Sampler, table: MeasuredTable, seed: int) -> Ask:
@@ -56,8 +56,8 @@ def _random(table: MeasuredTable, seed: int) -> Ask:
     """A permutation of what was measured: uniform without repeats, which draws knob by knob are not."""
     order = list(table.space.measured)
     random.Random(seed).shuffle(order)
-    left = iter(order)
-    return lambda view: next((config for config in left if view.gate(config) is None), None)
+    remaining_order = iter(order)
+    return lambda view: next((config for config in remaining_order if view.gate(config) is None), None)
 
 
 class Guided:
@@ -96,8 +96,8 @@ class Guided:
             elsewhere = [run for run in related if run.parts is not None]
             parts += [dict(run.parts or {}) for run in elsewhere]
             speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
-        known = Knowledge(table.limit_gib, speed, view.memory, related)
-        return _proposed(view, table, seed, GuidedSampler(pool, known))
+        knowledge = Knowledge(table.limit_gib, speed, view.memory, related)
+        return _proposed(view, table, seed, GuidedSampler(pool, knowledge))
 
 
 def _disturb(pool: Pool, predictions: Predictions) -> None:

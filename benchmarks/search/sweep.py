@@ -58,7 +58,7 @@ class SweepSpace(TableSpace):
         self._keys = {}
         tables = [self.flatten(config) for config in measured]
         values = {knob: tuple(sorted({table[knob] for table in tables}, key=_order)) for knob in tables[0]}
-        self._questions = [Question(knob, knob, found) for knob, found in values.items()]
+        self._questions = [Question(knob, knob, results) for knob, results in values.items()]
         self._places = tables
 
     def flatten(self, config: TrialConfig) -> Flat:
@@ -140,13 +140,13 @@ def read(path: Path) -> list[Sweep]:
     if not path.is_file():
         raise InputError(f"--sweep ({path}) does not exist; give a CSV with the columns of a published sweep")
     try:
-        found = tables.read(path)
+        text = tables.read(path)
     except (tables.Misread, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"--sweep ({path}): {error}") from None
-    made = [_table(name, rows) for name, rows in found.items() if any(row.seconds for row in rows)]
-    if not made:
+    created = [_table(name, rows) for name, rows in text.items() if any(row.seconds for row in rows)]
+    if not created:
         raise InputError(f"--sweep ({path}): no row ran; give one with rows whose status is ok")
-    return made
+    return created
 
 
 def _table(name: str, rows: Sequence[tables.Measured]) -> Sweep:

@@ -113,17 +113,17 @@ def read(folder: Path) -> Table:
         space = build(spec.workload, cluster, model_summary, spec.space)
         measured = _runs(folder / "runs.csv")
         keyed = {space.canonical(config): runs for config, runs in measured.items()}
-        given = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
+        inputs = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
         for config in measured:
-            if config not in given:
+            if config not in inputs:
                 _check_inside(space, config, folder)
     except ValueError as error:
         raise InputError(f"{folder}: {error}") from None
     by_key: dict[str, tuple[Run, ...]] = defaultdict(tuple)
     for config, runs in measured.items():
         by_key[space.key(config)] += tuple(runs)
-    made = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
-    table = Table(folder.name, spec.workload, cluster, made, dict(by_key), spec, hardware, model_summary, shape)
+    table_space = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
+    table = Table(folder.name, spec.workload, cluster, table_space, dict(by_key), spec, hardware, model_summary, shape)
     if not table.seconds:
         raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
     return table
@@ -148,17 +148,17 @@ def _model(kind: type[T], path: Path) -> T:
 
 
 def _runs(path: Path) -> dict[TrialConfig, list[Run]]:
-    found: dict[TrialConfig, list[Run]] = defaultdict(list)
+    actual_defaultdict: dict[TrialConfig, list[Run]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines)
         if missing := [name for name in _NEEDED if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path}: column {missing[0]} (missing); the columns are {', '.join(COLUMNS)}")
         for number, row in enumerate(reader, start=2):
             config = config_of(row["config"], f"{path}: line {number}")
-            found[config].append(_run(row, f"{path}: line {number}"))
-    if not found:
+            actual_defaultdict[config].append(_run(row, f"{path}: line {number}"))
+    if not actual_defaultdict:
         raise InputError(f"{path} has no runs; record some with --record")
-    return found
+    return actual_defaultdict
 
 
 def config_of(text: str, where: str) -> TrialConfig:

@@ -148,7 +148,7 @@ def _keys(url: str) -> tuple[str, str]:
         ]
     finally:
         context.db.close()
-    honest, hostile = (one.secret for one in created)
+    honest, hostile = (item.secret for item in created)
     assert honest is not None and hostile is not None, "only repetitions have none"
     return honest.get_secret_value(), hostile.get_secret_value()
 
@@ -195,16 +195,16 @@ def _beside(
         return load.finish(urls, plan)
     finally:
         over.set()
-        found = harms.get(timeout=_END_S)
+        stored = harms.get(timeout=_END_S)
         hostile.join(_END_S)
         freezer.join()
         victim.send(signal.SIGCONT)
-        harm.statuses += found.statuses
-        harm.leaks += found.leaks
+        harm.statuses += stored.statuses
+        harm.leaks += stored.leaks
 
 
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -26,5 +26,5 @@ def silent_receiver() -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
-        for one in taken:
-            one.close()
+        for connection in taken:
+            connection.close()

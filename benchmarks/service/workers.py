@@ -36,8 +36,8 @@ class Tally:
 class SimulatedWorker:
     """One life of one worker."""
 
-    def __init__(self, name: str, urls: Sequence[str], seen: Tally, run_s: Callable[[], float]) -> None:
-        self.name, self._urls, self._seen, self._run_s = name, list(urls), seen, run_s
+    def __init__(self, name: str, urls: Sequence[str], tally: Tally, run_s: Callable[[], float]) -> None:
+        self.name, self._urls, self._seen, self._run_s = name, list(urls), tally, run_s
         self._session: str | None = None
         self._turn = random.randrange(len(self._urls))
 

@@ -37,10 +37,10 @@ def main(say: Callable[[str], None] = print) -> None:
     )
     if not quiet or not loud:
         parser.error(f"--record or --disturbed names none of the records in {options.data}")
-    found = replay.report(noise.of_records(quiet), options.studies, options.max_pairs)
+    figures = replay.report(noise.of_records(quiet), options.studies, options.max_pairs)
     for name, rows in (("disturbed", noise.as_if_seen(loud)), ("disturbed_by_windows_alone", loud)):
-        found[name] = replay.disturbed(noise.of_records(rows), options.studies, options.max_pairs)
-    say(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+        figures[name] = replay.disturbed(noise.of_records(rows), options.studies, options.max_pairs)
+    say(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

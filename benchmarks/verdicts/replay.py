@@ -31,18 +31,20 @@ class Verdict:
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
     """Search and final comparison over arms with these true log speeds."""
-    seen = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    speeds = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
     searched = machine.counted + machine.repeats
-    others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
+    others = sorted((arm for arm in speeds if arm != BASELINE), key=lambda arm: -speeds[arm])
     near = [
         arm
         for arm in others[: final_comparison.MOST_CANDIDATES]
-        if seen[arm] >= final_comparison.NEAR * seen[others[0]]
+        if speeds[arm] >= final_comparison.NEAR * speeds[others[0]]
     ]
     field = Finalists(BASELINE, tuple(near))
-    made: list[ValidationRun] = []
-    while (ask := (now := final_comparison.ranking_state(field, seen, made, max_pairs, salt)).next) is not None:
-        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    validation_runs: list[ValidationRun] = []
+    while (
+        ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
+    ) is not None:
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     speedup = paired_test.speedup(now.log_ratios)
     winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
     return Verdict(winner, machine.counted + machine.repeats - searched, searched)
@@ -53,13 +55,13 @@ def replay(
 ) -> list[tuple[int, Verdict]]:
     """Studies with the arm that is faster by `gain` (drawn for each), and their verdicts."""
     draw = random.Random(seed)
-    found = []
+    verdicts = []
     for number in range(studies):
         faster = draw.randrange(1, ARMS)
         gains = [math.log(1 + gain) if arm == faster else 0.0 for arm in range(ARMS)]
         machine = Machine(resampled(records, draw), repeat_disturbed)
-        found.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
-    return found
+        verdicts.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
+    return verdicts
 
 
 def upper95(successes: int, trials: int) -> float:

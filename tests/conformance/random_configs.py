@@ -52,14 +52,14 @@ class _Draw:
         self._kind, self._backend, self._domains, self._rng = kind, backend, domains, rng
 
     def draw_one(self, varied: str | None) -> Drawn:
-        asked: dict[str, Question] = {}
+        questions: dict[str, Question] = {}
 
         def choose(question: Question) -> Any:
-            asked[question.knob] = question
+            questions[question.knob] = question
             return self._rng.choice(question.values)
 
         table, others = self._run(choose), {}
-        for knob, question in asked.items():
+        for knob, question in questions.items():
             different = [value for value in question.values if (value, type(value)) != (table[knob], type(table[knob]))]
             if different and knob == (varied or knob):
                 others[knob] = self._other(table, knob, self._rng.choice(different))
@@ -80,8 +80,8 @@ class _Draw:
         """The same answers but one; where that leaves an answer without a place, the first candidate."""
 
         def answer(question: Question) -> Any:
-            wanted = value if question.knob == knob else table.get(question.knob)
-            equal = (one for one in question.values if one == wanted and type(one) is type(wanted))
+            wanted_value = value if question.knob == knob else table.get(question.knob)
+            equal = (value for value in question.values if value == wanted_value and type(value) is type(wanted_value))
             return next(equal, question.values[0])
 
         return self._run(answer)

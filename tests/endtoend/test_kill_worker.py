@@ -79,7 +79,7 @@ class Story:
         def studies() -> list[dict[str, Any]]:
             return [self._stack.study(study_id) for study_id in self._studies]
 
-        until(lambda: all(found["state"] != "running" for found in studies()), 300, "the studies end")
+        until(lambda: all(actual_study["state"] != "running" for actual_study in studies()), 300, "the studies end")
         return studies()
 
 
@@ -115,8 +115,8 @@ def test_whatever_is_killed_or_stopped_every_study_finishes_and_nothing_is_left(
     crew.rank.suspend()
     until(lambda: is_gone(crew.rank), 30, "the agent ends a rank that stands still")
 
-    for found in story.finished():
-        assert (found["state"], found["trials"]) == ("complete", {"complete": 1}), found["reason"]
+    for actual in story.finished():
+        assert (actual["state"], actual["trials"]) == ("complete", {"complete": 1}), actual["reason"]
     ends = story.ends()
     assert {deed: ends[run_id][0] for run_id, deed in story.hit.items()} == {
         "agent killed": "worker_lost",

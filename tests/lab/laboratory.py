@@ -22,7 +22,7 @@ class Laboratory:
         self.claim = claimed
         plan, number = claimed.plan, claimed.number
         self.nodes = tuple(
-            Host(claimed, f"n{one}", f"10.87.{number}.{10 + one}", plan.inter_mbit) for one in range(plan.hosts)
+            Host(claimed, f"n{item}", f"10.87.{number}.{10 + item}", plan.inter_mbit) for item in range(plan.hosts)
         )
         """The hosts that train."""
         self.head = None if plan.engine == "none" else Host(claimed, HEAD, f"10.87.{number}.2", 0)
@@ -43,12 +43,12 @@ class Laboratory:
         Raises:
             NoLaboratory: the number is taken.
         """
-        for left in abandoned():
+        for abandoned_claim in abandoned():
             with suppress(NoLaboratory, FileNotFoundError):  # another process was quicker
-                cls(left).down()
-        made = cls(claim(plan, number))
-        made._make()
-        return made
+                cls(abandoned_claim).down()
+        instance = cls(claim(plan, number))
+        instance._make()
+        return instance
 
     @classmethod
     def at(cls, number: int) -> Self:
@@ -88,7 +88,7 @@ class Laboratory:
         for host in self.hosts:
             if host.name == name:
                 return host
-        raise NoLaboratory(f"host {name!r} is not in the laboratory: {', '.join(one.name for one in self.hosts)}")
+        raise NoLaboratory(f"host {name!r} is not in the laboratory: {', '.join(host.name for host in self.hosts)}")
 
     def start(self, name: str, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Run something on a host, which dies with this process's child; `options` are Popen's."""

@@ -26,8 +26,8 @@ def with_host(first: int) -> set[int]:
 
 def marked(folder: Path) -> set[int]:
     """All processes whose environment names the laboratory, but this one."""
-    wanted = f"{MARK}={folder}".encode()
-    return {pid for pid in _all() if wanted in _read(pid, "environ").split(b"\0")} - {os.getpid()}
+    tag = f"{MARK}={folder}".encode()
+    return {pid for pid in _all() if tag in _read(pid, "environ").split(b"\0")} - {os.getpid()}
 
 
 def words_of(pid: int) -> list[str]:
@@ -62,14 +62,14 @@ def resume_all(find: Callable[[], set[int]]) -> None:
 
 def _until(find: Callable[[], set[int]], number: signal.Signals, is_done: Callable[[str], bool]) -> None:
     """Again and again: a process may fork between the look and the signal, and one that is dying is not found any more."""
-    ends_s, seen = time.monotonic() + _LIMIT_S, find()
-    while left := {pid for pid in seen if not is_done(state_of(pid))}:
-        assert time.monotonic() < ends_s, f"processes {sorted(left)} took no notice of {number.name}"
-        for pid in left:
+    ends_s, pids = time.monotonic() + _LIMIT_S, find()
+    while live_pids := {pid for pid in pids if not is_done(state_of(pid))}:
+        assert time.monotonic() < ends_s, f"processes {sorted(live_pids)} took no notice of {number.name}"
+        for pid in live_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         time.sleep(0.01)
-        seen = left | find()
+        pids = live_pids | find()
 
 
 def _namespace(pid: int, kind: str) -> str | None:

@@ -52,9 +52,9 @@ class RayCluster:
         words = [str(Path(sys.executable).parent / "ray"), "start", *role, *amounts]
         words += [f"--node-ip-address={host.address}", f"--object-store-memory={_STORE_BYTES}"]
         words += ["--disable-usage-stats"] if is_head else []
-        given = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
+        environment_variables = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
         # The daemons must not think that they are a test's or a session's.
-        return host.daemon("ray", ["env", *(f"--unset={name}" for name in _inherited()), *words], given)
+        return host.daemon("ray", ["env", *(f"--unset={name}" for name in _inherited()), *words], environment_variables)
 
 
 def _inherited() -> list[str]:

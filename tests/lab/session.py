@@ -21,10 +21,10 @@ class GangSession:
     def __init__(self, laboratory: Laboratory | None, folder: Path, ranks: int, **settings: Any) -> None:
         """Without a laboratory: on this machine, as one host. `folder`: for the work directory."""
         engine = laboratory.claim.plan.engine if laboratory else "none"
-        given = {"work_dir": str(folder / "work"), "ranks": ranks, "memory_gib": 1, "allowed_scripts": _SCRIPTS}
+        options = {"work_dir": str(folder / "work"), "ranks": ranks, "memory_gib": 1, "allowed_scripts": _SCRIPTS}
         if laboratory is not None:
-            given |= {"launcher": engine, "nodes": len(laboratory.nodes), "shared_dir": str(laboratory.claim.shared)}
-        words = [*SESSION, json.dumps({**given, "min_free_gib": 0, **settings})]
+            options |= {"launcher": engine, "nodes": len(laboratory.nodes), "shared_dir": str(laboratory.claim.shared)}
+        words = [*SESSION, json.dumps({**options, "min_free_gib": 0, **settings})]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._log = (folder / "session.log").open("ab")
         if laboratory is None:

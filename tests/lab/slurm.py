@@ -95,7 +95,9 @@ class Slurm:
         key = self._folder / "munge.key"
         key.touch(mode=0o400)
         key.write_bytes(secrets.token_bytes(128))
-        nodes = [f"NodeName={one.name} NodeAddr={one.address} CPUs={self._ranks} State=UNKNOWN" for one in self._nodes]
+        nodes = [
+            f"NodeName={node.name} NodeAddr={node.address} CPUs={self._ranks} State=UNKNOWN" for node in self._nodes
+        ]
         values = {"head": self._head.address, "socket": _SOCKET, "folder": self._folder, "nodes": "\n".join(nodes)}
         (self._folder / "slurm.conf").write_text(_CONF.format(**values))
         (self._folder / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")

@@ -52,8 +52,8 @@ class LabWorker:
         words += ["--nodes", str(len(self._laboratory.nodes)), "--work-dir", str(self._work_dir)]
         if isinstance(self._laboratory.engine, Slurm):
             words = ["salloc", "--quiet", f"--nodes={len(self._laboratory.nodes)}", "--exclusive", *words]
-        given = [f"{name}={value}" for name, value in self._environment.items()]
-        self._laboratory.run(HEAD, ["env", *given, *words], timeout_s=600)
+        environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
+        self._laboratory.run(HEAD, ["env", *environment_assignments, *words], timeout_s=600)
 
     def start(self) -> None:
         """Submit the job, or start the process."""
@@ -61,8 +61,8 @@ class LabWorker:
         if isinstance(self._laboratory.engine, Slurm):
             words = ["sbatch", "--parsable", f"--nodes={nodes}", f"--output={self._log}"]
             script = str(REPOSITORY / "deploy/slurm/worker.sbatch")
-            given = [f"{name}={value}" for name, value in self._environment.items()]
-            self.job = self._laboratory.run(HEAD, ["env", *given, *words, script, self._url]).strip()
+            environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
+            self.job = self._laboratory.run(HEAD, ["env", *environment_assignments, *words, script, self._url]).strip()
             return
         words = [
             sys.executable,
@@ -75,9 +75,11 @@ class LabWorker:
             "--work-dir",
             "/tmp/work",
         ]
-        given = [f"{name}={value}" for name, value in self._environment.items()]
+        environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
         with self._log.open("ab") as log:
-            self._process = self._laboratory.start(HEAD, ["env", *given, *words], stdout=log, stderr=log)
+            self._process = self._laboratory.start(
+                HEAD, ["env", *environment_assignments, *words], stdout=log, stderr=log
+            )
 
     def tend(self) -> None:
         """What a supervisor does, once: start again what ended. Slurm's jobs requeue themselves; daemons are nobody's but ours."""

@@ -29,10 +29,10 @@ STEP = [
 
 def test_a_block_is_held_until_its_release_is_complete():
     events = events_of(STEP, allocated=50, reserved=60)
-    assert [(one.total_bytes, one.reserved_bytes) for one in events] == [
+    assert [(event.total_bytes, event.reserved_bytes) for event in events] == [
         (450, 1060), (950, 1060), (450, 1060), (550, 1260),
     ]  # fmt: skip
-    assert [(one.born, one.died, one.bytes) for one in lives(events) if one.pointer == 400] == [
+    assert [(live.born, live.died, live.bytes) for live in lives(events) if live.pointer == 400] == [
         (3000, 6000, 500),
         (8000, 1 << 63, 100),
     ]

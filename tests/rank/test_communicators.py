@@ -14,10 +14,10 @@ pytestmark = pytest.mark.ranks
 def group_counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
     """By strategy, with few and with more blocks, on four ranks."""
     log = tmp_path_factory.mktemp("communicators") / "ranks.log"
-    found: dict[str, list[int]] = json.loads(
+    printed: dict[str, list[int]] = json.loads(
         preloaded_forks.output_of("tests.rank.helpers.communicators", log=log).splitlines()[-1]
     )
-    return found
+    return printed
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

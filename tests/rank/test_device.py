@@ -34,14 +34,14 @@ def folder_of(task: TrialTask | ResumeTask, folder: Path) -> Path:
 def test_a_trial_waits_for_its_device_counts_its_memory_and_takes_it_only_once_it_is_set_up(tmp_path: Path) -> None:
     task = tiny_task({"kind": "ddp"}, ranks=1, parity_steps=2, window_steps=3)
     task = task.model_copy(update={"config": task.config.model_copy(update=ENVIRONMENT)})
-    asked = run_rank(folder_of(task, tmp_path))
+    requested_run_rank = run_rank(folder_of(task, tmp_path))
     report = RankReport.model_validate_json((tmp_path / "rank_0.json").read_text())
     assert report.status == "complete", report.failure
     assert min(report.window_step_times_s) >= STEP_S and min(report.warmup_step_times_s) >= STEP_S
     assert report.memory is not None and report.memory.allocator_retries == 1
     assert (report.memory.peak_reserved_gib, report.memory.device_used_gib) == (3.0, 6.0)
     # What the check of the pace has cached is given back before memory is counted.
-    assert asked == ["allocator expandable_segments:True", "bind exclusive", "use", "release", "count"]
+    assert requested_run_rank == ["allocator expandable_segments:True", "bind exclusive", "use", "release", "count"]
 
 
 def test_new_processes_go_on_with_the_random_state_of_their_device(tmp_path: Path) -> None:

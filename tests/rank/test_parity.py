@@ -50,8 +50,8 @@ def assert_same_training(host: HostProcess, bound: dict[str, float], strategy: d
     task = tiny_task(strategy, **changes)
     report = host.run(task)[0]
     assert report.status == "complete", report.failure
-    found = deviation(report.trajectory, train(task))
-    assert all(found[name] <= bound[name] for name in bound), found
+    largest_deviation = deviation(report.trajectory, train(task))
+    assert all(largest_deviation[name] <= bound[name] for name in bound), largest_deviation
 
 
 @pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])

@@ -18,13 +18,13 @@ SHAPE = from_config(preset("llama-3.1-8b").config)
 
 def most_held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
     """At most at once, by the actions that torch plans for a rank; parts of a micro batch count one by one."""
-    made: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
-    made.pp_group_size, made.rank, made._n_microbatches = ranks, rank, micro_batches
-    made.n_local_stages, made.num_stages, made._num_stages = virtual, ranks * virtual, ranks * virtual
-    made.number_of_rounds = max(1, micro_batches // ranks)
-    made.microbatches_per_round = micro_batches // made.number_of_rounds
+    new: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
+    new.pp_group_size, new.rank, new._n_microbatches = ranks, rank, micro_batches
+    new.n_local_stages, new.num_stages, new._num_stages = virtual, ranks * virtual, ranks * virtual
+    new.number_of_rounds = max(1, micro_batches // ranks)
+    new.microbatches_per_round = micro_batches // new.number_of_rounds
     now = most = 0
-    for planned in made._calculate_single_rank_operations(rank):
+    for planned in new._calculate_single_rank_operations(rank):
         for action in (planned.sub_actions or (planned,)) if planned is not None else ():
             now += action.computation_type == torchs.FORWARD
             most = max(most, now)

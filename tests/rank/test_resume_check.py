@@ -129,10 +129,10 @@ def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> N
         (folder / "task.json").write_text(task.model_dump_json())
         for _life in range(2):
             faulty_ranks.run_ranks(fault, folder)
-    found = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
-    assert found["none"] is None
+    actual = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
+    assert actual["none"] is None
     for fault in FAULTS[1:]:
-        failure = found[fault]
+        failure = actual[fault]
         assert failure is not None and failure.kind is FailureKind.NUMERICS and "in new processes" in failure.message
 
 

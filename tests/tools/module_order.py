@@ -44,5 +44,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slowest modules first, before them those that were never measured."""
     if hasattr(config, "workerinput"):
-        known: dict[str, float] = json.loads(SECONDS.read_text())
-        items.sort(key=lambda item: -known.get(item.nodeid.partition("::")[0], float("inf")))
+        recorded_seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        items.sort(key=lambda item: -recorded_seconds.get(item.nodeid.partition("::")[0], float("inf")))

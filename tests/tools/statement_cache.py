@@ -21,11 +21,11 @@ def install() -> None:
 
 
 def _sharing(url: str, *arguments: Any, **options: Any) -> Engine:
-    made = _make_engine(url, *arguments, **options)
-    kind = (made.url.drivername, options.get("json_deserializer"))
-    if (known := _CONNECTED.get(kind)) is None:
+    engine = _make_engine(url, *arguments, **options)
+    kind = (engine.url.drivername, options.get("json_deserializer"))
+    if (shared_cache := _CONNECTED.get(kind)) is None:
         # Its dialect knows its server once it has connected.
-        event.listen(made, "first_connect", lambda *_: _CONNECTED.setdefault(kind, made))
+        event.listen(engine, "first_connect", lambda *_: _CONNECTED.setdefault(kind, engine))
     else:
-        made.dialect, made._compiled_cache = known.dialect, known._compiled_cache
-    return made
+        engine.dialect, engine._compiled_cache = shared_cache.dialect, shared_cache._compiled_cache
+    return engine

@@ -30,8 +30,8 @@ def program_path(name: str) -> str:
 def complaints(words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None) -> list[str]:
     """What a checker that is silent about what is right has to say; it ends with 0 then, too."""
     ended = run(words, cwd, environment)
-    said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    return said or ([f"{words[0]} ended with {ended.returncode}"] if ended.returncode else [])
+    stated = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    return stated or ([f"{words[0]} ended with {ended.returncode}"] if ended.returncode else [])
 
 
 def failures(words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None) -> list[str]:

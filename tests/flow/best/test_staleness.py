@@ -48,9 +48,11 @@ def staleness_of(client, key):
 def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
     worker = bring(client)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("stale", ["torch"]), "the driver was unknown before"
-    assert found["confidence"]["level"] == "low" and "torch" in found["confidence"]["reasons"][0]
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == ("stale", ["torch"]), (
+        "the driver was unknown before"
+    )
+    assert best_answer["confidence"]["level"] == "low" and "torch" in best_answer["confidence"]["reasons"][0]
     assert (retunes(client), staleness_of(client, case)) == ([], [])
     keep_alive(context, clock, DEBOUNCE_S, worker)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
@@ -66,8 +68,11 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
 def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, context, case):
     bring(client, fingerprint=FINGERPRINT.model_copy(update={"environment": ("MALLOC_TRIM_THRESHOLD_=131072",)}))
     watch_staleness.watch(context)
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("stale", ["environment.MALLOC_TRIM_THRESHOLD_"])
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == (
+        "stale",
+        ["environment.MALLOC_TRIM_THRESHOLD_"],
+    )
     assert "environment.MALLOC_TRIM_THRESHOLD_" in client.get("/").text
     shown = client.get("/workers").text
     assert "MALLOC_TRIM_THRESHOLD_=131072" in shown and "unset → 131072" in shown
@@ -138,9 +143,9 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
 def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):
     worker = bring(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.1-22"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("fresh", ["kernel"])
-    assert found["confidence"]["level"] == "medium" and "kernel" in found["confidence"]["reasons"][0]
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == ("fresh", ["kernel"])
+    assert best_answer["confidence"]["level"] == "medium" and "kernel" in best_answer["confidence"]["reasons"][0]
     assert retunes(client) == []
 
 
@@ -153,8 +158,8 @@ def test_a_worker_of_the_release_before_upgrades_without_making_anything_stale(c
     half = client.post("/v1/studies", json=SPEC | {"model": "gpt2"}).json()["study_id"]
     worker = SimulatedWorker(client, fingerprint=old).register()
     worker.do(worker.lease())
-    known = FINGERPRINT.model_copy(update={"cpu_topology": "1 socket, 2 cores", "cpu_max_mhz": 3000})
-    worker = bring(client, fingerprint=known)
+    changed = FINGERPRINT.model_copy(update={"cpu_topology": "1 socket, 2 cores", "cpu_max_mhz": 3000})
+    worker = bring(client, fingerprint=changed)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
     assert (best(client)["freshness"], best(client)["study_id"], retunes(client)) == ("fresh", study_id, [])
     worker.work()

@@ -74,9 +74,9 @@ class Fleet(Lab):
             self.step()
             self.work()
         self.step()
-        found = self.client.get(f"/v1/retunes/{retune_id}").json()
-        assert found["outcome"] == "kept", found["reason"]
-        return found
+        body = self.client.get(f"/v1/retunes/{retune_id}").json()
+        assert body["outcome"] == "kept", body["reason"]
+        return body
 
     def watch(self):
         for project_id, key in self.cases():

@@ -8,5 +8,5 @@ from shardtune.service.process.context import Context
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
     """Its live lease, else a run that waits, else a new trial; None when there is none now."""
     entry = claim.check_in(context, request)
-    found = entry if isinstance(entry, Lease) else claim.claim(context, request)
-    return found if isinstance(found, Lease) else None
+    actual = entry if isinstance(entry, Lease) else claim.claim(context, request)
+    return actual if isinstance(actual, Lease) else None

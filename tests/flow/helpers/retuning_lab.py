@@ -98,7 +98,7 @@ class Lab:
 def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
-        asked = queue.request(
+        request = queue.request(
             session, project_id="default", target_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
-        return asked.id
+        return request.id

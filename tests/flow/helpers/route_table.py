@@ -31,7 +31,7 @@ class Address:
 
 def addresses(app: FastAPI) -> list[Address]:
     """All but static files and the documents of the API."""
-    found = []
+    actual = []
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         if dependant is None:
@@ -40,8 +40,8 @@ def addresses(app: FastAPI) -> list[Address]:
         is_page = not path.startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
         actions = tuple(Action(name) for name in dict.fromkeys(_named(dependant)))
         query = tuple(dict.fromkeys(_query_names(dependant)))
-        found += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
-    return found
+        actual += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
+    return actual
 
 
 def _query_names(dependant: Any) -> Iterator[str]:

@@ -43,11 +43,11 @@ def heard(connection: socket.socket) -> bytes:
     Raises:
         TimeoutError: neither came.
     """
-    found = b""
+    actual = b""
     with contextlib.suppress(ConnectionError):
-        while b"\r\n\r\n" not in found and (data := connection.recv(65536)):
-            found += data
-    return found
+        while b"\r\n\r\n" not in actual and (data := connection.recv(65536)):
+            actual += data
+    return actual
 
 
 @contextlib.contextmanager

@@ -52,8 +52,8 @@ class Scene:
 
     def _waiting(self) -> int:
         with self._connect() as looker:
-            (found,) = looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
-            return found[0]
+            (actual,) = looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
+            return actual[0]
 
     @contextmanager
     def hold_lock(self, statement: str, *values: str) -> Iterator[None]:
@@ -67,13 +67,13 @@ class Scene:
     def crowd(self, ask: Callable[[int], object], size: int = CROWD) -> Iterator[None]:
         """Many at once, none of which may have been answered at the end."""
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(size)]
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         # Who had most of the time has one place, which is taken then; the rest of the crowd has no turn.
         while not self._waiting():
             time.sleep(0.02)
         yield
-        assert all(one.is_alive() for one in threads), "they wait for the row"
+        assert all(thread.is_alive() for thread in threads), "they wait for the row"
 
 
 @pytest.fixture(scope="module")

@@ -187,8 +187,8 @@ def test_every_parameter_that_a_route_reads_passes_and_pages_take_any(quick_clie
     for address in addresses(quick_client.app):
         for name in address.query:
             path = re.sub(r"{[^}]*}", "x", address.path)
-            said = "" if "stream" in path else quick_client.request(address.method, path, params={name: "?"}).text
-            assert "is no query parameter" not in said, (address, name)
+            stated = "" if "stream" in path else quick_client.request(address.method, path, params={name: "?"}).text
+            assert "is no query parameter" not in stated, (address, name)
     assert quick_client.get("/?utm_source=mail").status_code == 200
 
 

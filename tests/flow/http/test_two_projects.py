@@ -21,12 +21,14 @@ from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 OPEN = {"/login", "/logout"}
 """Of whoever has no session."""
 SCHEDULE = {"name": "changed", "trigger": "manual"}
-HELD = {"protocol_version": PROTOCOL_VERSION, "session": "of-nobody", "attempt": 1}
+HELD_STUDY = {"protocol_version": PROTOCOL_VERSION, "session": "of-nobody", "attempt": 1}
 BODIES = {
     "/v1/schedules/{schedule_id}": {"json": SCHEDULE},
     "/v1/studies/{study_id}:extend": {"json": {"add_trials": 1}},
-    "/v1/runs/{run_id}/heartbeat": {"json": HELD},
-    "/v1/runs/{run_id}/report": {"json": HELD | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}},
+    "/v1/runs/{run_id}/heartbeat": {"json": HELD_STUDY},
+    "/v1/runs/{run_id}/report": {
+        "json": HELD_STUDY | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}
+    },
     "/v1/runs/{run_id}/traces/{rank}": {
         "content": gzip.compress(b"{}"),
         "headers": {"shardtune-session": "of-nobody", "shardtune-attempt": "1"},
@@ -55,8 +57,8 @@ def ask(both: TwoProjects, address: Address, ids: Ids, **sent):
 
 def asked_of(address: Address, ids: Ids) -> dict[str, str]:
     """Every parameter that the route takes and that can name something of a project's."""
-    known = {"pick": ids["study_id"], "which": "0", "project": ids["project_id"], "worker": ids["worker_id"]} | ids
-    return {name: known[name] for name in address.query if name in known}
+    recorded = {"pick": ids["study_id"], "which": "0", "project": ids["project_id"], "worker": ids["worker_id"]} | ids
+    return {name: recorded[name] for name in address.query if name in recorded}
 
 
 def response_text(answer) -> str:
@@ -83,7 +85,7 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
         name: value if len(value) < 6 or name == "name" else f"{value[:-3]}zzz" for name, value in both.theirs.items()
     }
     never |= {"project_id": "nobodys-bird", "study_id": f"{WORD}.nothing", "target_key": "0" * 32}
-    before, different, found = rows(quick_client.app.state.context.db), [], []
+    before, different, actual = rows(quick_client.app.state.context.db), [], []
     for address in addresses(quick_client.app):
         if address.path in OPEN or not ("{" in address.path or asked_of(address, both.theirs)):
             continue
@@ -93,8 +95,8 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
             answers.append(without(response_text(answer), ids))
         if answers[0] != answers[1]:
             different.append((address.method, address.path, *answers))
-        found += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]
-    assert (different, found) == ([], [])
+        actual += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]
+    assert (different, actual) == ([], [])
     assert rows(quick_client.app.state.context.db) == before
 
 

@@ -54,9 +54,9 @@ def rejected(quick_client, headers):
 def test_http_1_0_which_nginx_speaks_unasked_is_rejected(sqlite_url):
     """Its default passes on a Host of its own making and no header of a proxy."""
     with served(sqlite_url) as service:
-        asked = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
-        assert service.say(asked).startswith(b"HTTP/1.1 403 ")
-        assert service.say(asked.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
+        requested = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
+        assert service.say(requested).startswith(b"HTTP/1.1 403 ")
+        assert service.say(requested.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
 
 
 def test_with_keys_a_proxy_is_welcome(quick_client):
@@ -77,8 +77,8 @@ def test_where_keys_are_required_nothing_is_served_before_the_first(quick_client
     assert client.get("/studies", headers=HTML, follow_redirects=False).headers["location"].startswith("/login")
     assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
     monkeypatch.setenv("SHARDTUNE_DATABASE_URL", settings.database_url)
-    code, made = run("keys", "create", "--name", "first", "--scope", "admin", "--all-projects")
-    assert code == 0 and client.get("/v1/studies", headers=bearer(made)).status_code == 200
+    code, created = run("keys", "create", "--name", "first", "--scope", "admin", "--all-projects")
+    assert code == 0 and client.get("/v1/studies", headers=bearer(created)).status_code == 200
 
 
 def test_every_deployment_requires_keys():

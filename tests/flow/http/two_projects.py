@@ -57,11 +57,11 @@ def two_projects(client: TestClient) -> TwoProjects:
     worker = SimulatedWorker(
         _worker(operator, WORD), name=f"{WORD}-1", fingerprint=fingerprint, details={"host": WORD}, **TRACED
     ).register()
-    found = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
-    pin = other.post("/v1/best:pin", params={"target_key": found["target_key"]}, json={"note": WORD})
+    tuned = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
+    pin = other.post("/v1/best:pin", params={"target_key": tuned["target_key"]}, json={"note": WORD})
     pin.raise_for_status()
     named = other.post("/v1/keys", json={"name": WORD, "scopes": ["studies:read"], "project_id": WORD}).json()["key"]
-    found |= {"key_id": named["key_id"], "project_id": WORD}
+    tuned |= {"key_id": named["key_id"], "project_id": WORD}
     runs = _open_on(shared, other)
     # What is served to us is stale now, and the machine that is nearest to it is the other project's.
     SimulatedWorker(
@@ -69,9 +69,9 @@ def two_projects(client: TestClient) -> TwoProjects:
     ).register()
     pages = local_client(client.app)
     token = log_in(pages, mine["secret"])
-    secrets = {WORD, *runs, *(value for value in found.values() if len(value) > 12)} - set(own.values())
+    secrets = {WORD, *runs, *(value for value in tuned.values() if len(value) > 12)} - set(own.values())
     sessions = {shared.session, worker.session}
-    return TwoProjects(api, pages, token, own, found, tuple(sorted(secrets | sessions)))
+    return TwoProjects(api, pages, token, own, tuned, tuple(sorted(secrets | sessions)))
 
 
 def _worker(operator: TestClient, project: str | None) -> TestClient:

@@ -187,8 +187,8 @@ def test_the_settings_show_a_secret_once_and_revoke(quick_client):
     form = {"csrf": token[1], "name": "first", "scope": ["admin"]}
     wrong = quick_client.post("/settings/keys", data=form | {"days": "-1"}, headers=HTML)
     assert wrong.status_code == 422 and "expires_in_days" in wrong.text
-    made = quick_client.post("/settings/keys", data=form, headers=HTML)
-    secret = re.search(r"shardtune_[\w-]{30,}", made.text)
+    response = quick_client.post("/settings/keys", data=form, headers=HTML)
+    secret = re.search(r"shardtune_[\w-]{30,}", response.text)
     assert secret
     log_in(quick_client, secret[0])
     again = quick_client.get("/settings", headers=HTML).text

@@ -142,9 +142,9 @@ def test_an_older_worker_leaves_it_to_a_newer_one_while_there_is_one(quick_clien
     while (lease := old.lease()) is not None:
         old.do(lease)
     assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "running"
-    held = new.lease()
-    assert isinstance(held.task, ResumeTask)
-    new.report(held, failure(FailureKind.WORKER_LOST))
+    reserved_lease = new.lease()
+    assert isinstance(reserved_lease.task, ResumeTask)
+    new.report(reserved_lease, failure(FailureKind.WORKER_LOST))
     assert old.lease() is None, "it waits for the newer worker again"
     clock.turn(3600)
     assert old.lease() is None

@@ -66,9 +66,11 @@ def run_rank(rank: int, folder: Path) -> None:
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     )
     mesh.join(place, folder)
-    made = {name: [groups_made(strategy, blocks, place) for blocks in (2, 5)] for name, strategy in STRATEGIES.items()}
+    counts = {
+        name: [groups_made(strategy, blocks, place) for blocks in (2, 5)] for name, strategy in STRATEGIES.items()
+    }
     if rank == 0:
-        sys.stdout.write("\n" + json.dumps(made) + "\n")
+        sys.stdout.write("\n" + json.dumps(counts) + "\n")
         sys.stdout.flush()
 
 

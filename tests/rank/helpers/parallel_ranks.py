@@ -39,17 +39,20 @@ FAULT = "with the fault"
 
 def trajectories(tasks: dict[str, TrialTask], folder: Path, ranks: int = 2) -> dict[str, tuple[StepRecord, ...]]:
     """Of each by its name, all trained by the same ranks; `FAULT` in a name plants it."""
-    given = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
-    printed = preloaded_forks.ranks(print_trajectories, given, folder, logs=folder, count=ranks)
-    found = json.loads(printed[0].splitlines()[-1])
-    return {name: tuple(StepRecord.model_validate(one) for one in records) for name, records in found.items()}
+    tasks_by_name = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
+    printed = preloaded_forks.ranks(print_trajectories, tasks_by_name, folder, logs=folder, count=ranks)
+    records_by_name = json.loads(printed[0].splitlines()[-1])
+    return {
+        name: tuple(StepRecord.model_validate(record) for record in records)
+        for name, records in records_by_name.items()
+    }
 
 
-def assert_same(found: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
-    apart = deviation(found, train(task))
+def assert_same(trajectory: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
+    apart = deviation(trajectory, train(task))
     assert all(apart[name] <= bound[name] for name in bound), apart
     limit = task.workload.max_grad_norm
-    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in found), "it clips"
+    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in trajectory), "it clips"
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,15 @@ def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     place = Place(rank, rank, world, world, CpuDevice())
     mesh.join(place, folder)
-    found = {}
+    trajectories_by_name = {}
     for name, (text, faulty) in tasks.items():
         try:
             records = _trained(TrialTask.model_validate_json(text), place, folder, faulty).outcome.trajectory
         except Exception:  # noqa: BLE001 -- of the model's own code, on all ranks alike: the others are still trained
             traceback.print_exc()
             records = []
-        found[name] = [record.model_dump(mode="json") for record in records]
-    sys.stdout.write(json.dumps(found) + "\n")
+        trajectories_by_name[name] = [record.model_dump(mode="json") for record in records]
+    sys.stdout.write(json.dumps(trajectories_by_name) + "\n")
     sys.stdout.flush()
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)

@@ -133,7 +133,7 @@ def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: An
         bytes_per_s=1e8,
     )
     lane = "c" * 100 + "o" * 20 + "h" * round(200 * host_s) + "t" * round(200 * (0.4 - host_s))
-    found = Diagnosis(
+    actual_diagnosis = Diagnosis(
         device="cpu",
         world_size=ranks,
         ranks=tuple(range(ranks)),
@@ -153,7 +153,7 @@ def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: An
         ),
         recorded=Traced(folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0),
     )
-    return found.model_copy(update=changes)
+    return actual_diagnosis.model_copy(update=changes)
 
 
 def speed_of(config: TrialConfig) -> float:

@@ -84,10 +84,10 @@ def count(url: str, replicas: int = 2, max_trials: int = 12) -> dict[str, dict[s
             worker.do(lease)
     return {
         kind: {
-            "count": len(found),
-            "mean": round(statistics.mean(found), 1),
-            "median": statistics.median(found),
-            "max": max(found),
+            "count": len(actual),
+            "mean": round(statistics.mean(actual), 1),
+            "median": statistics.median(actual),
+            "max": max(actual),
         }
-        for kind, found in counted.by_kind.items()
+        for kind, actual in counted.by_kind.items()
     }

@@ -117,12 +117,12 @@ def stored(url):
     engine = make_engine(url)
     with engine.connect() as connection:
         tables = {name: Table(name, MetaData(), autoload_with=connection) for name in FIRST}
-        found = {
+        rows = {
             name: connection.execute(select(*(_column(table, c) for c in FIRST[name] if c not in GONE))).all()
             for name, table in tables.items()
         }
     engine.dispose()
-    return found
+    return rows
 
 
 def _column(table, name):
@@ -140,8 +140,8 @@ def test_what_got_another_name_keeps_what_it_held(populated):
         table = Table("schedules", MetaData(), autoload_with=connection)
         spec = {"name": "nightly", "trigger": "manual", "cases": {"study_keys": ["0" * 32], "model": None}}
         moments = dict.fromkeys(("created_at", "updated_at"), NOON)
-        known = {"id": "s", "project_id": "default", "trigger": "manual", "is_paused": False, "version": 0}
-        connection.execute(table.insert().values(**known, **moments, spec=spec))
+        recorded = {"id": "s", "project_id": "default", "trigger": "manual", "is_paused": False, "version": 0}
+        connection.execute(table.insert().values(**recorded, **moments, spec=spec))
     engine.dispose()
     upgrade(populated)
     database = Database(populated)
@@ -185,13 +185,13 @@ def test_a_verdict_that_was_not_confirmed_is_told_apart_and_back(populated):
         "not_faster": {"value": 0.99, "ci95": [0.97, 1.02], "pairs": 7},
     }
     config = json.loads(TrialConfig(strategy=DdpConfig()).model_dump_json())
-    known = {"trial_number": 0, "config": config, "description": "DDP", "tokens_per_s_per_gpu": 1.0, "runs": 1}
-    known |= {"peak_allocated_gib": None, "peak_reserved_gib": None}
+    recorded = {"trial_number": 0, "config": config, "description": "DDP", "tokens_per_s_per_gpu": 1.0, "runs": 1}
+    recorded |= {"peak_allocated_gib": None, "peak_reserved_gib": None}
     engine = make_engine(populated)
     for word, speedup in speedups.items():
         with migration_config(populated) as alembic:
             command.upgrade(alembic, "0018")
-        result = {"best": known, "baseline": known, "speedup": speedup, "verdict": "no_significant_improvement"}
+        result = {"best": recorded, "baseline": recorded, "speedup": speedup, "verdict": "no_significant_improvement"}
         with engine.begin() as connection:
             table = Table("studies", MetaData(), autoload_with=connection)
             connection.execute(table.update().values(result=result))

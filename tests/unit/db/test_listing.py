@@ -18,9 +18,9 @@ def test_a_page_knows_how_many_there_are_also_behind_the_last_one(database):
         session.execute(insert(ProjectRow), [row(number) for number in range(5)])
     query = select(ProjectRow.id).where(ProjectRow.id.startswith("list-"))
 
-    def page(offset, wanted=query):
+    def page(offset, expected=query):
         with database.read() as session:
-            return one_page(session, wanted, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
+            return one_page(session, expected, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
 
     assert page(0) == (["list-0", "list-1"], 5)
     assert page(4) == (["list-4"], 5)

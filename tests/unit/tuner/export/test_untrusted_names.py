@@ -66,11 +66,11 @@ def shape(value: Any) -> Any:
 
 def tree(source: str) -> str:
     """The syntax tree without what its texts say."""
-    found = ast.parse(source)
-    for node in ast.walk(found):
+    parse = ast.parse(source)
+    for node in ast.walk(parse):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
-    return ast.dump(found)
+    return ast.dump(parse)
 
 
 def tokens(script: str) -> list[str]:

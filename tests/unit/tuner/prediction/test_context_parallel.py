@@ -26,10 +26,10 @@ def test_more_ranks_to_a_sample_hold_less_and_wait_for_each_other_longer(strateg
     configs = [TrialConfig(strategy=strategy, context_parallel=size) for size in SIZES]
     rows = from_configs(configs, WORKLOAD.sequence_length, 16, WORKLOAD.global_batch)
     assert (rows.tokens * rows.accumulation).tolist() == [65_536.0] * 4
-    found = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
-    assert found.step is not None
-    assert np.all(np.diff(found.memory.terms["activations"]) < 0)
-    assert np.all(found.step.communication[1:] > found.step.communication[0])
+    evaluation = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
+    assert evaluation.step is not None
+    assert np.all(np.diff(evaluation.memory.terms["activations"]) < 0)
+    assert np.all(evaluation.step.communication[1:] > evaluation.step.communication[0])
 
 
 def test_a_sequence_that_does_not_fit_one_rank_fits_several() -> None:
@@ -42,13 +42,13 @@ def test_a_sequence_that_does_not_fit_one_rank_fits_several() -> None:
 
 
 def test_exchanges_over_the_network_take_longer_than_within_a_host() -> None:
-    one, two = gpus(1, 16), gpus(2, 8)
+    single_gpus, two = gpus(1, 16), gpus(2, 8)
     seconds = []
-    for cluster in (one, two):
-        known = cluster.model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
+    for cluster in (single_gpus, two):
+        changed = cluster.model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
         config = TrialConfig(strategy=DdpConfig(grad_sync="last"), context_parallel=16)
         rows = from_configs([config], WORKLOAD.sequence_length, 16, WORKLOAD.global_batch)
-        step = evaluate(SHAPE, rows, WORKLOAD, known).step
+        step = evaluate(SHAPE, rows, WORKLOAD, changed).step
         assert step is not None
         seconds.append(float(step.parts["communication"][0]))
     assert seconds[1] > seconds[0]

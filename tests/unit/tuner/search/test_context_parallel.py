@@ -30,8 +30,8 @@ def test_nothing_is_shared_unless_the_user_asks() -> None:
 
 def test_the_global_batch_stays_the_same() -> None:
     """Twice as many ranks to a sample leave half as many groups, so each may take twice as many samples."""
-    found = {(config.context_parallel, config.micro_batch) for config in space_for((1, 2, 4)).enumerate()}
-    assert found == {(1, 1), (1, 2), (1, 4)} | {(2, size) for size in (1, 2, 4, 8)} | {
+    actual = {(config.context_parallel, config.micro_batch) for config in space_for((1, 2, 4)).enumerate()}
+    assert actual == {(1, 1), (1, 2), (1, 4)} | {(2, size) for size in (1, 2, 4, 8)} | {
         (4, size) for size in (1, 2, 4, 8, 16)
     }
     config = TrialConfig(strategy=DdpConfig(), context_parallel=2, micro_batch=2)
@@ -90,9 +90,9 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ids=["ranks", "own code"],
 )
 def test_a_baseline_is_rejected_alike(size: int, model: Any, why: str) -> None:
-    given = TrialConfig(strategy=DdpConfig(), context_parallel=size)
+    trial_config = TrialConfig(strategy=DdpConfig(), context_parallel=size)
     with pytest.raises(ValueError, match="context_parallel") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), model)
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), model)
     assert why in str(rejected.value)
 
 

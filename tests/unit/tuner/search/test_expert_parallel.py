@@ -36,8 +36,8 @@ def test_no_experts_are_divided_unless_the_user_asks() -> None:
 def test_meshes_multiply_up_and_accumulation_stays() -> None:
     space = space_for((1, 2, 4), others={"pipeline_parallel": (1, 2), "micro_batch": 2, "context_parallel": (1, 2)})
     configs = list(space.enumerate())
-    found = {(fsdp2(c).expert_parallel, c.strategy.stages, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
-    assert found == {
+    actual = {(fsdp2(c).expert_parallel, c.strategy.stages, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
+    assert actual == {
         *((1, 1, *mesh) for mesh in ((4, 1), (2, 2), (1, 4))),
         *((1, 2, *mesh) for mesh in ((2, 1), (1, 2))),
         *((2, 1, *mesh) for mesh in ((2, 2), (1, 4))),
@@ -105,9 +105,11 @@ def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], model: str, why:
 
 
 def test_code_of_ones_own_is_rejected() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=4, expert_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=4, expert_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("mixtral-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("mixtral-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_divides_experts_is_not_compiled() -> None:

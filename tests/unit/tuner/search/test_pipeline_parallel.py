@@ -134,9 +134,9 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
 def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
     tiny = preset("llama-tiny")
     models = {"two blocks": tiny.model_copy(update={"config": tiny.config | {"num_hidden_layers": 2}})}
-    given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
+    trial_config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
     with pytest.raises(ValueError, match="baseline") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), models.get(model) or preset(model))
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), models.get(model) or preset(model))
     assert why in str(rejected.value)
 
 
@@ -162,34 +162,40 @@ def test_a_schedule_has_stages_of_its_own_number(fields: dict[str, Any], why: st
 
 
 def test_a_step_that_an_interleaved_schedule_cannot_divide_is_rejected() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
     seven = WORKLOAD.model_copy(update={"global_batch": 7})
     with pytest.raises(ValueError, match=r"takes the micro batches of a step in rounds for 2 ranks, and 7 do not"):
-        baseline.resolve(given, seven, cpu(2), preset("llama-tiny"))
+        baseline.resolve(trial_config, seven, cpu(2), preset("llama-tiny"))
 
 
 def test_dual_pipe_v_needs_two_micro_batches_for_each_rank() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, pipeline_schedule="dual_pipe_v", **SPLIT))
+    trial_config = TrialConfig(
+        strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, pipeline_schedule="dual_pipe_v", **SPLIT)
+    )
     three = WORKLOAD.model_copy(update={"global_batch": 3})
     with pytest.raises(ValueError, match=r"'dual_pipe_v'\) needs 2 micro batches in a step for each of 2 ranks"):
-        baseline.resolve(given, three, cpu(2), preset("llama-tiny"))
+        baseline.resolve(trial_config, three, cpu(2), preset("llama-tiny"))
 
 
 def test_what_goes_backward_twice_keeps_parameters_and_is_not_selectively_recomputed() -> None:
     schedules = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
     configs = list(space_for(2, others={"pipeline_schedule": schedules}).enumerate())
     assert {config.activation_checkpointing for config in configs} == {"none", "full"}
-    assert {(fsdp2(one).reshard_after_forward, fsdp2(one).grad_sync) for one in configs if one.strategy.stages > 1} == {
-        (False, "last")
-    }
+    assert {
+        (fsdp2(config).reshard_after_forward, fsdp2(config).grad_sync)
+        for config in configs
+        if config.strategy.stages > 1
+    } == {(False, "last")}
     with pytest.raises(ValueError, match=r"goes through each block backward twice.*activation_checkpointing to 'full'"):
         TrialConfig(strategy=fsdp2(configs[0]), activation_checkpointing="selective")
 
 
 def test_a_model_of_your_own_is_not_cut() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=2, pipeline_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=2, pipeline_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_is_cut_is_not_compiled() -> None:

@@ -24,9 +24,9 @@ def sampled(space: Space, seed: int, count: int) -> list[TrialConfig]:
 
 def draw(space: Space, seed: int, count: int = 40) -> list[TrialConfig]:
     """The same where at least half of them end in a configuration."""
-    found = sampled(space, seed, count)
-    assert len(found) >= count / 2
-    return found
+    drawn_count = sampled(space, seed, count)
+    assert len(drawn_count) >= count / 2
+    return drawn_count
 
 
 @given(st.sampled_from(CLUSTERS), st.sampled_from([1, 2, 6]), st.booleans(), st.integers(0, 10_000))

@@ -52,11 +52,11 @@ def test_meshes_multiply_up_and_the_global_batch_stays_the_same() -> None:
 
 def test_a_group_stays_within_a_host_unless_the_user_names_a_larger_one() -> None:
     model_summary = FOUR.model_copy(update={"tensor_divisor": 8})
-    found = []
+    actual = []
     for limit in (Limit(min=1), (2, 8)):
         space = build(WORKLOAD, gpus(2, 4), model_summary, SpaceLimits(knobs={"tensor_parallel": limit}))
-        found.append({config.strategy.model_parallel for config in space.lightest() if config.backend == "fsdp2"})
-    assert found == [{1, 2, 4}, {2, 8}]
+        actual.append({config.strategy.model_parallel for config in space.lightest() if config.backend == "fsdp2"})
+    assert actual == [{1, 2, 4}, {2, 8}]
 
 
 def test_a_search_begins_with_split_models_where_only_these_are_allowed() -> None:
@@ -113,16 +113,18 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ids=["mesh", "ranks", "times context", "no plan", "experts", "heads"],
 )
 def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
-    given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
+    trial_config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
     with pytest.raises(ValueError, match="baseline") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), MODELS.get(model) or preset(model))
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), MODELS.get(model) or preset(model))
     assert why in str(rejected.value)
 
 
 def test_a_model_of_your_own_is_not_split() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=2, tensor_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=2, tensor_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_is_split_is_not_compiled() -> None:

@@ -21,8 +21,8 @@ def speeds(observations):
 def test_old_speeds_are_levelled_by_what_both_have_measured():
     old = WarmStart("old", "f", (complete(0, DDP, 100.0), complete(1, DDP_4, 200.0), complete(2, FSDP, 50.0)))
     assert warm_start.levelled(old, []) == (), "nothing says yet how the two compare"
-    found = warm_start.levelled(old, [complete(0, DDP, 300.0)])
-    assert speeds(found) == {DDP_4: pytest.approx(600.0), FSDP: pytest.approx(150.0)}
+    levels = warm_start.levelled(old, [complete(0, DDP, 300.0)])
+    assert speeds(levels) == {DDP_4: pytest.approx(600.0), FSDP: pytest.approx(150.0)}
     assert warm_start.levelled(None, [complete(0, DDP, 300.0)]) == ()
 
 

@@ -25,8 +25,8 @@ def measurement_with(foreign=None, spread=0.01):
     [(0.2, 2, None), (0.9, 2, "0.9 of 2 cores"), (0.9, 64, None), (0.9, None, None), (None, 2, None)],
 )
 def test_other_programs_disturb_ranks_on_cpu_by_their_share_of_the_cores(foreign, cores, says):
-    found = disturbance.reason(measurement_with(foreign), cpu(), lambda: cores)
-    assert found is None if says is None else says in found
+    reason = disturbance.reason(measurement_with(foreign), cpu(), lambda: cores)
+    assert reason is None if says is None else says in reason
 
 
 def test_programs_on_cores_that_ranks_on_gpus_leave_free_disturb_nothing():

@@ -17,10 +17,10 @@ def never():
     return False
 
 
-def is_held(folder, what, *, alone=False):
+def is_held(folder, lock_name, *, alone=False):
     """Whether a run could not begin."""
     try:
-        with turn(folder, what, alone, never, patience_s=0):
+        with turn(folder, lock_name, alone, never, patience_s=0):
             return False
     except DevicesBusy:
         return True

@@ -1,4 +1,4 @@
-"""How often is the slower of two documented defaults served, where the faster one's search run was disturbed?
+"""Rate at which the slower of two documented defaults is recommended, where the faster one's search run was disturbed
 
 `python -m benchmarks.baseline --json [--studies 500]`
 
@@ -33,7 +33,7 @@ SLOWED = -0.2
 
 
 def served(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
-    """Who is served by one study, and its validation runs."""
+    """Recommended arm of one study, and the number of its validation runs."""
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
     speeds = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
     baseline = max((SLOWER, FASTER), key=lambda arm: speeds[arm])

@@ -1,4 +1,4 @@
-"""What does a challenge cost when nothing changed, how often is it wrong, and what does giving up early cost in power?
+"""Cost of a challenge when nothing changed, its error rate, and the power that an early end costs
 
 `python -m benchmarks.challenges --json [--studies 1000] [--sigma 0.027] [--record idle]`
 
@@ -27,7 +27,7 @@ from shardtune.tuner.verdict.final_comparison import NEAR, ValidationRun
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)
 BEHIND = -0.02
-"""Of the other challengers, as a share of the incumbent's speed."""
+"""Speed of the other challengers, as a fraction of the incumbent's."""
 
 
 def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:

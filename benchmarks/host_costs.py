@@ -1,4 +1,4 @@
-"""What each backend's own machinery costs the host: `python -m benchmarks.host_costs [--kind NAME ...] [--minutes M]`.
+"""Cost of each backend's own machinery on the host: `python -m benchmarks.host_costs [--kind NAME ...] [--minutes M]`.
 
 A model so narrow that only the number of operators counts is trained with two depths and two numbers of micro batches
 under each strategy; T = fixed + micro batches × per_micro + layers × per_layer + micro batches × layers × per_both.
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[TrialConfig, str, str]] = {
 
 
 def seconds(place: Workplace, kind: str, layers: int, accumulation: int, number: int) -> float:
-    """Of one step."""
+    """Milliseconds of one step."""
     config, precision, family = KINDS[kind]
     model = _LLAMA | {"num_hidden_layers": layers} if family == "llama" else _GPT2 | {"n_layer": layers}
     task = TrialTask(

@@ -51,14 +51,14 @@ class Repeat:
     """Runs made back to back by one call; noise is resampled within a record."""
     position: int
     started_s: float
-    """Since the record's first run."""
+    """Seconds since the record's first run."""
     configuration: str
     tokens_per_s_per_gpu: float
     half_width: float
     """Half of the 95 % interval within the run, relative."""
     elapsed_s: float
     foreign_cpu_cores: float | None = None
-    """That other programs kept busy meanwhile; None in records from before it was written down."""
+    """CPU cores that other programs kept busy meanwhile; None in records that lack the column."""
 
 
 def read(path: Path = DATA) -> list[Repeat]:

@@ -49,7 +49,7 @@ class Case:
 
 
 def cases(full: bool) -> list[Case]:
-    """Those of the issue; without `full`, four layers each."""
+    """Cases of the comparison; without `full`, four layers each."""
     results = []
     for model, sequences in (
         ("llama-2-7b", (2048, 32768)), ("qwen3-8b", (2048, 32768)), ("mixtral-8x7b", (2048, 32768)),
@@ -102,7 +102,8 @@ def traced(case: Case) -> dict[str, float]:
 
 
 def _no_mask(*_args: Any, **_kwargs: Any) -> None:
-    """On a device an unpadded batch needs no mask (`is_causal`); under fake tensors transformers would make one of
+    """Skip the mask: on a device an unpadded batch needs none (`is_causal`); under fake tensors transformers would make
+    one of
     sequence² elements per layer, because it cannot look into the position ids."""
 
 

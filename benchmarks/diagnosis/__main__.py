@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _run(label: str, folder: Path, some: list[tuple[int, cases.Case]], pairs: int = 0) -> None:
-    """In a process for each speed of the link."""
+    """Run cases in one process for each speed of the link."""
     by_link = defaultdict(list)
     for seed, case in some:
         by_link[case.link_mbit].append(f"{case.name}:{seed}")

@@ -1,4 +1,4 @@
-"""What is planted, and what is healthy: the same kinds of mistakes in models, batches and sizes drawn by a seed.
+"""Planted and healthy cases: the same kinds of mistakes in models, batches and sizes drawn by a seed.
 
 Thresholds of the rules were set on the seeds of `SET_ON`; what is scored comes from others.
 """
@@ -25,12 +25,12 @@ class Case:
 
     name: str
     planted: FindingKind | None
-    """None: healthy."""
+    """Planted mistake; None: healthy."""
     model: ModelSpec
     workload: Workload
     config: TrialConfig
     link_mbit: int | None = None
-    """Of the loopback interface, in a network namespace of its own; None: as it is."""
+    """Bandwidth of the loopback interface in a separate network namespace; None: unlimited."""
     slow_rank_s: float = 0.0
     """Rank 1 sleeps so long in each micro batch."""
     slow_data_s: float = 0.0
@@ -110,7 +110,8 @@ def planted(seed: int) -> Iterator[Case]:
 
 
 def healthy(seed: int) -> Iterator[Case]:
-    """What nobody would change: few collectives, large micro batches, nothing gathered that need not be."""
+    """Healthy cases, which nobody would change: few collectives, large micro batches, nothing gathered that need not
+    be."""
     random = Random(f"healthy {seed}")
     for number, strategy in enumerate(
         (_DDP, _DDP | {"gradient_as_bucket_view": True}, {"kind": "zero", "stage": 1}, _FSDP2 | _REPLICATED)

@@ -1,4 +1,4 @@
-"""What a profile costs, and whether profiled steps order strategies as timed ones do.
+"""Cost of a profile, and the order of strategies by profiled and by timed steps.
 
 Run: python -m benchmarks.diagnosis.cost --json [--rounds 2]
 
@@ -44,7 +44,7 @@ class Cost(Schema):
     trace_s: float
     analysis_cpu_s: float
     analysis_s_per_100k: float
-    """Of all events of all ranks' traces."""
+    """Bytes of all events of all ranks' traces."""
     stored_bytes: int
     trace_bytes: int
 

@@ -23,7 +23,8 @@ from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
 
 MODEL_SUMMARY, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
-"""Beside a case's `traces`: the model's profile, the run that left them, the configuration to try, and the step times of both."""
+"""Files beside a case's `traces`: the model summary, the run that left them, the configuration to try, and the step
+times of both."""
 _OWN_JOB_S = 240.0
 
 
@@ -33,12 +34,12 @@ def named(name: str, seed: int) -> Case:
 
 
 def rates(folder: Path, link_mbit: int | None) -> Path:
-    """Where the machine's rates over such a link are kept."""
+    """File of the machine's rates over such a link."""
     return folder / f"hardware-{link_mbit or 'plain'}.json"
 
 
 def ratios_of(folder: Path) -> list[float]:
-    """How many times as fast the remedy was, by pairs; none where it was not run."""
+    """Speed-ups of the remedy, pair by pair; empty where it was not run."""
     path = folder / PAIRS
     return [before / after for before, after in json.loads(path.read_text())] if path.exists() else []
 

@@ -35,7 +35,7 @@ class SavingJob:
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batch = torch.randn(_BATCH, _WIDTH)
         self._group = dist.new_group(backend="gloo")
-        """Of its own: what saves beside training must not mix its collectives with those of the steps."""
+        """A separate process group: what saves beside training must not mix its collectives with those of the steps."""
 
     def seconds_of(self, steps: int, how: str) -> float:
         """Train so many steps, the checkpoint begun before the first, until it is on the disk."""

@@ -1,4 +1,4 @@
-"""What `explain` says of recorded cases: the planted mistake named or not, and the remedy to be run."""
+"""Findings of `explain` on recorded cases: whether the planted mistake is named, and the remedy to run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,12 @@ class ScoredTrial:
 
     @property
     def kinds(self) -> list[str]:
-        """In their order."""
+        """Kinds of the findings, in their order."""
         return [item.kind for item in self.seen]
 
     @property
     def right(self) -> Finding | None:
-        """The one that was planted."""
+        """Finding that was planted."""
         return next((item for item in self.seen if item.kind == self.case.planted), None)
 
 

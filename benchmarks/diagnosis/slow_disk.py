@@ -74,7 +74,7 @@ def drawn(seed: int, *, is_slow: bool) -> Case:
 
 
 def checked(place: Workplace, case: Case, number: int) -> ResumeMeasurement:
-    """What the resume check of a winner measures."""
+    """Measurement of a winner's resume check."""
     workload = Workload(sequence_length=64, global_batch=4, precision=PRECISIONS["fp32"])
     cluster = Cluster(device="cpu", gpus_per_node=RANKS, memory_gib=4, host_memory_gib=16)
     config = TrialConfig.model_validate({"strategy": case.strategy, "micro_batch": 2})
@@ -85,7 +85,7 @@ def checked(place: Workplace, case: Case, number: int) -> ResumeMeasurement:
 
 
 def row_of(case: Case, measured: ResumeMeasurement) -> dict[str, Any]:
-    """What is said, beside what was planted."""
+    """Findings, beside the planted mistake."""
     assert measured.disk is not None
     findings = checkpoint_cost.findings(measured, case.strategy["kind"], case.every_s)
     return {
@@ -145,7 +145,7 @@ def _planted(disk: ThrottledDisk, place: Workplace, seed: int, pairs: int) -> di
 
 
 def summary(slow: list[dict[str, Any]], healthy: list[dict[str, Any]]) -> dict[str, Any]:
-    """In the form of `python -m benchmarks.diagnosis`."""
+    """Figures in the form of `python -m benchmarks.diagnosis`."""
     gains = [row["remedy"]["gain"] for row in slow if "remedy" in row]
     remedy: dict[str, Any] = {"runs": len(gains), "helped": sum(gain > 1 for gain in gains)}
     planted = {

@@ -1,4 +1,4 @@
-"""What the steps of `make test-gpu` came to: which claims of docs/ are proved on which card, and what these GPUs cannot show."""
+"""Verdict over the steps of `make test-gpu`: claims of docs/ proved by card, and claims that these GPUs cannot show."""
 
 import json
 import re

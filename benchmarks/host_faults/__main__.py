@@ -80,7 +80,7 @@ def _measured(scene: Scene, fault: HostFault) -> dict[str, Any]:
 
 
 def _spec(scene: Scene) -> dict[str, Any]:
-    """Of one trial over all hosts."""
+    """Figures of one trial over all hosts."""
     return {
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
@@ -97,7 +97,7 @@ def _offered(scene: Scene) -> dict[str, Any] | None:
 
 
 def _await(scene: Scene, condition: Any, seconds: float, condition_name: str) -> Any:
-    """As `await_true`, with a supervisor at work."""
+    """Wait as `await_true` does, with a supervisor at work."""
 
     def looked() -> Any:
         scene.worker.tend()
@@ -124,7 +124,7 @@ def _ends(run: dict[str, Any]) -> list[str | None]:
 
 
 def _watch(scene: Scene, fault: HostFault, study: str, run: dict[str, Any], ranks: set[int]) -> dict[str, Any]:
-    """From the fault on until the attempt's end is known."""
+    """Watch from the fault until the attempt's end is known."""
     fault.hurt(scene)
     began_s, undone = time.monotonic(), False
     gone_s = reported_s = None
@@ -147,7 +147,7 @@ def _watch(scene: Scene, fault: HostFault, study: str, run: dict[str, Any], rank
 
 
 def _end_of(scene: Scene, study: str, run: dict[str, Any]) -> str | None:
-    """Of the attempt that was hurt; None while it is not known, or nobody can be asked."""
+    """End of the hurt attempt; None while it is unknown or the service cannot be reached."""
     try:
         now = next(completed for completed in scene.service.runs(study) if completed["run_id"] == run["run_id"])
     except httpx.HTTPError:

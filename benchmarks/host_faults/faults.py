@@ -18,7 +18,7 @@ LAST = "n1"
 
 @dataclass(frozen=True)
 class Scene:
-    """What a fault may touch."""
+    """Parts that a fault may touch."""
 
     laboratory: Laboratory
     service: LabService

@@ -43,7 +43,7 @@ class Candidate:
         return _T_975 * statistics.stdev(self.times_s) / math.sqrt(len(self.times_s))
 
     def as_json(self, reference: float) -> dict[str, Any]:
-        """As the benchmark prints it."""
+        """Row as the benchmark prints it."""
         ends = [round(self.step_time_s + sign * self.half_width_s, 4) for sign in (-1, 1)]
         difference = max(abs(loss - reference) for loss in self.losses)
         return {

@@ -76,7 +76,7 @@ class Job:
     ranks: int
     per_strategy: int
     strategies: Mapping[str, dict[str, Any]] = field(default_factory=lambda: _STRATEGIES)
-    """What each is, by the knobs it is held to; the others are drawn."""
+    """Fixed knobs of each kind of configuration; the others are drawn."""
 
     @property
     def cluster(self) -> Cluster:
@@ -135,7 +135,8 @@ def draw(job: Job, model_summary: ModelSummary, seed: int = SEED) -> Iterator[tu
 
 
 def remaining(planned: list[dict[str, str]], recorded_rows: list[dict[str, str]], rounds: int) -> list[dict[str, str]]:
-    """What is still to run, in the order to run it: round by round, each shuffled over all jobs with a fixed seed."""
+    """Rows that are still to run, in the order to run them: round by round, each shuffled over all jobs with a fixed
+    seed."""
     done = {(row["job"], row["config"], row.get("round", "1")) for row in recorded_rows}
     missing_rows = []
     for number in range(1, rounds + 1):

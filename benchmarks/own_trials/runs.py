@@ -65,7 +65,7 @@ def attempted(place: Workplace, task: Task, number: int) -> Attempted:
 
 
 def text_of(config: TrialConfig) -> str:
-    """What differs from the defaults, and the kind of strategy."""
+    """Fields that differ from the defaults, and the kind of strategy, as JSON."""
     plain = config.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({**plain, "strategy": {"kind": config.backend, **plain["strategy"]}})
 

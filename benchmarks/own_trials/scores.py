@@ -26,7 +26,7 @@ HARDWARE = {
     2: Path(__file__).parents[1] / "data" / "own_hardware.json",
     4: Path(__file__).parents[1] / "data" / "own_hardware_4_ranks.json",
 }
-"""What `shardtune-worker measure-hardware` said about the machine of the trials, by the number of ranks."""
+"""Output of `shardtune-worker measure-hardware` on the machine of the trials, by the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -181,6 +181,6 @@ def _rank(part: list[Scored], predicted: list[float]) -> float:
 
 
 def _repeats(part: list[Scored]) -> float | None:
-    """How well one run's time ranks another's of the same configuration: what noise leaves to any predictor."""
+    """Rank correlation between two runs of the same configurations: the limit that noise sets to any predictor."""
     twice = [item.runs for item in part if len(item.runs) > 1]
     return spearman([runs[0] for runs in twice], [runs[1] for runs in twice]) if len(twice) > 4 else None

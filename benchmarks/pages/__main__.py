@@ -1,4 +1,4 @@
-"""How long the pages take with much stored: 1,000 studies, 100,000 trials.
+"""Response times of pages with much stored: 1,000 studies, 100,000 trials.
 
 Run: python -m benchmarks.pages [--studies 1000] [--trials 100] [--json]
 

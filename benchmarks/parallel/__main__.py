@@ -26,7 +26,7 @@ _FEWEST = 3
 
 
 def score(rows: Sequence[Measured]) -> dict[str, Any]:
-    """How well one table is predicted; None where it has too few rows that ran."""
+    """Scores of the prediction of one table; None where it has too few rows that ran."""
     seconds = [step_seconds(row.training, row.layout) for row in rows]
     fits = [peak_bytes(row.training, row.layout) <= row.training.memory_bytes for row in rows]
     ran = [(predicted, row.seconds) for predicted, row in zip(seconds, rows, strict=True) if row.seconds is not None]

@@ -15,7 +15,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import network_of, rates_of
 
 _USABLE = 0.97
-"""Of a GPU's memory: the driver keeps some, and the allocator some that it cannot use."""
+"""Usable fraction of a GPU's memory: the driver keeps some, and the allocator some that it cannot use."""
 _NODE = 8
 _GPUS = {"H100-80GB": "NVIDIA H100 80GB HBM3", "A100-80GB": "NVIDIA A100-SXM4-80GB"}
 _MODELS: dict[str, tuple[int, int, int, int, bool]] = {
@@ -46,7 +46,7 @@ class Measured:
     training: Training
     layout: Layout
     seconds: float | None
-    """Of a step; None where it did not run."""
+    """Seconds of a step; None where it did not run."""
     status: str
     """The sweep's word for what became of it."""
     kernel: str = ""

@@ -18,7 +18,7 @@ _BYTES = {
 _LOSSES = ("standard", "chunked", "fused")
 _ATTENTIONS = ("eager", "sdpa", "flash", "flash2", "flash3")
 _FLASH3 = 1.5
-"""Of FlashAttention-2's rate: 1.5-2.0 on an H100 (arXiv:2407.08608, abstract)."""
+"""Multiple of FlashAttention-2's rate: 1.5-2.0 on an H100 (arXiv:2407.08608, abstract)."""
 _CHUNKS = 8
 
 

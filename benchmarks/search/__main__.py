@@ -1,4 +1,4 @@
-"""How many trials each sampler needs on tables of measured configurations.
+"""Number of trials that each sampler needs on tables of measured configurations.
 
 python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--after FOLDER] [--curves FOLDER]
     [--json]
@@ -57,7 +57,7 @@ def _of_table(table: MeasuredTable, chosen: dict[str, samplers.Entry], seeds: in
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The same as text."""
+    """Report as text."""
     text_lines = []
     for table in result["tables"]:
         counted = "" if table["counted"] else ", not counted: chance finds it at once"

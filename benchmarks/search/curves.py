@@ -10,7 +10,7 @@ WIDTH, HEIGHT, MARGIN_LEFT, RIGHT, TOP, BOTTOM = 780, 360, 52, 210, 34, 40
 _COLOURS = ("#0b6e4f", "#c0392b", "#2c6fbb", "#8e44ad", "#d08700", "#555555", "#16a2b8", "#9c6644")
 _RANDOM = "random (exact)"
 _UNSAFE = re.compile(r"[^\w.-]+")
-"""In a name of a file."""
+"""Characters allowed in a file's name."""
 
 
 def write(result: dict[str, Any], folder: Path) -> list[Path]:

@@ -22,13 +22,13 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.search_space import KnobValue
 
 TUNERS: dict[str, tuple[str, ...]] = {"grid": (), "random": (), "model_based": ("xgboost",)}
-"""By our name, with what each needs besides DeepSpeed."""
+"""DeepSpeed's tuners by our name, with the packages each needs besides DeepSpeed."""
 _CLASSES = {"grid": "GridSearchTuner", "random": "RandomTuner", "model_based": "ModelBasedTuner"}
 _METRIC = "throughput"
 
 
 class ResourceManager:
-    """What the tuners ask of DeepSpeed's."""
+    """Interface of DeepSpeed's autotuner that its tuners use."""
 
     def __init__(self) -> None:
         self.finished_experiments: dict[int, tuple[dict[str, Any], str | None]] = {}

@@ -34,19 +34,19 @@ from shardtune.workers.agent.attempt import Workplace
 
 _COLUMNS = ("config", "round", "step_time_s")
 _FASTEST = 6
-"""Of the table, that run again beside the answers."""
+"""Number of the table's fastest that run again beside the answers."""
 _RESAMPLES = 10_000
 _EVERY_CONFIGURATION = 100_000
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to measure, and how often."""
+    """Plan of a comparison: subjects and repeats."""
 
     recording: Recording
     studies: int
     trials: int
-    """Of each study."""
+    """Trials of each study."""
     fresh: int
     """Runs of each finalist."""
 
@@ -82,7 +82,7 @@ def compare(comparison: Comparison) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The same as text."""
+    """Report as text."""
     text_lines = [
         f"{result['table']}: all {result['configurations']} configurations measured; {result['validation_runs']} runs of each below"
     ]
@@ -111,7 +111,7 @@ def _check_whole(table: Table, folder: Path) -> None:
 
 
 def _answer(comparison: Comparison, number: int) -> dict[str, Any]:
-    """Of one study, run where its answer is not there yet."""
+    """Answer of one study, which is run where no answer is stored."""
     path = comparison.recording.folder / f"study-{number}.json"
     if not path.exists():
         with tempfile.TemporaryDirectory() as work:

@@ -40,7 +40,7 @@ _EVERYTHING = 5_000
 
 @dataclass(frozen=True)
 class Recording:
-    """What to measure, and for how long."""
+    """Plan of a recording: configurations and time."""
 
     folder: Path
     study: Path | None
@@ -151,5 +151,5 @@ def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measur
 
 
 def _say(line: str) -> None:
-    """On stderr: stdout is for what a command answers."""
+    """Print to stderr: stdout is for a command's result."""
     print(line, file=sys.stderr, flush=True)

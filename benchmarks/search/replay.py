@@ -17,12 +17,12 @@ from shardtune.tuner.prediction.calibration import MemoryCalibration
 CURVE_TRIALS = 20
 """Every replay goes on so long, to compare curves, and then until the goal is reached."""
 GOAL = 0.97
-"""Of the best speed."""
+"""Fraction of the best speed that counts as found."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What a sampler is shown before each trial."""
+    """View of a sampler before each trial."""
 
     history: Sequence[Observation]
     rejected: set[str]
@@ -50,7 +50,7 @@ class Replay:
 
     @property
     def gpu_seconds_to_goal(self) -> float | None:
-        """The same in GPU-seconds; None also where the table does not say what its runs took."""
+        """GPU-seconds to the goal; None also where the table does not say what its runs took."""
         trials = self.trials_to_goal
         return None if trials is None else self.gpu_seconds[trials - 1] or None
 

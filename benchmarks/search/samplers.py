@@ -24,7 +24,7 @@ from shardtune.tuner.search.suggest import next_config
 
 Predictions = Literal["made", "shuffled", "reversed"]
 EARLIER_TRIALS = 8
-"""Of the search on a table that was searched before."""
+"""Name of the search on a table that was searched before."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
     """A sampler that can take part."""
 
     start: Callable[[MeasuredTable, int], Ask]
-    """For a table and a seed."""
+    """Makes a sampler for a table and a seed."""
     needs: tuple[str, ...] = ()
     remedy: str = ""
 
@@ -61,7 +61,7 @@ def _random(table: MeasuredTable, seed: int) -> Ask:
 
 
 class Guided:
-    """Ours. One pool serves all seeds of a table, as it serves all asks of a study."""
+    """The product's guided sampler. One pool serves all seeds of a table, as it serves all asks of a study."""
 
     def __init__(self, predictions: Predictions = "made", after: MeasuredTable | None = None) -> None:
         """`after`: this table was searched on the same machine before, and what was measured there is known."""
@@ -125,7 +125,8 @@ SAMPLERS: dict[str, Entry] = {
         for name, needs in TUNERS.items()
     },
 }
-"""By the names that `--sampler` and the JSON use. The disturbed ones see the prediction of another configuration."""
+"""Samplers by the names that `--sampler` and the JSON use. The disturbed ones see the prediction of another
+configuration."""
 DEFAULTS = tuple(name for name in SAMPLERS if not name.startswith("guided_"))
 
 

@@ -16,7 +16,7 @@ _AFTER = (5, 10, 20)
 
 
 def figures(replays: Sequence[Replay], table: MeasuredTable, expected: Sequence[float]) -> dict[str, Any]:
-    """What `--json` prints of one sampler; `expected`: random search's share after each number of trials."""
+    """Figures that `--json` prints of one sampler; `expected`: random search's share after each number of trials."""
     curve = mean_curve(replays)
     trials = sum(len(replay.shares) for replay in replays)
     return {
@@ -35,7 +35,8 @@ def figures(replays: Sequence[Replay], table: MeasuredTable, expected: Sequence[
 
 
 def overall(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each sampler: its median trials to the goal, in the middle of the tables and on the worst; null where it never got there."""
+    """Figures of each sampler: its median trials to the goal, in the middle of the tables and on the worst; null where
+    it never got there."""
     names = [name for table in tables[:1] for name in table["samplers"]]
     medians = {name: [table["samplers"][name]["trials_to_3pct"]["median"] for table in tables] for name in names}
     return {
@@ -52,7 +53,7 @@ def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64
 
 
 def _shares(replay: Replay) -> list[float]:
-    """Nothing is found where the gate rejects everything."""
+    """Shares of a search; empty where the gate rejects everything."""
     return replay.shares or [0.0]
 
 
@@ -102,7 +103,7 @@ def _score(curve: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def _quantiles(values: Sequence[float | None], digits: int) -> dict[str, float | None]:
-    """Of all seeds; a search that never got there counts as infinite, shown as null."""
+    """Quantiles over all seeds; a search that never got there counts as infinite, shown as null."""
     recorded_values = np.array([np.inf if value is None else float(value) for value in values])
     results = {
         name: float(np.quantile(recorded_values, share, method="inverted_cdf")) for name, share in _QUANTILES.items()

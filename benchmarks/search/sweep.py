@@ -33,16 +33,16 @@ from shardtune.tuner.search.space.define_by_run import Answer, Question
 from shardtune.tuner.search.space.legal_values import Flat
 
 _HOST_GIB = 1000.0
-"""Nothing is offloaded."""
+"""Host memory of the cluster: nothing is offloaded."""
 _CERTAIN_GIB = 1.0
-"""So far below any limit that a sampler has no doubt of it."""
+"""Assumed spread of measurements, so far below any limit that a sampler does not doubt them."""
 
 
 class LayoutConfig(TrialConfig):
     """A row in the place of a trial's configuration; its strategy says nothing."""
 
     knobs: tuple[tuple[str, KnobValue], ...]
-    """By the search's names where it has one for them."""
+    """Columns by the search's names, where it has them."""
 
     def describe(self) -> str:
         """The row in words."""
@@ -88,11 +88,11 @@ class Sweep(MeasuredTable):
     """One table of a sweep."""
 
     rows: dict[str, tables.Measured]
-    """By the content key of the configuration."""
+    """Rows by the content key of the configuration."""
 
     @property
     def limit_gib(self) -> float:
-        """What counts as a GPU's memory."""
+        """GiB that count as a GPU's memory."""
         return self._first.training.memory_bytes / GIB
 
     @property
@@ -100,7 +100,7 @@ class Sweep(MeasuredTable):
         return next(iter(self.rows.values()))
 
     def pool(self) -> Pool:
-        """By the layouts' predictor."""
+        """Predictions of the layouts' predictor."""
         basis = PredictionBasis(self._first.training.shape, self.workload, self.cluster)
         return Pool(self.space, basis, self.space.measured, self._predicted)
 
@@ -115,7 +115,7 @@ class Sweep(MeasuredTable):
         return PredictedRows(parts, peak_gib=small, least_gib=small, host_gib=np.zeros(len(rows)))
 
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
-        """Nothing: such runs say nothing about a machine of ours."""
+        """No correction: such runs say nothing about a machine of ours."""
         return []
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
@@ -123,7 +123,7 @@ class Sweep(MeasuredTable):
         return MemoryCalibration()
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
-        """As `benchmarks.parallel` has it."""
+        """Training as in `benchmarks.parallel`."""
         row = self.rows[config.content_key()]
         need = peak_bytes(row.training, row.layout) / GIB
         if need <= self.limit_gib:

@@ -53,16 +53,16 @@ class Table(MeasuredTable):
 
     @property
     def limit_gib(self) -> float:
-        """What a rank may use."""
+        """GiB that a rank may use."""
         return available_gib(self.cluster, self.spec.objective)
 
     def pool(self) -> Pool:
-        """By the predictor."""
+        """Predictions of the product's predictor."""
         basis = PredictionBasis(self.shape, self.workload, self.cluster, self.hardware.measured)
         return Pool(self.space, basis, self.space.measured)
 
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
-        """What a search has measured, beside what is predicted for it."""
+        """Measured trials of a search, beside their predictions."""
         measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
         group = learning.MeasuredTrials(
             self.shape,
@@ -76,7 +76,7 @@ class Table(MeasuredTable):
         return learning.compare(group) if measured else []
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
-        """As a study's own trials correct it."""
+        """Correction of predicted peaks by a study's own trials."""
         return learning.memory_of(learning.learn(self.compared(history)), self.shape)
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
@@ -130,7 +130,7 @@ def read(folder: Path) -> Table:
 
 
 def _check_inside(space: Space, config: TrialConfig, folder: Path) -> None:
-    """What a study would try: the values of its space. Its starting configurations may have others."""
+    """Values of the study's space. Its starting configurations may have others."""
     try:
         space.answers_of(config, exact=True)
     except ValueError as error:

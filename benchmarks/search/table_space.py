@@ -13,7 +13,8 @@ from shardtune.tuner.search.space.space import Narrow
 
 
 class TableSpace(Space):
-    """For every sampler alike: who draws what was not measured gets the nearest that was, one knob after the other."""
+    """Space of the measured configurations, for every sampler alike: a draw that was not measured becomes the nearest
+    that was, one knob after the other."""
 
     def __init__(self, domains: Domains, limits: KnobLimits, measured: tuple[TrialConfig, ...]) -> None:
         super().__init__(domains, limits)
@@ -46,7 +47,8 @@ class TableSpace(Space):
         return self.measured[candidate_indices[0]] if candidate_indices else self.unflatten(drawn)
 
     def _place(self, config: TrialConfig) -> Flat:
-        """Where draws find it: a documented default's size that the search would not try counts as the nearest."""
+        """Position at which draws find a value: a documented default's size that the search would not try counts as the
+        nearest."""
         try:
             return {question.knob: value for question, value in self.answers_of(config)}
         except ValueError:

@@ -45,7 +45,7 @@ _END_S = 60.0
 
 @dataclass
 class Phase:
-    """What the honest project saw, alone or beside the others."""
+    """Response times of the honest project, alone or beside the others."""
 
     heartbeat_s: list[float] = field(default_factory=list)
     lease_s: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Phase:
         self.faults += run_history.faults(database, done.seen.applied, done.studies)
 
     def answer(self) -> dict[str, Any]:
-        """For the output."""
+        """Figures for the output."""
         heartbeat, lease = figures.quantiles(self.heartbeat_s), figures.quantiles(self.lease_s)
         return {
             "heartbeat_p99_ms": heartbeat["p99"],
@@ -139,7 +139,7 @@ def _database_url(options: argparse.Namespace, folder: Path, stack: ExitStack) -
 
 
 def _keys(url: str) -> tuple[str, str]:
-    """Of an honest platform, and of the administrator of another project."""
+    """Keys of an honest platform, and of the administrator of another project."""
     context = Context(Database(url), Settings(database_url=url))
     try:
         created = [

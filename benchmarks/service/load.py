@@ -20,30 +20,30 @@ Read = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is to be done."""
+    """Amount of load."""
 
     workers: int
     studies: int
     trials: int
-    """Of each study."""
+    """Trials of each study."""
     run_s: float
-    """How long a simulated run takes."""
+    """Seconds that a simulated run takes."""
     reads: tuple[Read, ...] = ()
     study_id: str | None = None
     key: str | None = None
-    """Of the workers and of who creates the studies; None: the service has no keys."""
+    """Key of the workers and of the creator of the studies; None: the service has no keys."""
     name: str = "bench"
-    """What the workers' names begin with."""
+    """Prefix of the workers' names."""
 
 
 @dataclass
 class Done:
-    """What was done, and how long each request took."""
+    """Finished work, and the time of each request."""
 
     studies: list[str] = field(default_factory=list)
     seen: Tally = field(default_factory=Tally)
     elapsed_s: float = 0.0
-    """From the creation of the first study to the end of the last."""
+    """Seconds from the creation of the first study to the end of the last."""
 
 
 def finish(urls: Sequence[str], plan: Plan) -> Done:

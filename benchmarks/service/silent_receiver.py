@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def silent_receiver() -> Iterator[str]:
-    """Its address."""
+    """Run the receiver and yield its address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     taken: list[socket.socket] = []
 

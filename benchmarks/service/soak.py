@@ -33,17 +33,17 @@ _MOST_OPEN = 4
 _ANSWER_S = 3.0
 """A replica that is frozen takes connections and answers nothing."""
 _FAULTS = {"kill service": 4, "kill worker": 5, "crash database": 1, "freeze service": 3, "hang database": 1}
-"""What is done to them, and how often beside the others."""
+"""Faults, with their relative frequencies."""
 _FINISH_S = 180.0
 
 
 @dataclass
 class Soak:
-    """What happened."""
+    """Record of a soak."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
-    """What was done to the parts."""
+    """Number of each fault."""
     studies: dict[str, str] = field(default_factory=dict)
     """State by study."""
 

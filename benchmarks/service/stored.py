@@ -42,7 +42,7 @@ def fill(database: Database, template: str, trials: int) -> int:
 
 
 def reads(database: Database, http: httpx.Client, template: str) -> list[tuple[str, str]]:
-    """What a platform asks for: (kind, path)."""
+    """Requests of a platform: (kind, path)."""
     study = http.get(f"/v1/studies/{template}").raise_for_status().json()
     with database.read() as session:
         query = text("SELECT target_key FROM recommendations WHERE study_id = :id")

@@ -1,4 +1,4 @@
-"""How often does the verdict name a winner that is none, and how often does it find one that is? Replays on recorded noise.
+"""Error rate and power of the verdict, by replays on recorded noise.
 
 `python -m benchmarks.verdicts --json [--record idle] [--studies 1000] [--data benchmarks/data/repeats.csv]`
 

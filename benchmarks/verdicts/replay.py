@@ -22,9 +22,9 @@ class Verdict:
     """One replayed study."""
 
     winner: int | None
-    """None: no significant improvement."""
+    """Winning arm; None: no significant improvement."""
     runs: int
-    """Of its final comparison, repeats included."""
+    """Runs of its final comparison, repeats included."""
     searched: int
     """Runs of its search, repeats included."""
 
@@ -87,7 +87,7 @@ def upper95(successes: int, trials: int) -> float:
 def report(
     records: Sequence[Record], studies: int, max_pairs: int, seed: int = 0, repeat_disturbed: float = 0.0
 ) -> dict[str, Any]:
-    """What many studies on some records came to."""
+    """Figures over many studies on some records."""
     alike = replay(records, studies, 0.0, max_pairs, seed, repeat_disturbed)
     planted = replay(records, studies, GAIN, max_pairs, seed + 1, repeat_disturbed)
     false = sum(verdict.winner is not None for _, verdict in alike)
@@ -115,7 +115,7 @@ def report(
 
 
 def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[str, Any]:
-    """The same on a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
+    """Figures of a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
     repeated = report(records, studies, max_pairs, repeat_disturbed=Budget().repeat_disturbed)
     counted = report(records, studies, max_pairs)["planted"]
     ratio = repeated["planted"]["all_runs_per_study"] / counted["all_runs_per_study"]
@@ -123,7 +123,7 @@ def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[s
 
 
 def _spread(records: Sequence[Record]) -> dict[str, float | int]:
-    """What the recorded runs are like: the middle, and the share far out of it."""
+    """Spread of the recorded runs: typical deviation, and fraction of outliers."""
     every = [run.deviation for record in records for run in record]
     size = 1.4826 * median(abs(value) for value in every)
     return {

@@ -21,7 +21,7 @@ HISTORY = (
     "tests/architecture/retired_words.py",
     "tests/unit/db/test_data_migrations.py",
 )
-"""Where old words stand for what they were: revisions, records, and the list itself."""
+"""Files in which old words keep their meaning: revisions, records, and the list itself."""
 
 
 def _texts() -> Iterator[tuple[str, str]]:

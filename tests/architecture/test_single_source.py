@@ -1,4 +1,4 @@
-"""What is told in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
+"""Facts that stand in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `benchmarks.diagnosis.by_parts` makes of predictions; its records come from real runs."""
+"""Predictions corrected part by part in `benchmarks.diagnosis.by_parts`; its records come from real runs."""
 
 from benchmarks.diagnosis import by_parts
 

@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.hosts` measures: spaces in which the network decides."""
+"""`python -m benchmarks.hosts` measures spaces in which the network decides."""
 
 import pytest
 

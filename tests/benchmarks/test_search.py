@@ -61,7 +61,7 @@ def test_curves_are_drawn_for_each_table(tmp_path, capsys):
 
 
 def test_a_study_after_another_begins_with_what_that_one_has_shown(table, capsys):
-    """The same table under another name, as a neighbour that behaves alike: at most half of the trials of a cold search."""
+    """A copy of the table under another name is an equal neighbour: at most half of the trials of a cold search."""
     arguments = ["--table", str(TABLE), "--after", str(table), "--seeds", "3", "--sampler", "guided", "--json"]
     assert main(arguments) == 0
     samplers = json.loads(capsys.readouterr().out)["tables"][0]["samplers"]

@@ -33,7 +33,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_every_row_of_a_table_can_be_chosen(tables: list[Sweep]) -> None:
-    """But for tables in which nothing ran (80B on 8 GPUs)."""
+    """Tables in which nothing ran are left out (80B on 8 GPUs)."""
     with NANOTRON.open() as nanotron, ALEPH.open() as aleph:
         rows = [row for row in csv.DictReader(nanotron) if (row["model"], row["n_gpus"]) != ("80B", "8")]
         rows += list(csv.DictReader(aleph))

@@ -38,7 +38,7 @@ class Watched:
             self.complaints.append(text)
 
     def assert_accessible(self) -> None:
-        """Nothing serious by axe-core, and nothing wider than the window."""
+        """Assert that axe-core finds no serious violation and that nothing is wider than the window."""
         violations = Axe().run(self.page).response["violations"]
         serious = [(v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")]
         assert not serious, (self.page.url, serious)

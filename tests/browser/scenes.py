@@ -1,4 +1,4 @@
-"""What happens on the service while the pictures of screenshots.py are taken: real studies by real ranks, a rank that is
+"""Studies and faults on the service while screenshots.py takes its pictures: real studies by real ranks, a rank that is
 killed, a library that changes (a version the worker was told to report first), and the retune that follows.
 """
 

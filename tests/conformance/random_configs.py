@@ -18,9 +18,9 @@ from tests.support.values.tuner_inputs import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
 MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8, "expert_note": None})
-"""With experts, so that these can be divided."""
+"""A model with experts, so that expert parallelism can divide them."""
 DRAWS = 24
-"""Of each cluster."""
+"""Number of configurations drawn for each cluster."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Drawn:
     config: TrialConfig
     table: Flat
     others: dict[str, TrialConfig]
-    """By knob: the same with another value of it, and what follows from that."""
+    """Copies of the configuration by knob, with another value of that knob and its consequences."""
 
 
 def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Iterator[Drawn]:
-    """The same ones every time. `varied`: the only knob whose other values are drawn."""
+    """Draw configurations from a fixed seed. `varied`: the only knob whose other values are drawn."""
     rng = random.Random(2)
     for cluster in CLUSTERS:
         for number in range(DRAWS):
@@ -66,7 +66,7 @@ class _Draw:
         return Drawn(self._domains.workload, self._domains.cluster, self._config(table), table, others)
 
     def _other(self, table: Flat, knob: str, value: Any) -> TrialConfig:
-        """The same but for one value, where that is legal."""
+        """Copy a configuration with one value changed, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
             sample_groups.check(alone, self._domains.cluster, self._domains.workload)
@@ -77,7 +77,7 @@ class _Draw:
         return alone
 
     def _with(self, table: Flat, knob: str, value: Any) -> Flat:
-        """The same answers but one; where that leaves an answer without a place, the first candidate."""
+        """Repeat the answers with one changed; where that leaves an answer without a place, the first candidate."""
 
         def answer(question: Question) -> Any:
             wanted_value = value if question.knob == knob else table.get(question.knob)

@@ -46,7 +46,7 @@ _COMMON_PLACES = {
     PREDICTION: "tuner/prediction/configs.py",
     EXPORT: "tuner/export",
 }
-"""Where the rows are of knobs that every backend has."""
+"""Heading of the rows of knobs that every backend has."""
 _RANK = "".join(
     (ROOT / name).read_text()
     for name in (
@@ -61,7 +61,7 @@ _RANK = "".join(
 
 @dataclass(frozen=True)
 class Registries:
-    """All of them, as the product has them; see `PRODUCT`."""
+    """All registries as the product has them; see `PRODUCT`."""
 
     schemas: Mapping[str, type[StrategySchema]]
     listed: tuple[str, ...]
@@ -136,12 +136,13 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
 
 
 def _place(place: str, kind: str, knob: str) -> str:
-    """Where the row of a knob is: with its backend, or with what every backend has."""
+    """Heading over the row of a knob: with its backend, or with what every backend has."""
     return _COMMON_PLACES[place] if knob in _COMMON else place.format(kind)
 
 
 def _is_read(r: Registries, kind: str, field: str) -> bool:
-    """By the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy all strategies share."""
+    """Whether a knob is read by the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy
+    all strategies share."""
     schema = r.schemas[kind]
     names = [name for name in dir(schema) if name.startswith(("to_", "_zero_section")) or name == "sync_policy"]
     attributes = [inspect.getattr_static(schema, name) for name in names]
@@ -188,7 +189,7 @@ def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[st
 
 
 def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, str]:
-    """What each consumer is told, by consumer: the file beside what it lists as lost."""
+    """Exported text by consumer: the file beside what it lists as lost."""
     study = study_of("llama-tiny", sample.workload.precision.name, sample.cluster, sample.workload.global_batch)
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))

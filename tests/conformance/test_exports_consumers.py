@@ -32,7 +32,8 @@ def exported(
 
 
 def apart(form: str, folder: Path) -> dict[str, Any]:
-    """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
+    """Export in a separate process, as the command line does: DeepSpeed's integration stays in the one that has used
+    it."""
     printed = preloaded_forks.output_of(
         "shardtune.workers.rank.check_export", form, str(folder), log=folder / "check.txt"
     )
@@ -109,7 +110,7 @@ def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
     ids=["its default", "by layers", "no number of layers"],
 )
 def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: int, stated: str | None) -> None:
-    """Of 16 blocks, and two that it counts for the tables."""
+    """A pipeline of 16 blocks, and two that it counts for the embedding tables."""
     strategy = Fsdp2Config(
         dp_shard=4, pipeline_parallel=2, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
     )

@@ -1,4 +1,4 @@
-"""What every launcher promises (workers/launchers/base.py), for each of them; the ranks are played."""
+"""Contract of launchers (workers/launchers/base.py), tested on each launcher; the ranks are played."""
 
 import json
 import os

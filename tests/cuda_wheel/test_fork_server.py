@@ -52,7 +52,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 RANKS = {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""As `rank_devices` says it, with every GPU visible."""
+"""Environment that `rank_devices` makes, with every GPU visible."""
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 
 @pytest.fixture(scope="module")
 def probe_driver(driver: FakeDriver) -> list[dict[str, Any]]:
-    """By the host, then by a process forked from it."""
+    """Reports of the fork server and of a process forked from it."""
     done = driver.python("-c", HOST, **RANKS)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Store:
-    """Where `buildah` keeps images: a Debian of packages from its mirror, and what is built over it."""
+    """Storage of `buildah`: a Debian of packages from its mirror, and what is built over it."""
 
     def __init__(self, folder: Path) -> None:
         self._buildah = ["buildah", "--storage-driver=vfs", f"--root={folder}/root", f"--runroot={folder}/run"]
@@ -53,7 +53,7 @@ class Store:
         subprocess.run(["tar", "--extract", f"--directory={self._source}"], input=packed.stdout, check=True)
 
     def build(self, name: str) -> "Image":
-        """By its Containerfile, unpacked."""
+        """Root of an image built from its Containerfile, unpacked."""
         self.say(
             *("build", "--isolation=chroot", "--pull=never", "--build-arg=BASE=localhost/base", f"--tag={name}"),
             *self._certificates,
@@ -155,7 +155,7 @@ def test_the_worker_trains_without_root_on_a_file_system_that_cannot_be_written_
 
 
 def await_answer(serving: subprocess.Popen[bytes], path: str) -> str:
-    """Of the service, asked within its network: the status, and what it says."""
+    """Response of the service within its network: status and body."""
     ends_s = time.monotonic() + 120
     requested = (
         "import urllib.request as r, sys; a = r.urlopen(sys.argv[1], timeout=5); print(a.status, a.read().decode())"

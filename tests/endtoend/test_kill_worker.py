@@ -48,7 +48,7 @@ class Story:
         budgets = [budget | {"resume_check": number == DEEDS} for number in range(1, DEEDS + 1)]
         self._studies = [stack.create(study(budget=budget, space={"backends": ["ddp"]})) for budget in budgets]
         self.hit: dict[str, str] = {}
-        """What was done to each run, by id."""
+        """Faults injected into each run, by id."""
         self.last = ""
 
     def next_crew(self, deed: str) -> Crew:
@@ -72,7 +72,7 @@ class Story:
         self.agent = self._stack.start_worker()
 
     def ends(self) -> dict[str, list[str]]:
-        """How the attempts at each run ended."""
+        """Ends of the attempts at each run."""
         return {run["run_id"]: [attempt["end"] for attempt in run["attempts"]] for run in self._runs(*self._studies)}
 
     def finished(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What was found by reading, mended without a GPU, and only a GPU can show (docs/gpus.md)."""
+"""Faults that were found by reading and fixed without a GPU, where only a GPU can show the fix (docs/gpus.md)."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What NVML says of a real GPU around real runs: the watch, and what a trial records of it."""
+"""NVML's readings of a real GPU around real runs: the watch, and what a trial records of it."""
 
 import json
 import subprocess

@@ -1,4 +1,5 @@
-"""What people get wrong about hosts, over the engines' real daemons: exit code 2 (`setup` on a run), host and remedy in words, and
+"""Mistakes of users about hosts, over the engines' real daemons: exit code 2 (`setup` on a run), host and remedy in
+words, and
 nothing left behind on any host.
 """
 
@@ -36,7 +37,7 @@ def laboratory(request: pytest.FixtureRequest) -> Iterator[Laboratory]:
 
 
 def detect(laboratory: Laboratory, *options: str) -> str:
-    """Of a worker over all hosts that is told what cannot be: what it says, once it has ended with exit code 2."""
+    """Output of a worker over all hosts whose settings are rejected, after it ended with exit code 2."""
     engine = laboratory.claim.plan.engine
     words = [sys.executable, "-m", "shardtune.workers", "detect", "--launcher", engine, "--nodes", "2", "--cold"]
     words += ["--ranks", "1", "--memory-gib", "1", "--work-dir", "/tmp/work", *options]

@@ -36,7 +36,7 @@ def laboratory() -> Iterator[Laboratory]:
 
 
 def exported(folder: Path, cluster: Cluster) -> Path:
-    """Its files, in a new folder."""
+    """Files of the export, in a new folder."""
     folder.mkdir()
     for name, text in files(study_of("llama-tiny", "fp32", cluster, global_batch=16), contender_of(CONFIG)).items():
         (folder / name).write_text(text)
@@ -45,7 +45,7 @@ def exported(folder: Path, cluster: Cluster) -> Path:
 
 
 def submitted(laboratory: Laboratory, job: Path) -> str:
-    """What a job prints, once it has ended."""
+    """Output of a job, after it has ended."""
     log = job.with_name("job.log")
     words = ["env", f"PYTHON={sys.executable}", "CUDA_VISIBLE_DEVICES=", "sbatch", "--parsable", f"--output={log}"]
     number = laboratory.run(HEAD, [*words, str(job), "--steps", "2"]).strip()

@@ -1,4 +1,4 @@
-"""What a launcher promises an attempt, for each with the real daemons of its engine: how runs end, and that nothing is left.
+"""Contract of launchers, tested with the real daemons of each engine: how runs end, and that nothing is left.
 
 Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs.
 """
@@ -53,7 +53,7 @@ class Place:
         until(lambda: len(living(self.laboratory, self.session) - self.at_rest) >= 4, "four ranks")
 
     def assert_nothing_is_left(self) -> None:
-        """By the time the result is there, ranks are gone; what cleans up after them may take a moment."""
+        """Wait for cleanup: ranks are gone when the result is there, but their cleanup may take a moment."""
         until(lambda: not living(self.laboratory, self.session) - self.at_rest, "nothing is left")
 
 

@@ -1,4 +1,4 @@
-"""What the containers of the Kubernetes manifests run, word for word but for sizes, on made-up hosts: a worker over all of them, which
+"""Commands of the Kubernetes manifests, unchanged except for sizes, on made-up hosts: a worker over all of them, which
 a study is finished on. Pods, their names and their volumes are the laboratory's.
 """
 
@@ -48,7 +48,7 @@ class Pods:
             print(self.nodes[0].address, "shardtune-gang-node-0-0.shardtune-gang", file=names)
 
     def run(self, host: Host, container: dict[str, Any], words: list[str], pod: str = "") -> None:
-        """What the container runs, with its variables."""
+        """Run the container's command with its variables."""
         own = {item["name"]: self._value(item, pod) for item in container.get("env", [])}
         inputs = {f"SHARDTUNE_WORKER_{name}": value for name, value in ONE_RANK.items()} | own
         inputs["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -63,7 +63,7 @@ class Pods:
         return TOKEN if "secretKeyRef" in variable["valueFrom"] else pod
 
     def finish_a_study(self, worker: str, nodes: int) -> None:
-        """On the worker of that name, once it is there."""
+        """Finish a study on the worker of that name, after it registered."""
         (first,) = self.service.await_true(
             lambda: self.service.get("/v1/workers")["workers"], 300, "the worker registers"
         )

@@ -19,13 +19,13 @@ Engine = Literal["none", "slurm", "ray"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a laboratory consists of."""
+    """Plan of a laboratory."""
 
     hosts: int = 2
     ranks: int = 2
-    """Per host: told to the engine, and to who asks."""
+    """Ranks per host, as the engine and callers are told."""
     inter_mbit: int = 0
-    """What each host's link carries in each direction, in Mbit/s; 0: as much as it can."""
+    """Bandwidth of each host's link in each direction, in Mbit/s; 0: unlimited."""
     engine: Engine = "none"
     owner: tuple[int, float] | None = None
     """Process (id, start) with which the laboratory is over, where it belongs to one."""

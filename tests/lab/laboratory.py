@@ -12,7 +12,7 @@ from tests.lab.ray_cluster import RayCluster
 from tests.lab.slurm import Slurm
 
 HEAD = "head"
-"""Where slurmctld or Ray's head runs; it trains nothing, and its link is not shaped."""
+"""Host on which slurmctld or Ray's head runs; it trains nothing, and its link is not shaped."""
 
 
 class Laboratory:
@@ -52,7 +52,7 @@ class Laboratory:
 
     @classmethod
     def at(cls, number: int) -> Self:
-        """The one with this number.
+        """Laboratory with this number.
 
         Raises:
             NoLaboratory: there is none.
@@ -66,7 +66,7 @@ class Laboratory:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What programs on the hosts need to know of the engine."""
+        """Environment variables that programs on the hosts need for the engine."""
         return self.engine.environment if self.engine else {}
 
     def _make(self) -> None:
@@ -138,7 +138,7 @@ class Laboratory:
 
 
 def described(laboratory: Laboratory, up_s: float) -> dict[str, Any]:
-    """What `up --json` prints."""
+    """Facts that `up --json` prints."""
     plan = laboratory.claim.plan
     return {
         "hosts": [
@@ -152,5 +152,5 @@ def described(laboratory: Laboratory, up_s: float) -> dict[str, Any]:
 
 
 def for_this_process(hosts: int, ranks: int, inter_mbit: int = 0, engine: str = "none") -> Laboratory:
-    """One that the next laboratory takes down, should this process die without doing so."""
+    """Laboratory of this process; the next laboratory takes it down if this process dies before."""
     return Laboratory.up(Plan(hosts, ranks, inter_mbit, engine, owner=this_process()))  # type: ignore[arg-type]

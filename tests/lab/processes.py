@@ -1,4 +1,4 @@
-"""Which processes are in a network namespace or carry a laboratory's mark; by /proc, never by name."""
+"""Processes in a network namespace, or with a laboratory's launch tag; by /proc, never by name."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ def on_host(first: int) -> set[int]:
 
 
 def with_host(first: int) -> set[int]:
-    """The same, known by their network, and our own that entered it: `nsenter` waits outside for what it started."""
+    """Processes of a network namespace, and our own that entered it: `nsenter` waits outside for what it started."""
     network = _namespace(first, "net")
     return {pid for pid in _all() if network is not None and _namespace(pid, "net") == network}
 
@@ -31,7 +31,7 @@ def marked(folder: Path) -> set[int]:
 
 
 def words_of(pid: int) -> list[str]:
-    """Its command line; empty when it is gone."""
+    """Command line of a process; empty when it is gone."""
     return _read(pid, "cmdline").decode(errors="replace").split("\0")[:-1]
 
 
@@ -73,7 +73,7 @@ def _until(find: Callable[[], set[int]], number: signal.Signals, is_done: Callab
 
 
 def _namespace(pid: int, kind: str) -> str | None:
-    """None when the process is gone."""
+    """State of a process; None when it is gone."""
     try:
         return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
     except OSError:

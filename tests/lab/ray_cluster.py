@@ -11,7 +11,7 @@ from tests.lab.hosts import Host
 PORT = 6379
 _START_S = 120.0
 _STORE_BYTES = 80_000_000
-"""Of each node's object store, about the least Ray takes; nothing large is ever put there."""
+"""Size of each node's object store, about the least Ray takes; nothing large is ever put there."""
 
 
 class RayCluster:
@@ -30,7 +30,7 @@ class RayCluster:
             "RAY_enable_worker_prestart": "0",
             "RAY_prestart_worker_first_driver": "0",
         }
-        """What every command and program of Ray needs to know."""
+        """Environment variables that every command and program of Ray needs."""
 
     def start(self) -> None:
         """Start the head, then all nodes at once; each command returns when its daemons are up."""

@@ -19,7 +19,7 @@ class GangSession:
     """A worker without a service, from `with` on; `ready` waits until all hosts are."""
 
     def __init__(self, laboratory: Laboratory | None, folder: Path, ranks: int, **settings: Any) -> None:
-        """Without a laboratory: on this machine, as one host. `folder`: for the work directory."""
+        """Open a session without a laboratory, on this machine as one host. `folder`: for the work directory."""
         engine = laboratory.claim.plan.engine if laboratory else "none"
         options = {"work_dir": str(folder / "work"), "ranks": ranks, "memory_gib": 1, "allowed_scripts": _SCRIPTS}
         if laboratory is not None:
@@ -37,7 +37,7 @@ class GangSession:
             self.process = laboratory.start("head", words, stderr=self._log, **pipes)
 
     def ready(self) -> dict[str, Any]:
-        """What the gang offers."""
+        """Inventory that the gang offers."""
         return self._answer()["ready"]
 
     def begin(self, task: Task, **limits: float) -> None:

@@ -13,12 +13,12 @@ from tests.lab.service import LabService
 from tests.lab.slurm import Slurm
 
 NAME = "gang"
-"""Of the worker on Ray; Slurm's is named after its job."""
+"""Name of the worker on Ray; Slurm's is named after its job."""
 _AGENT = "-m shardtune.workers --launcher"
 
 
 class LabWorker:
-    """Over all hosts of the laboratory."""
+    """Worker over all hosts of the laboratory."""
 
     def __init__(self, laboratory: Laboratory, service: LabService) -> None:
         self._laboratory = laboratory
@@ -40,7 +40,7 @@ class LabWorker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def measure_hardware(self) -> None:
-        """As an operator does once: kept in the work directory, which the worker then finds."""
+        """Measure the hardware once, as an operator does; the worker finds the result in its work directory."""
         words = [
             sys.executable,
             "-m",
@@ -82,7 +82,8 @@ class LabWorker:
             )
 
     def tend(self) -> None:
-        """What a supervisor does, once: start again what ended. Slurm's jobs requeue themselves; daemons are nobody's but ours."""
+        """Restart ended processes once, as a supervisor does. Slurm's jobs requeue themselves; daemons are nobody's but
+        ours."""
         for host in self._laboratory.hosts:
             if host.is_up:
                 self._daemons(host)
@@ -109,7 +110,7 @@ class LabWorker:
 
     @property
     def agent_host(self) -> Host:
-        """Where the agent is, or would be."""
+        """Host of the agent."""
         return next(host for host in self._laboratory.hosts if self.agents_on(host))
 
     def agents_on(self, host: Host) -> set[int]:
@@ -128,5 +129,5 @@ class LabWorker:
             time.sleep(0.2)
 
     def log(self) -> str:
-        """What it wrote for people."""
+        """Log of the worker."""
         return Path(self._log).read_text()

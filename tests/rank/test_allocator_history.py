@@ -1,4 +1,4 @@
-"""What a GPU's allocator did, as torch's snapshot has it: what was held at the fullest moment, of what, and where."""
+"""History of a GPU's allocator, as in torch's snapshot: bytes held at the fullest moment, by kind and place."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from shardtune.workers.rank.training import trace
 
 
 def entry(action: str, address: int, size: int, at_us: int) -> dict:
-    """As `torch.cuda.memory._snapshot()` has it."""
+    """Entry as in `torch.cuda.memory._snapshot()`."""
     return {"action": action, "addr": address, "size": size, "time_us": at_us, "stream": 0, "frames": []}
 
 
@@ -39,7 +39,7 @@ def test_a_block_is_held_until_its_release_is_complete():
 
 
 class MadeHistory:
-    """Of a step in which the second layer's output is the most that is held."""
+    """Recorder of a step in which the second layer's output holds the most memory."""
 
     def __init__(self, recorder: moments.MomentRecorder) -> None:
         self.recorder, self.now, self.entries = recorder, 0, []

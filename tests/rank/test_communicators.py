@@ -1,4 +1,5 @@
-"""How many communicators a strategy makes does not depend on how deep the model is: NCCL's each take memory of the device."""
+"""The number of a strategy's communicators does not depend on the depth of the model: NCCL's each take memory of the
+device."""
 
 import json
 
@@ -12,7 +13,7 @@ pytestmark = pytest.mark.ranks
 
 @pytest.fixture(scope="module")
 def group_counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """By strategy, with few and with more blocks, on four ranks."""
+    """Communicators by strategy, with few and with more blocks, on four ranks."""
     log = tmp_path_factory.mktemp("communicators") / "ranks.log"
     printed: dict[str, list[int]] = json.loads(
         preloaded_forks.output_of("tests.rank.helpers.communicators", log=log).splitlines()[-1]

@@ -26,7 +26,7 @@ from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 MISTRAL = SHORT_LLAMA | {"model_type": "mistral", "sliding_window": 8}
-"""Its window reaches from one rank's part of the sequence into the other's."""
+"""Model whose attention window reaches from one rank's part of the sequence into the other's."""
 BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 SHARED = {"context_parallel": 2, "micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3}
 BACKENDS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,5 @@
-"""What a rank asks of a GPU, with a device played on the processor: clock, memory, restart, environment, and its end for want of memory."""
+"""Calls of a rank to a GPU, with a fake device on the processor: clock, memory, restart, environment, and its end for
+want of memory."""
 
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_failed_call_of_nccl_on_a_full_device_is_for_want_of_memory(tmp_path: 
 
 @pytest.mark.parametrize("form", faulty_ranks.OUT_OF_MEMORY)
 def test_one_rank_without_memory_ends_both_and_the_run_is_out_of_memory(tmp_path: Path, form: str) -> None:
-    """Nobody ends the other: it meets the end of its peer in the middle of a collective."""
+    """Peers do not end each other: a rank meets the end of its peer in the middle of a collective."""
     task = tiny_task({"kind": "ddp"}, parity_steps=4)
     faulty_ranks.run_ranks(form, folder_of(task, tmp_path))
     directory = TrialDir(tmp_path)

@@ -1,4 +1,4 @@
-"""What ranks measure of their links: within each host, across hosts with one rank of each, and over all."""
+"""Bandwidths that ranks measure: within each host, across hosts with one rank of each, and over all."""
 
 import os
 from pathlib import Path

@@ -39,7 +39,7 @@ def test_a_mixture_of_experts_uses_a_part_of_itself_per_token() -> None:
 
 
 def test_what_a_mask_hides_is_not_in_the_least_that_a_token_costs() -> None:
-    """So that a fused kernel at a long sequence is no number that cannot be true."""
+    """Masked positions are left out, so that a fused kernel at a long sequence does not exceed the peak rate."""
     long = WORKLOAD.model_copy(update={"sequence_length": 32_768})
     actual = model_summary.of(preset("llama-tiny"), long)
     halved = model_summary.of(preset("llama-tiny"), WORKLOAD.model_copy(update={"sequence_length": 16_384}))
@@ -49,7 +49,7 @@ def test_what_a_mask_hides_is_not_in_the_least_that_a_token_costs() -> None:
 
 
 def test_our_samples_are_not_searched_for_packed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look is to wait for the device in each forward; where tensors hold no values, it is an error."""
+    """Reading values waits for the device in each forward, and is an error for tensors without values."""
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
     trained = CausalStep(preset("llama-tiny"), WORKLOAD)
     model = trained.build_model().to("meta")
@@ -67,7 +67,7 @@ def test_flops_are_two_per_active_weight_and_the_attention() -> None:
 
 
 def test_a_model_is_counted_for_predictions_at_its_own_length() -> None:
-    """What `predict` asks for where an architecture has no closed form."""
+    """Count that `predict` needs where an architecture has no closed form."""
     small = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
     config = small | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     model = ModelSpec(name="g", config=config | {"model_type": "gemma2", "max_position_embeddings": 128})
@@ -85,7 +85,7 @@ def test_an_unknown_architecture_is_named() -> None:
 
 
 def test_a_model_that_the_meta_device_cannot_run_is_described_without_its_flops() -> None:
-    """Its trials may run all the same."""
+    """Trials of such a model may run."""
     small = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2}
     config = small | {
         "model_type": "mamba2",

@@ -1,4 +1,4 @@
-"""What torch finds in this processor, and in a lesser one that oneDNN is told to take it for."""
+"""Dtypes that torch finds in this processor, and in a lesser one that oneDNN is set to."""
 
 import json
 from pathlib import Path

@@ -17,7 +17,8 @@ SHAPE = from_config(preset("llama-3.1-8b").config)
 
 
 def most_held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
-    """At most at once, by the actions that torch plans for a rank; parts of a micro batch count one by one."""
+    """Most micro batches held at once, by the actions that torch plans for a rank; parts of a micro batch count one by
+    one."""
     new: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
     new.pp_group_size, new.rank, new._n_microbatches = ranks, rank, micro_batches
     new.n_local_stages, new.num_stages, new._num_stages = virtual, ranks * virtual, ranks * virtual

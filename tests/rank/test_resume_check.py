@@ -121,7 +121,7 @@ FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> None:
-    """Under both: the bounds of bf16-mixed are wider, and must still tell."""
+    """Faults are noticed under both precisions: the bounds of bf16-mixed are wider, and must still tell."""
     task = ResumeTask(trial=tiny_task({"kind": "ddp"}, precision=precision), plan=PLAN)
     folders = {fault: tmp_path / fault for fault in FAULTS}
     for fault, folder in folders.items():

@@ -50,7 +50,7 @@ def test_ranks_that_split_a_model_train_the_same(quick: dict[str, tuple[StepReco
 
 @pytest.mark.ranks
 def test_gradients_of_norms_that_are_not_summed_are_caught(quick: dict[str, tuple[StepRecord, ...]]) -> None:
-    """By the weights' sum of squares: loss and norm of the first step hide it."""
+    """Detection by the weights' sum of squares: loss and norm of the first step hide it."""
     full, faulty = train(QUICK["llama"])[0], quick[f"llama, {FAULT}"][0]
     difference = parity.step_difference(full, faulty, parity.FP32, "one process")
     assert difference is not None and difference.startswith("parameter square sum of step 0")

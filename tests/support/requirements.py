@@ -1,4 +1,4 @@
-"""What a test does where a program it needs is not installed."""
+"""Skip or fail a test whose program is not installed."""
 
 import os
 

@@ -29,7 +29,7 @@ def module_of(classname: str) -> str:
 
 
 def processor() -> str:
-    """What runs here, as the kernel calls it."""
+    """Name of the processor, as the kernel reports it."""
     names = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
 

@@ -1,4 +1,4 @@
-"""Which test modules run when: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
+"""Order of test modules: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
 
 A module stays on one worker, so that what its tests share (a fork server, a browser, a study) is made once; those of
 `tests/hosts` all stay on one, because one laboratory is load enough. At the slow end are training ranks, browsers and
@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 SECONDS = Path(__file__).with_name("durations.json")
-"""Of each module, as `make durations` measured last. Nothing but the order depends on it."""
+"""Seconds of each module, as `make durations` measured last. Nothing but the order depends on it."""
 
 
 class FromBothEnds(LoadScopeScheduling):

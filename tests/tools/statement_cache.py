@@ -16,7 +16,7 @@ _CONNECTED: dict[Hashable, Engine] = {}
 
 
 def install() -> None:
-    """From now on an engine of this process shares what was compiled with the first one of its kind that connected."""
+    """Make engines of this process share compiled statements with the first connected one of their kind."""
     session.make_engine = _sharing
 
 

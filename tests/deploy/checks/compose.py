@@ -13,7 +13,7 @@ _SCHEMA = json.loads((Path(__file__).with_name("schemas") / "compose.json").read
 
 
 def compose(deploy: Path) -> list[str]:
-    """Its fields are the specification's, and everything it refers to is there."""
+    """Check that the fields are the specification's and that every reference resolves."""
     path = deploy / "compose/compose.yaml"
     content = yaml.safe_load(path.read_text())
     checker = jsonschema.Draft7Validator(_SCHEMA)

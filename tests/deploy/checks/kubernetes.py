@@ -81,7 +81,7 @@ def _validated(text: str) -> tuple[str, ...]:
 
 
 def _lost(inputs: object, kept: object, at: str = "") -> Iterator[str]:
-    """Where a published model keeps less than was written: it drops fields that it does not know without a word."""
+    """Fields that a published model lost: it drops fields that it does not know without a word."""
     if isinstance(inputs, Mapping) and isinstance(kept, Mapping):
         for name in inputs:
             yield from _lost(inputs[name], kept[name], f"{at}.{name}") if name in kept else [f"{at}.{name} is no field"]

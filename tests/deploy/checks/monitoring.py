@@ -42,7 +42,7 @@ def dashboard(deploy: Path) -> list[str]:
 
 
 def metrics(deploy: Path) -> list[str]:
-    """What dashboard and alerts ask for is what the service tells."""
+    """Check that the service exports every metric that dashboard and alerts query."""
     alerts = yaml.safe_load((deploy / "monitoring/alerts.yml").read_text())
     requested = [*_queries(deploy), *(rule["expr"] for group in alerts["groups"] for rule in group["rules"])]
     exported_metrics = _exported_metrics()

@@ -18,7 +18,7 @@ class Address:
 
     method: str
     path: str
-    """With names in braces, such as `/v1/studies/{study_id}`."""
+    """Path with names in braces, such as `/v1/studies/{study_id}`."""
     actions: tuple[Action, ...]
     query: tuple[str, ...]
     """Names of what may follow the question mark."""

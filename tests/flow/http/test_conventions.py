@@ -1,4 +1,4 @@
-"""What holds for every route: repeatable POSTs, entity tags, pages, error codes."""
+"""Conventions of every route: repeatable POSTs, entity tags, pages, error codes."""
 
 import ast
 from pathlib import Path

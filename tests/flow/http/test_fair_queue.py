@@ -1,4 +1,4 @@
-"""What many requests of one project wait for holds up no other project's."""
+"""Many waiting requests of one project delay no other project's."""
 
 import threading
 import time

@@ -103,7 +103,7 @@ def test_worker_of_a_project_runs_its_studies_only(quick_admin):
 
 
 def test_a_worker_s_name_belongs_to_the_key_that_registered_it(quick_admin, clock):
-    """Whoever registers under it closes the leases of its worker."""
+    """Registering under a worker's name closes that worker's leases."""
     created = [make_key(quick_admin, "workers:lease", project="a") for _ in range(3)]
     first, second, third = (
         SimulatedWorker(local_client(quick_admin.app, headers=bearer(key)), name="gpu-1") for key in created
@@ -228,7 +228,7 @@ def test_project_without_gpu_seconds_left_gets_no_run_until_midnight(admin, cloc
 
 
 def test_local_key_of_the_default_sees_the_default_project(quick_admin):
-    """What was created before there were keys stays visible."""
+    """Objects created before the first key stay visible."""
     client = local_client(quick_admin.app, headers=bearer(make_key(quick_admin, "studies:read", project="default")))
     SimulatedWorker(quick_admin).register()
     study_id = quick_admin.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump()}).json()["study_id"]

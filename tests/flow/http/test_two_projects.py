@@ -19,7 +19,7 @@ from tests.support.service.page_reader import HTML
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 OPEN = {"/login", "/logout"}
-"""Of whoever has no session."""
+"""Request headers without a session."""
 SCHEDULE = {"name": "changed", "trigger": "manual"}
 HELD_STUDY = {"protocol_version": PROTOCOL_VERSION, "session": "of-nobody", "attempt": 1}
 BODIES = {
@@ -37,7 +37,7 @@ BODIES = {
     "/v1/projects/{project_id}": {"json": {}},
     "/studies/{study_id}/extend": {"data": {"add_trials": "1"}},
 }
-"""Where a rule is reached only with a body that can be read."""
+"""Bodies for rules that only a valid body reaches."""
 VOLATILE = {"page_sessions", "api_keys", "idempotent_requests", "alembic_version"}
 
 
@@ -116,7 +116,8 @@ def rows(database: Database) -> dict[str, list[str]]:
 
 
 def test_names_and_ids_are_of_their_project(both):
-    """What one has taken is free to the other, and so tells it nothing; what names the other is rejected."""
+    """A name that one project took is free to the other, and reveals nothing; a request that names the other project is
+    rejected."""
     study = both.api.post("/v1/studies", json=SPEC, params={"study_id": WORD})
     assert (study.status_code, study.json()["study_id"]) == (201, f"{OWN}.{WORD}")
     worker = SimulatedWorker(both.api, name=f"{WORD}-1").register()

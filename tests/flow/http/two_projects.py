@@ -27,22 +27,23 @@ TRACED: Any = {
 }
 SHORT = SPEC | {"budget": {"max_trials": 2, "max_pairs": 7}}
 Ids = Mapping[str, str]
-"""By the names that routes have for them."""
+"""Ids of the project's objects by the names in routes."""
 
 
 @dataclass(frozen=True)
 class TwoProjects:
-    """What `OWN` sends its requests with, and what belongs to whom."""
+    """Clients of both projects, and the owner of each object."""
 
     api: TestClient
-    """With a key of every scope."""
+    """Client with a key of every scope."""
     pages: TestClient
-    """The same key, logged in."""
+    """Client of the same key, logged in."""
     token: dict[str, str]
     own: Ids
     theirs: Ids
     secrets: tuple[str, ...]
-    """What no answer may contain: the word, and ids of theirs that are long enough to mean nothing else."""
+    """Words that no response may contain: the marker word, and ids of theirs that are long enough to mean nothing
+    else."""
 
 
 def two_projects(client: TestClient) -> TwoProjects:

@@ -90,7 +90,7 @@ class Overtaken(PlannerCache):
 
 @pytest.fixture
 def overtaken(client, database_url, clock):
-    """What one worker is given while another's run ends, and how often the sampler was asked for it."""
+    """Claim of one worker while another's run ends, and how often the sampler was asked for it."""
     database = Database(database_url)
 
     def ask(**budget):

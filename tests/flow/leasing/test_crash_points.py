@@ -32,13 +32,13 @@ SETTINGS = {"lease_s": 20.0, "worker_live_s": 3600, "secret_key": "k" * 32, "web
 REPORTED = ["study.created", "study.complete", "best.renewed"]
 SILENT_S = 21.0
 CLAIMED_S = 61.0
-"""Who was killed with a message or a retune in its hands is replaced after this."""
+"""Seconds after which a process that was killed while it held a message or a retune is replaced."""
 _ROUNDS = 4
 """A retune is begun, linked to its challenge and judged in two; each death takes one more."""
 
 
 class Life:
-    """From the first request to the last, with at most one death of the service."""
+    """One life of a study from the first request to the last, with at most one death of the service."""
 
     def __init__(self, url, hook, at=None, death=None):
         self.service, self.hook, self.at, self.death = MortalService(url, **SETTINGS), hook, at, death
@@ -128,7 +128,7 @@ class Life:
 
 
 def story(url, applied):
-    """What a life left behind, without names and times of its own; every fault of it."""
+    """Rows that a life left behind, without its own names and times; every fault of it."""
     database = Database(url)
     try:
         with database.read() as session:

@@ -1,4 +1,4 @@
-"""Who may write what: only the holder of the live attempt, and each end once."""
+"""Fencing of writes: only the holder of the live attempt, and each end once."""
 
 import pytest
 
@@ -149,7 +149,7 @@ def test_other_protocol_version_is_rejected(worker, lease):
 
 
 def test_a_worker_of_the_release_before_is_told_to_be_upgraded(worker, lease):
-    """It makes up its session, which would close the leases of whoever has it."""
+    """An invented session id is rejected, since it would close the leases of its holder."""
     answer = worker.introduce(protocol_version=2, session=worker.session, name="old")
     assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
     assert "same release" in answer.json()["detail"]

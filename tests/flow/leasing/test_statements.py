@@ -1,4 +1,4 @@
-"""What a worker's requests cost the database, counted: half of the claims, and the reports on average, send at most a dozen."""
+"""SQL statements per request of a worker: half of the claims, and the reports on average, send at most a dozen."""
 
 from tests.support.service.statement_counts import count
 

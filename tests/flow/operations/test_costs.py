@@ -1,4 +1,4 @@
-"""What projects spent, by month and cause: the sums are those of the attempts, whoever asks sees their own."""
+"""Costs of projects by month and cause: sums equal those of the attempts, and a key sees its own project."""
 
 import pytest
 

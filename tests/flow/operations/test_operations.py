@@ -1,4 +1,4 @@
-"""What operators rely on: metrics, backups, retention, an outage of the database."""
+"""Operations: metrics, backups, retention, an outage of the database."""
 
 import sqlite3
 
@@ -98,7 +98,7 @@ def test_database_that_is_away_answers_503(clock):
 
 
 def test_logs_have_no_addresses_that_are_secrets(sqlite_url, tmp_path):
-    """That of a webhook often is one."""
+    """A webhook's URL often is a secret."""
     log = tmp_path / "service.log"
     with receiver() as url, Replica(sqlite_url, log, log_level="DEBUG", webhook_allow_private=True) as replica:
         replica.wait_until_ready()

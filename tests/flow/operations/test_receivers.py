@@ -225,7 +225,7 @@ class Names(LookUps):
 
 
 def send_to(url, names, allow_private=False, tls=None):
-    """What became of a message."""
+    """Result of sending a message."""
     message = Message("msg_1", "webhook-1", None, url, (1,), "{}", 1)
     return asyncio.run(send(message, b"key", datetime.now(UTC), Reach(names, allow_private, tls or public_tls())))
 

@@ -14,7 +14,7 @@ from tests.support.service.replica import Replica
 from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 PATIENCE_S = 5.0
-"""Of a worker's heartbeat: what is answered later was not answered."""
+"""Time limit of a worker's heartbeat: a later response counts as none."""
 
 
 @pytest.fixture

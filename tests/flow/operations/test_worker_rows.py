@@ -1,4 +1,4 @@
-"""What a worker's key can write is bounded, and forgotten when it is old."""
+"""Rows that a worker's key can write are bounded, and deleted when they are old."""
 
 import re
 
@@ -19,7 +19,7 @@ from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, S
 
 
 def limited(client, **settings):
-    """The same service under other limits; its context."""
+    """Context of the same service under other limits."""
     context = client.app.state.context
     client.app.state.context = Context(context.db, context.settings.model_copy(update=settings), context.now)
     return client.app.state.context

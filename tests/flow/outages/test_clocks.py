@@ -20,7 +20,7 @@ LIBRARY = "libfaketime.so.1"
 
 @pytest.fixture
 def clients(database_url: str, tmp_path: Path) -> Iterator[list[httpx.Client]]:
-    """Of a replica whose clock is right, and of one whose clock is an hour ahead."""
+    """Contexts of a replica whose clock is right and of one whose clock is an hour ahead."""
     next_run = next(Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), None)
     if next_run is None:
         missing("libfaketime")

@@ -83,7 +83,7 @@ class Scene:
         until(lambda: self.ours.lease(), "a lease")
 
     def ends_well(self) -> None:
-        """What the lost replica had in its hands is delivered again, and counts once; the study ends."""
+        """Messages that the lost replica held are delivered again, and count once; the study ends."""
         self.theirs.client = self.at_other
         answer = self.theirs.report(self.their_lease, measurement(900))
         assert answer.status_code in (200, 409), answer.text

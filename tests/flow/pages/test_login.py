@@ -20,7 +20,7 @@ def make_key(client: TestClient, *scopes: str, project: str | None = None, **hea
 
 
 def forms_of(client: TestClient) -> dict[str, str]:
-    """What this browser's forms carry now."""
+    """Token that this browser's forms carry now."""
     token = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
     assert token
     return {"csrf": token[1]}

@@ -1,4 +1,5 @@
-"""What retuning may spend: a daily budget that 50 stale recommendations keep to, windows, worth, and users' studies first."""
+"""Limits of what retuning spends: a daily budget that 50 stale recommendations keep to, windows, worth, and users'
+studies first."""
 
 import os
 from collections import defaultdict
@@ -81,7 +82,7 @@ def target_like(session, recorded, index):
 
 
 def cases(context, key, count):
-    """What is served and others like it, each used less than the one before; their keys in that order."""
+    """Keys of tuning targets like the recommended one, ordered from the most to the least used."""
     with context.db.write() as session:
         stored = session.get(TuningTargetRow, ("default", key))
         created = [key, *(target_like(session, stored, index) for index in range(1, count))]
@@ -97,7 +98,7 @@ def run_a_day(context, worker):
 
 
 def test_one_project_s_retunes_do_not_hold_up_another_s(service):
-    """The one live worker is busy with the first project's."""
+    """Keep the only live worker busy with the first project's retune."""
     client, context, _ = service
     key = best(client)["target_key"]
     client.put("/v1/projects/b", json={}).raise_for_status()

@@ -25,7 +25,7 @@ from tests.support.service.scenarios import best, tune
 BERLIN = ZoneInfo("Europe/Berlin")
 STEP = timedelta(minutes=15)
 QUIET_MINUTE = 45
-"""Of no schedule, so nobody looks then."""
+"""Moment of no schedule, at which no tick is due."""
 SPECS = {
     "half-hourly": {"cron": "*/30 * * * *", "catch_up": "one"},
     "hourly": {"cron": "15 * * * *", "catch_up": "all", "overlap": "queue", "catch_up_limit": 3},
@@ -97,7 +97,7 @@ class Replicas:
 
 
 def end_retunes(context):
-    """What was asked for is done before the next look."""
+    """Finish the requested retunes before the next tick."""
     with context.db.write() as session:
         for row in session.scalars(select(RetuneRow).where(RetuneRow.state == RetuneState.QUEUED)):
             records.finish(context, session, row, RetuneOutcome.KEPT, "kept")

@@ -33,7 +33,7 @@ def ended(quick_client):
 
 
 def without_runs(client, path):
-    """All that a reader of the study sees but what the run has cost."""
+    """A study as a reader sees it, without the run's cost."""
     study = client.get(path).json()
     trials = client.get(f"{path}/trials").json()["trials"]
     return study | {"gpu_seconds": None}, [trial | {"runs": None} for trial in trials]

@@ -11,7 +11,7 @@ from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagno
 
 @pytest.fixture
 def worker(http):
-    """One that has measured a study of two trials."""
+    """Service on which a study of two trials was measured."""
     worker = SimulatedWorker(http, task_kinds=TASK_KINDS).register()
     budget = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
     http.post("/v1/studies", json=SPEC | {"budget": budget}).raise_for_status()

@@ -83,7 +83,7 @@ def test_a_validation_run_under_way_ends_without_counting(quick_client):
 
 def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
     def behave(lease, task):
-        """In the final comparison every third validation run of a challenger is slow, and the baseline always the same."""
+        """Worker that makes every third validation run of a challenger slow and the baseline constant."""
         runs[lease.trial_number] = runs.get(lease.trial_number, 0) + 1
         if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
             return measurement(speed_of(task.config))

@@ -1,4 +1,4 @@
-"""What bad ends do to a study: recorded with their reason, retried where the platform is at fault, never fatal."""
+"""Failures in a study: recorded with their reason, retried where the platform is at fault, never fatal."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
 
 
 def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_client):
-    """It came first and was complete before the majority showed what it is."""
+    """The diverging trial came first and was complete before the majority showed its fault."""
     study, trials = run_study(quick_client, only(0, measurement(99_000, loss=4.0)))
     assert study["state"] == "complete"
     assert trials[0]["state"] == "infeasible" and trials[0]["failure"]["kind"] == "numerics"

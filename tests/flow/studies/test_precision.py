@@ -1,4 +1,4 @@
-"""Whose precision is trained: the user's where it was stated, else what the workers of the cluster have natively."""
+"""Precision of a study: the user's where it was stated, else the native one of the cluster's workers."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is said of the time left, against the runs a study then makes: by simulated workers whose runs last known times."""
+"""Estimated time left, against the runs that a study then makes: by simulated workers whose runs last known times."""
 
 import random
 
@@ -15,12 +15,12 @@ from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 
 START_S, WORK_S = 4.0, 9.0
-"""Of each run: what all take, and what one at 1000 tokens/s/GPU takes besides."""
+"""Seconds of each run: a fixed part, and what a run at 1000 tokens/s/GPU adds."""
 _TRIALS = TypeAdapter(list[Trial])
 
 
 class TimedWorker(SimulatedWorker):
-    """Its runs last as long as their speed says, which varies by 2 %."""
+    """Simulated worker whose runs last as long as their speed says, which varies by 2 %."""
 
     def __init__(self, client, seed):
         super().__init__(client, behave=self._run)

@@ -43,7 +43,7 @@ for _strategy in STRATEGIES.values():
 
 
 def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
-    """By building a model of so many blocks and training one step of it."""
+    """Count communicators by building a model of so many blocks and training one step."""
     # DeepSpeed keeps them beyond its engine, and rejects to make them again.
     groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     before = len(distributed_c10d._world.pg_map)

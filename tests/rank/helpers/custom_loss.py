@@ -27,7 +27,7 @@ def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
-    """Of each strategy by name, with the loss of the step and with the own one, as JSON."""
+    """Print the losses of each strategy as JSON, with the step's loss and with a custom one."""
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     place = Place(rank, rank, 2, 2, CpuDevice())

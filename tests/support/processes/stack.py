@@ -109,7 +109,7 @@ class Stack:
         return psutil.Process(process.pid)
 
     def workers(self) -> list[str]:
-        """When each worker's present life began: another moment appears with each start."""
+        """Start of each worker's present process: another moment appears with each start."""
         return [worker["registered_at"] for worker in self._list("/v1/workers")]
 
     def create(self, spec: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ HTML = {"accept": "text/html"}
 
 
 def page(client: TestClient, path: str, status: int = 200) -> str:
-    """Its text; nothing in it may need what the content security policy forbids."""
+    """Text of a page; nothing in it may need what the content security policy forbids."""
     answer = client.get(path, headers=HTML)
     assert answer.status_code == status, answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -17,7 +17,7 @@ def page(client: TestClient, path: str, status: int = 200) -> str:
 
 
 def token(client: TestClient) -> str:
-    """What every form sends along."""
+    """Token that every form sends along."""
     match = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
     assert match
     return match[1]

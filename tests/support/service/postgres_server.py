@@ -59,7 +59,7 @@ class PostgresServer:
         self.folder = self._folder
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://shardtune@/{{name}}?host={self._folder}"
-        """With `{name}` for the database; `postgres` exists from the start."""
+        """URL with `{name}` for the database; `postgres` exists from the start."""
 
     @staticmethod
     def _programs() -> list[Path]:
@@ -115,7 +115,7 @@ class PostgresServer:
             yield other
 
     def wait_for_standby(self) -> None:
-        """From now on commits wait for the standby, which has followed so far."""
+        """Make commits wait for the standby, which has followed so far."""
         with psycopg.connect(self._target, autocommit=True) as session:
             until_s = time.monotonic() + _START_S
             while session.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone() is None:

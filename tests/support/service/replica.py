@@ -95,7 +95,7 @@ class Replica:
             self._process.wait()
 
     def end(self, number: signal.Signals | None = signal.SIGTERM) -> int:
-        """How the process ended after this signal, or by itself."""
+        """Exit code of the process after this signal, or by itself."""
         assert self._process is not None
         if number is not None:
             self.send(number)

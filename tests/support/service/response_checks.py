@@ -23,7 +23,7 @@ class Described:
         self._paths = [(re.compile(_BY_LENGTH.sub("[^/]+", path)), methods) for path, methods in paths]
 
     def fault(self, method: str, path: str, status: int, kind: str, body: str) -> str | None:
-        """What of an answer the document does not describe; None where it does, or says nothing of the address."""
+        """Part of a response that the document does not describe; None where it does, or does not list the address."""
         operation = next((item for pattern, item in self._paths if pattern.fullmatch(path)), {}).get(method.lower())
         if operation is None:
             return None
@@ -51,7 +51,7 @@ class Described:
 
 @functools.cache
 def _document() -> Described:
-    """Of all applications: they are alike."""
+    """Document of all applications: they are alike."""
     return Described(create_app(Settings(), migrate=False).openapi())
 
 

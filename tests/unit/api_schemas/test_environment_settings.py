@@ -1,4 +1,4 @@
-"""Which variables of a worker's environment are recorded, and how."""
+"""Variables of a worker's environment that are recorded, and their form."""
 
 import pytest
 

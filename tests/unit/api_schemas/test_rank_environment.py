@@ -1,4 +1,4 @@
-"""What a configuration sets for its ranks, over what they inherit from the worker."""
+"""Variables that a configuration sets for its ranks, over those inherited from the worker."""
 
 import pytest
 

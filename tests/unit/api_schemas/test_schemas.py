@@ -99,7 +99,7 @@ def test_what_a_rank_said_moves_no_terminal_s_cursor() -> None:
 
 
 def test_a_path_in_a_bare_config_becomes_a_name() -> None:
-    """Nobody meant it as one, so it is no reason to reject the model."""
+    """A folder that was not meant as a package is no reason to reject the model."""
     for path, name in (("/data/my model/", "/data/my model/"), ('x"""\nimport os', "x-import os"), ('"', "model")):
         assert ModelSpec.model_validate({"model_type": "llama", "_name_or_path": path}).name == name
 

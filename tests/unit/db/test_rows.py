@@ -111,7 +111,7 @@ def test_guarded_write_needs_attempt_session_and_state(database):
 
 
 def test_writers_that_read_first_do_not_collide(database):
-    """With a deferred BEGIN, SQLite fails here with `database is locked`."""
+    """A deferred BEGIN would fail here in SQLite with `database is locked`."""
     with database.write() as session:
         add_study(session)
     errors = []

@@ -20,7 +20,7 @@ def table(trace: dict) -> RankTrace:
 
 
 def _within(spans, moments, chosen=None):
-    """Which moments lie in any of the spans; with `chosen`, in any of those."""
+    """Moments that lie in any of the spans; with `chosen`, in any of those."""
     there = np.zeros(len(moments), dtype=bool)
     for i, (start, end) in enumerate(np.asarray(spans).reshape(-1, 2)):
         if chosen is None or chosen[i]:
@@ -29,7 +29,7 @@ def _within(spans, moments, chosen=None):
 
 
 def _last_to_come(traces, own, number):
-    """When the last rank had come, of the n-th collective of a step (all are alike here)."""
+    """Arrival of the last rank at the n-th collective of a step (all are alike here)."""
     of_step = []
     for trace in traces:
         mark = next(mark for mark in trace.steps if mark.number == number)

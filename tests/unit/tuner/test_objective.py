@@ -1,4 +1,4 @@
-"""Which finished runs kept to their share of memory."""
+"""Finished runs within their memory limit."""
 
 import pytest
 

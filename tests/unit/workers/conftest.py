@@ -69,7 +69,7 @@ def warm(tmp_path, mark):
 
 @pytest.fixture
 def cold(mark):
-    """The same for cold starts."""
+    """Make launchers of cold starts."""
     launchers = []
 
     def make(*acts: str) -> ColdLauncher:

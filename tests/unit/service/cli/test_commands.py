@@ -12,7 +12,7 @@ from shardtune.service.cli import main
 from shardtune.service.cli.commands.app import PLACES, command
 
 MOST_MODULES = 550
-"""That an error of meaning imports, of which the language brings a half; it was 1,300."""
+"""Most modules that a rejected command imports; Python itself brings half of them."""
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 

@@ -1,4 +1,4 @@
-"""How the command line ends: exit codes, messages without tracebacks, processes that never outlive it."""
+"""Exits of the command line: codes, messages without tracebacks, processes that never outlive it."""
 
 import json
 import os

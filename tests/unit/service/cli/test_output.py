@@ -1,4 +1,4 @@
-"""What a person and a program see of a study: the JSON object, the summary, the lines and the table."""
+"""Output about a study, for people and programs: the JSON object, the summary, the lines and the table."""
 
 from datetime import UTC, datetime
 from typing import Any

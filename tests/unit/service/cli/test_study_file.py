@@ -1,4 +1,4 @@
-"""What a person may give `shardtune tune`, and what they are told when it is wrong."""
+"""Study files of `shardtune tune`, and the messages about wrong ones."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who goes first on a host that several workers share."""
+"""Order of runs on a host that several workers share."""
 
 from datetime import UTC, datetime, timedelta
 

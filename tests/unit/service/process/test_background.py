@@ -1,4 +1,4 @@
-"""What runs beside the requests outlives whatever a single step meets."""
+"""Background tasks survive the failure of a single step."""
 
 import asyncio
 

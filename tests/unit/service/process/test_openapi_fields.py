@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of its fields: each has a description, and an example that its own schema takes."""
+"""Fields in the OpenAPI document: each has a description, and an example that its own schema takes."""
 
 import pytest
 from jsonschema import Draft202012Validator

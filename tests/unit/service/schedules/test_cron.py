@@ -1,4 +1,4 @@
-"""When ticks are due: the days the clocks change, what is rejected, and what is made up for after downtime."""
+"""Times of ticks: the days the clocks change, what is rejected, and what is made up for after downtime."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice

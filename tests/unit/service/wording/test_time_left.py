@@ -1,4 +1,4 @@
-"""What is said of the time left, held against studies that were run on 2 CPU ranks: make tune and others of its size."""
+"""Estimated time left, compared with studies that were run on 2 CPU ranks: make tune and others of its size."""
 
 from datetime import UTC, datetime, timedelta
 

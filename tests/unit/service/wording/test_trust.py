@@ -1,4 +1,4 @@
-"""What is said for believing an answer names what it was really held against."""
+"""Reasons to trust an answer name the checks that were really made."""
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyResult, Verdict

@@ -46,7 +46,8 @@ def test_accelerate_without_sharding_is_ddp() -> None:
 
 
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
-    """Nothing is gathered ahead and parameters are flat unless the file says so; `accumulate` reduces once."""
+    """Defaults of the library: no gathering ahead and flat parameters, unless the file says so; `accumulate` reduces
+    once."""
     assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
         dp_shard=2, backward_prefetch=None, grad_sync="last"
     )

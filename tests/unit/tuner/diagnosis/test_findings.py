@@ -54,7 +54,7 @@ def _events(kind: str, start: float, end: float, elements: int = 0) -> list[dict
 
 
 def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False, **config) -> TracedTrial:
-    """Of a Llama of 7 billion parameters on two ranks."""
+    """Diagnosis of a Llama of 7 billion parameters on two ranks."""
     workload = Workload(sequence_length=128, global_batch=batch, precision=PRECISIONS["fp32"])
     cluster = tuner_inputs.gpus(per_node=2) if gpus else tuner_inputs.cpu(2, memory_gib=400)
     trial_config = TrialConfig.model_validate({"strategy": strategy, **config})

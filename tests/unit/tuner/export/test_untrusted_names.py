@@ -1,4 +1,4 @@
-"""Whatever a name says, it changes a literal or a comment of an exported file, and never the code around it.
+"""Names from users change a literal or a comment of an exported file, and never the code around it.
 
 The names get past the patterns at the border here (`model_copy` validates nothing): one alone has to be enough.
 """

@@ -1,4 +1,4 @@
-"""Which differences between fingerprints count, and when a recommendation is stale."""
+"""Differences between fingerprints that count, and stale recommendations."""
 
 import re
 from datetime import UTC, datetime, timedelta

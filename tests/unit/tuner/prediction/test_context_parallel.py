@@ -1,4 +1,4 @@
-"""What sharing samples among ranks does to predicted memory and time."""
+"""Effects of context parallelism on predicted memory and time."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ SIZES = (1, 2, 4, 8)
     "strategy", [DdpConfig(), ZeroConfig(stage=3), Fsdp2Config(dp_shard=16)], ids=lambda strategy: strategy.describe()
 )
 def test_more_ranks_to_a_sample_hold_less_and_wait_for_each_other_longer(strategy: Strategy) -> None:
-    """At equal tokens of a step: each rank computes as much, and exchanges come on top."""
+    """Comparison at equal tokens of a step: each rank computes as much, and exchanges come on top."""
     configs = [TrialConfig(strategy=strategy, context_parallel=size) for size in SIZES]
     rows = from_configs(configs, WORKLOAD.sequence_length, 16, WORKLOAD.global_batch)
     assert (rows.tokens * rows.accumulation).tolist() == [65_536.0] * 4

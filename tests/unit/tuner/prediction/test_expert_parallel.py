@@ -1,4 +1,4 @@
-"""What dividing experts does to predicted memory and time."""
+"""Effects of expert parallelism on predicted memory and time."""
 
 from dataclasses import replace
 

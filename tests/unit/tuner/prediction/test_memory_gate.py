@@ -46,7 +46,8 @@ def test_70b_on_8_gpus_needs_offload_and_a_host_that_holds_it():
 
 
 def test_the_margin_is_the_predictors_own_error():
-    """What is a little too large by prediction is tried, unless measured trials have shown that predictions hold."""
+    """A configuration that is a little too large by prediction is tried, unless measured trials have shown that
+    predictions hold."""
     reserved = 8 * GIB * 0.95
     predicted = [reserved] * 40
     config, full_shape = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")

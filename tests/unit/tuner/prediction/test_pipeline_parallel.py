@@ -1,4 +1,4 @@
-"""What stages of a pipeline do to predicted memory and time."""
+"""Effects of pipeline stages on predicted memory and time."""
 
 from dataclasses import replace
 from typing import Any
@@ -37,7 +37,7 @@ def test_stages_have_the_model_between_them(tied: bool) -> None:
 
 
 def test_fewer_micro_batches_wait_longer_for_the_first_and_the_last() -> None:
-    """Of a pipeline of 4: the idle share is 3 / (m + 3), if all stages take as long."""
+    """Idle time of a pipeline of 4: the idle share is 3 / (m + 3), if all stages take as long."""
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, grad_sync="last")
     speeds = [evaluated(cut, batch=4 * count).tokens_per_s_per_gpu for count in (4, 64)]
     few, many = (float(speed[0]) for speed in speeds if speed is not None)
@@ -54,7 +54,8 @@ def test_1f1b_holds_a_micro_batch_for_each_stage_and_gpipe_all() -> None:
 
 
 def test_no_gradients_stand_beside_all_micro_batches_of_a_step() -> None:
-    """When the first backward begins there are none; when the second does, one micro batch less waits. Measured on CPU ranks."""
+    """Gradients are absent when the first backward begins; when the second does, one micro batch less waits. Measured
+    on CPU ranks."""
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, pipeline_schedule="gpipe", grad_sync="last")
     actual = [evaluated(cut, batch=4 * count).memory.terms for count in (1, 2, 3, 8)]
     first, two, three, eight = (float(terms["activations"][0]) for terms in actual)

@@ -71,7 +71,7 @@ def test_what_no_trial_could_train_is_not_predicted_either() -> None:
 
 
 def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
-    """As `predict --trace` or a worker counted it; without one, what counts it is named."""
+    """Counts come from `predict --trace` or a worker; without one, the remedy is named."""
     recorded_from_config = from_config(preset("llama-3.2-1b").config)
     block = BlockSummary(
         name="layers.0",

@@ -62,7 +62,7 @@ def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
 
 
 def test_several_stages_on_a_rank_spread_the_blocks_evenly_and_divide_the_step() -> None:
-    """Of 14 samples: 14 micro batches are 7 rounds of 2, 2 are one, 7 would be 3."""
+    """Rounds of 14 samples: 14 micro batches are 7 rounds of 2, 2 are one, 7 would be 3."""
     limits = SpaceLimits(
         backends=("fsdp2",), knobs={"pipeline_parallel": 2, "pipeline_schedule": "interleaved_1f1b", "dp_shard": 1}
     )

@@ -1,4 +1,4 @@
-"""Which starting configurations run: the user's baseline, and of the defaults those that a baseline needs."""
+"""Starting configurations: the user's baseline, and of the defaults those that a baseline needs."""
 
 import pytest
 

@@ -16,14 +16,14 @@ CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
 
 
 def sampled(space: Space, seed: int, count: int) -> list[TrialConfig]:
-    """What so many random walks through the space end in; some end in nothing."""
+    """Ends of so many random walks through the space; None where a walk has no end."""
     rng = random.Random(seed)
     drawn = [space.sample(lambda _, values: rng.choice(values)) for _ in range(count)]
     return [config for config in drawn if config is not None]
 
 
 def draw(space: Space, seed: int, count: int = 40) -> list[TrialConfig]:
-    """The same where at least half of them end in a configuration."""
+    """Configurations of random walks, of which at least half must succeed."""
     drawn_count = sampled(space, seed, count)
     assert len(drawn_count) >= count / 2
     return drawn_count

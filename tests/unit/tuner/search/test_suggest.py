@@ -163,7 +163,7 @@ def test_sizes_outside_the_space_are_learnt_from_only_when_they_ran():
     )
 
     def suggested(reported):
-        """By twelve samplers that differ in their seed only; a failed trial is what none of them hears of."""
+        """Proposals of twelve samplers that differ in their seed only, without the failed trial."""
         return [next_config(space, (), [*history, reported], (), open_gate, seed).config for seed in range(12)]
 
     unheard = suggested(crashed)

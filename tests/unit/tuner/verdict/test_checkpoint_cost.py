@@ -1,4 +1,4 @@
-"""What a winner's checkpoints cost the training that the answer is for, and what is said about it."""
+"""Cost of a winner's checkpoints for the planned training, and the note about it."""
 
 import pytest
 

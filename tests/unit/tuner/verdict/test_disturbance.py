@@ -1,4 +1,4 @@
-"""Which runs count for nothing, and how often one is repeated for that."""
+"""Runs that are discarded, and how often each is repeated."""
 
 import pytest
 

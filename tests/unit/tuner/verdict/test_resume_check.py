@@ -1,4 +1,4 @@
-"""When a winner is asked to go on from its checkpoint, and what the answer says about it."""
+"""Resume checks of winners, and the answer's words about them."""
 
 import pytest
 from pydantic import ValidationError

@@ -1,4 +1,4 @@
-"""From traces to a diagnosis, in a process of its own that ends in any case."""
+"""Analysis of traces in a separate process that ends in any case."""
 
 import psutil
 import pytest

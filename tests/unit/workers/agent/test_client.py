@@ -1,4 +1,4 @@
-"""What the client does when the service does not answer, says later, or says no."""
+"""Behaviour of the client when the service does not answer, defers or rejects."""
 
 import random
 

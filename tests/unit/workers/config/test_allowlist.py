@@ -1,4 +1,4 @@
-"""What a worker's owner allows, and how a study that names anything else is rejected."""
+"""Models and scripts that a worker's owner allows, and the rejection of all others."""
 
 from pathlib import Path
 

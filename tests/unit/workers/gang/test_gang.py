@@ -172,7 +172,7 @@ def test_an_agent_that_is_killed_or_stopped_leaves_nothing(directory, tmp_path, 
 
 
 def lives(process: psutil.Process) -> bool:
-    """What a stopped parent has not yet buried does not."""
+    """A zombie of a stopped parent does not count as alive."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

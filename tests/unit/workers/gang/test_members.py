@@ -1,4 +1,4 @@
-"""Which hosts are equal enough to train together."""
+"""Hosts that are equal enough to train together."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What of Slurm's words can be told without Slurm; its daemons are in tests/lab."""
+"""Parsing of Slurm's output, without Slurm; its daemons are in tests/lab."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What ranks are told of the environment of whoever starts them."""
+"""Environment of ranks, from the environment of the process that starts them."""
 
 from shardtune.workers.launchers.processes import rank_environment, without_secrets
 

@@ -1,4 +1,4 @@
-"""What NVML says decides whether work is taken and whether a run counts."""
+"""NVML's readings decide whether work is taken and whether a run counts."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a disk gives one process, and what the kernel counts of what it wrote."""
+"""Disk rate of one process, and the kernel's count of written bytes."""
 
 from shardtune.workers.rank.measure.disk_rate import disk_rate, written_bytes
 

@@ -27,7 +27,7 @@ if os.fork() == 0:
     os._exit(0 if pynvml.nvmlDeviceGetCount() == 8 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-"""What a fork server imports, then a rank forked from it."""
+"""Imports of a fork server, then of a rank forked from it."""
 COUNT = "import torch.cuda; print(torch.cuda._device_count_nvml())"
 
 

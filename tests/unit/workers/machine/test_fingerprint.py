@@ -1,4 +1,4 @@
-"""What goes into the fingerprint: GPUs as NVML describes them, the host, measured bandwidths, and overrides."""
+"""Fields of the fingerprint: GPUs as NVML describes them, the host, measured bandwidths, and overrides."""
 
 import json
 from types import SimpleNamespace
@@ -230,7 +230,7 @@ def test_the_largest_all_reduce_gives_the_bandwidth_between_ranks():
 
 
 def test_within_a_host_and_across_hosts_are_two_bandwidths():
-    """As measured over 200 Mbit/s: within a host 4.2 Gbit/s, one rank of each host 0.1, all four 0.19."""
+    """Rates measured over 200 Mbit/s: within a host 4.2 Gbit/s, one rank of each host 0.1, all four 0.19."""
     times = [(2, 1, 0.008), (2, 2, 0.336), (4, 2, 0.268)]
     widened = with_bandwidth(
         fingerprint(NOTHING, Libraries()),

@@ -1,4 +1,4 @@
-"""What the agent says about its machine."""
+"""Inventory of the agent's machine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a host saw of a launch is known behind the launcher, host by host."""
+"""A launcher passes on each host's observation of a launch."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""On the machine itself runs that meet wait for each other, whatever the service believes."""
+"""Device locks on the machine: runs that share a device wait for each other, whatever the service believes."""
 
 import threading
 

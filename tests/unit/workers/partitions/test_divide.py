@@ -1,4 +1,4 @@
-"""What each of several workers gets of a machine, and which of them may run at once."""
+"""Host partitions of several workers, and the workers that may run at once."""
 
 from itertools import combinations
 

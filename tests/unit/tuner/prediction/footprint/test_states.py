@@ -240,7 +240,7 @@ def _gathered_at_loss(**row: float) -> float:
 
 
 def test_zero_3_keeps_what_is_used_again_within_the_reuse_distance() -> None:
-    """From forward to backward lie the elements behind a parameter, twice; measured exactly on CPU ranks."""
+    """Elements behind a parameter are held twice from forward to backward; measured exactly on CPU ranks."""
     block = SEVEN_B.block_parameters
     assert _gathered_at_loss(reuse=0, persistence=0) == pytest.approx(block)
     assert _gathered_at_loss(reuse=20 * block, persistence=0) == pytest.approx(10 * block)
@@ -254,7 +254,7 @@ def test_zero_3_keeps_small_parameters_gathered() -> None:
 
 
 def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
-    """Until forward ends also those of checkpointed blocks, which autocast has cached; then one block's again."""
+    """Checkpointed blocks' casts, which autocast has cached, are held until forward ends; then one block's again."""
     autocast, fp32 = Dtypes.of(PRECISIONS["bf16-autocast"]), Dtypes.of(PRECISIONS["fp32"])
     casting = Implementation(autocast=True, fused_optimizer=True)
     multiplied = SEVEN_B.layers * SEVEN_B.block_parameters + SEVEN_B.embedding_parameters

@@ -5,7 +5,7 @@
 Each study has two defaults, one of them 5 % faster, and six other trials as fast as the slower default; none has a baseline of
 the user's. Runs have the noise of the recorded idle machine, but the faster default's only search run is as slow as one of the disturbed
 record, unseen by the rule that repeats such runs. `then` is the final comparison as it was: the default that was fastest in the
-search is the baseline, and is served unless a candidate is confirmed to be faster.
+search is the baseline, and is recommended unless a candidate is confirmed to be faster.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SLOWED = -0.2
 """Log deviation from which on a run of the disturbed record counts as one that was slowed down."""
 
 
-def served(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
+def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
     """Recommended arm of one study, and the number of its validation runs."""
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
     speeds = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
@@ -57,7 +57,7 @@ def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_ru
     ends = []
     for number in range(studies):
         machine = Machine(resampled(idle, draw), Budget().repeat_disturbed)
-        ends.append(served(machine, draw.choice(slowed), f"{number}", defaults_run_again=defaults_run_again))
+        ends.append(recommended(machine, draw.choice(slowed), f"{number}", defaults_run_again=defaults_run_again))
     return {
         "slower_default_served": sum(end == SLOWER for end, _ in ends) / studies,
         "faster_default_served": sum(end == FASTER for end, _ in ends) / studies,

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -100,7 +100,7 @@ def read(folder: Path) -> Table:
         _model(HardwareReport, folder / "hardware.json"),
         _model(ModelSummary, folder / "profile.json"),
     )
-    request = study_spec(read_json_object(folder / "study.json"), folder)
+    request = study_spec(_recorded_study(folder / "study.json"), folder)
     cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
     devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
     spec = request.with_precision(decide(request.workload.precision, devices)[0])
@@ -127,6 +127,17 @@ def read(folder: Path) -> Table:
     if not table.seconds:
         raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
     return table
+
+
+def _recorded_study(path: Path) -> dict[str, Any]:
+    """Read a table's study file, whose workload may name its precision by the field's former name."""
+    study = read_json_object(path)
+    workload = study.get("workload")
+    # Tables that were recorded before the rename say `recipe`. To record one again takes hours of a quiet machine.
+    if isinstance(workload, dict) and "recipe" in workload:
+        current = {"precision" if name == "recipe" else name: value for name, value in workload.items()}
+        return {**study, "workload": current}
+    return study
 
 
 def _check_inside(space: Space, config: TrialConfig, folder: Path) -> None:

@@ -3,7 +3,7 @@
 `python -m benchmarks.verdicts --json [--record idle] [--studies 1000] [--data benchmarks/data/repeats.csv]`
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
-search sees every arm once and promotes the fastest; then the final comparison of `tuner` runs as in a study, run by run, and
+search sees every arm once and takes the fastest as finalists; then the final comparison of `tuner` runs as in a study, run by run, and
 `tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise (`benchmarks.verdicts.noise`). The
 sections `disturbed` replay the record of a disturbed machine, and the rule that repeats a disturbed run: as if the cores that
 other programs took had been seen, and by the runs' own windows alone, which is all that this record has.

@@ -14,7 +14,7 @@ from benchmarks.gpu_report.verdict import CLAIMS, markdown, read_junit, verdict
 ROOT = Path(__file__).parents[2]
 _TESTS = """
 import pytest
-def test_a_restart_goes_on(): pass
+def test_a_resumed_trial_continues_training(): pass
 @pytest.mark.parametrize("mode", ["full", "selective"])
 def test_every_checkpointing_trains(mode): assert mode == "full"
 def test_offload_trains(): pytest.skip("none")

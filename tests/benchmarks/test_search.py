@@ -69,6 +69,13 @@ def test_a_study_after_another_begins_with_what_that_one_has_shown(table, capsys
     assert warm <= cold / 2
 
 
+def test_a_table_recorded_before_the_precision_was_renamed_is_read(table):
+    study = json.loads((table / "study.json").read_text())
+    study["workload"]["recipe"] = study["workload"].pop("precision")
+    (table / "study.json").write_text(json.dumps(study))
+    assert read(table).workload == read(TABLE).workload
+
+
 @pytest.mark.parametrize("name", ["study.json", "profile.json", "hardware.json", "runs.csv"])
 def test_a_missing_file_is_named(table, name, capsys):
     (table / name).unlink()

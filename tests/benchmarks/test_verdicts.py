@@ -69,6 +69,6 @@ def test_gains_are_found_on_the_disturbed_record_where_disturbed_runs_are_repeat
     assert disturbed["planted"]["power"] > disturbed["power_if_each_counted"] + 0.2 and disturbed["runs_ratio"] < 1.55
 
 
-def test_the_slower_of_two_defaults_is_not_served_because_of_one_disturbed_run():
+def test_the_slower_of_two_defaults_is_not_recommended_because_of_one_disturbed_run():
     report = baseline.report(50)
     assert report["now"]["slower_default_served"] <= 0.04 < 0.2 < report["then"]["slower_default_served"]

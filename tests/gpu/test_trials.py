@@ -50,7 +50,7 @@ def test_every_backend_trains_the_same(machine: GpuMachine, precision: str) -> N
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
-def test_a_restart_goes_on(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+def test_a_resumed_trial_continues_training(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     task = machine.task(strategy)
     result = machine.run(ResumeTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
     assert isinstance(result, ResumeMeasurement), result

@@ -8,7 +8,7 @@ from tests.support.service.scenarios import ASK, WORKLOAD, best, decide, in_thre
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
-def test_exact_answer_by_case_and_by_key(client):
+def test_exact_answer_by_target_and_by_key(client):
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     study_id = tune(client)
     best_answer = best(client)
@@ -53,7 +53,7 @@ def test_what_would_be_given_for_less_confidence_is_named(quick_client):
 
 
 @pytest.mark.answered
-def test_local_means_the_workers_cluster_and_without_one_that_of_what_is_served(quick_client, clock):
+def test_local_means_the_workers_cluster_and_without_workers_the_recommendation_s(quick_client, clock):
     study_id = best(quick_client)["study_id"]
     assert best(quick_client, **ASK | {"cluster": "local"})["study_id"] == study_id
     clock.turn(1000)
@@ -111,7 +111,7 @@ def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
 
 
 @pytest.mark.answered
-def test_other_software_is_another_case(quick_client):
+def test_other_software_is_another_target(quick_client):
     newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
     old = best(quick_client)
     tune(quick_client, speed=0.5, fingerprint=newer)

@@ -10,7 +10,7 @@ from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measur
 
 @pytest.mark.answered
 @pytest.mark.parametrize("factor", [1.2, 0.8])
-def test_the_answer_of_the_case_moves_if_the_remedy_won(quick_client, factor):
+def test_the_answer_of_the_target_changes_if_the_remedy_won(quick_client, factor):
     answer = best(quick_client)["best"]
     traced = TrialConfig.model_validate(answer["config"])
     knobs = {"reshard_after_forward": not traced.strategy.reshard_after_forward}

@@ -43,7 +43,7 @@ def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client
 
 
 @pytest.mark.answered(worker="sim-0")
-def test_a_canary_that_another_replica_judged_meanwhile_is_left_alone(client, clock, monkeypatch):
+def test_a_canary_that_another_replica_decided_meanwhile_is_left_alone(client, clock, monkeypatch):
     fleet = Fleet(client, clock)
     study_id = best(client)["study_id"]
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
@@ -85,7 +85,7 @@ def test_drift_on_one_worker_is_that_workers_fault(client, clock):
 
 
 @pytest.mark.answered(worker="sim-0")
-def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock):
+def test_a_single_worker_has_no_peer_and_drift_belongs_to_the_target(quick_client, clock):
     fleet = Fleet(quick_client, clock, count=1)
     fleet.slow["sim-0"] = 0.8
     assert fleet.day() == [("watch", "sim-0", "drift")]

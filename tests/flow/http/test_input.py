@@ -172,7 +172,7 @@ def test_a_query_parameter_that_the_route_does_not_read_is_rejected(quick_client
     assert error["field"] == name and remedy in error["message"]
 
 
-def test_a_part_of_a_case_that_is_neither_a_name_nor_json_is_named(quick_client):
+def test_a_part_of_a_target_that_is_neither_a_name_nor_json_is_named(quick_client):
     answer = quick_client.get("/v1/best", params={"model": "tiny", "cluster": "8xh100", "workload": "<w>"})
     assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == "model"
 

@@ -168,7 +168,7 @@ def test_last_use_is_noted_sparsely(quick_admin, clock):
     assert last_used() > first
 
 
-def test_without_keys_only_this_machine_is_served(quick_client):
+def test_without_keys_only_this_machine_has_access(quick_client):
     app = quick_client.app
     for options in ({"client": ("10.0.0.7", 1)}, {"base_url": "http://evil.example"}):
         stranger = TestClient(app, **({"base_url": "http://127.0.0.1", "client": ("127.0.0.1", 1)} | options))

@@ -157,7 +157,7 @@ def test_a_stream_ends_with_its_key(sqlite_url):
         assert service.context.stream_limits.total == 0
 
 
-def test_a_held_question_for_work_ends_with_its_key(sqlite_url):
+def test_a_waiting_lease_request_ends_with_its_key(sqlite_url):
     with served(sqlite_url, poll_s=0.05) as service, ThreadPoolExecutor() as threads:
         admin = bearer(make_key(service.client, "admin"))
         key = make_key(service.client, "workers:lease", **admin)

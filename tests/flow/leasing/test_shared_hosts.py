@@ -118,7 +118,7 @@ def test_who_was_to_be_alone_keeps_no_place_once_it_is_gone(client, clock):
     assert other.lease().study_id == second
 
 
-def test_sets_that_overlap_take_turns(client, clock):
+def test_overlapping_device_sets_exclude_each_other(client, clock):
     zero, single_single, both = single(client, 0), single(client, 1), double(client)
     small, large = profiled(client, zero, **OF_ONE), profiled(client, both, **OF_TWO)
     begun = zero.lease(), single_single.lease()

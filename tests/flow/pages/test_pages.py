@@ -69,7 +69,7 @@ def retuned(client: TestClient, study_id: str, speed: float) -> str:
     return again
 
 
-def test_home_shows_what_is_served_and_not_simply_what_is_newest(quick_client, study_id, clock):
+def test_home_shows_the_recommendation_and_not_the_newest_answer(quick_client, study_id, clock):
     clock.turn(60)
     slower = retuned(quick_client, study_id, 0.5)
     text = page(quick_client, "/")

@@ -118,7 +118,7 @@ def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
 
 
 @pytest.mark.answered
-def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_client, clock):
+def test_a_retune_without_a_change_renews_the_target_under_its_own_key(quick_client, clock):
     lab = Lab(quick_client)
     before = best(quick_client)
     clock.turn(60)

@@ -22,7 +22,7 @@ def case(client):
 
 
 @pytest.mark.answered
-def test_many_causes_make_one_retune_of_a_case(client, case):
+def test_many_causes_make_one_retune_of_a_target(client, case):
     context, key, _ = case
     first = ask(context, key, wait_s=60, changes=[change("driver")])
     in_threads(lambda _: ask(context, key, wait_s=120, changes=[change("driver", "later"), change("nccl")]), range(4))
@@ -36,7 +36,7 @@ def test_many_causes_make_one_retune_of_a_case(client, case):
 
 
 @pytest.mark.answered
-def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client, case, clock):
+def test_a_due_retune_starts_once_and_its_target_is_free_when_it_has_ended(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key, wait_s=60)
     assert queue.start_due(context, lambda *_: study_id) == 0

@@ -52,7 +52,7 @@ def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
     assert error["field"] == field and remedy in error["message"] and error["value"] is not None
 
 
-def test_a_tick_asks_for_the_cases_it_selects(client, clock):
+def test_a_tick_requests_the_targets_it_selects(client, clock):
     context = client.app.state.context
     tune(client)
     key = best(client)["target_key"]

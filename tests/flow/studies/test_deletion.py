@@ -46,7 +46,7 @@ def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     assert run_history.faults(client.app.state.context.db, only=[study_id]) == []
 
 
-def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client):
+def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client):
     first = tune(quick_client)
     second = tune(quick_client, speed=1.2, seed=1)
     assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == second
@@ -59,7 +59,7 @@ def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
 
 
-def test_with_the_only_answer_withdrawn_nothing_is_known_and_the_case_is_resolved_anew(quick_client):
+def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client):
     study_id = tune(quick_client)
     key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
     delete(quick_client, study_id, withdraw=True).raise_for_status()

@@ -138,7 +138,7 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     assert read(quick_client, study_id)["state"] == "complete"
 
 
-def test_who_asks_for_the_case_gets_the_extended_study(client):
+def test_a_lookup_of_the_target_gets_the_extended_study(client):
     worker = SimulatedWorker(client).register()
     body = {"study": SPEC | {"budget": {"max_trials": 1}}}
     study_id = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]

@@ -57,7 +57,7 @@ def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
     ],
     ids=["another training", "allocator retries", "out of memory", "crashes"],
 )
-def test_a_winner_that_does_not_go_on_is_rejected_and_the_next_is_promoted(quick_client, resume_check, says):
+def test_a_winner_that_fails_its_resume_check_is_rejected_and_the_next_is_compared(quick_client, resume_check, says):
     rejected = []
 
     def once(lease):
@@ -88,7 +88,7 @@ def test_the_only_configuration_that_runs_is_asked_too(client):
     )
 
 
-def test_a_baseline_that_nothing_beats_stays_with_its_failure_told(quick_client):
+def test_a_baseline_that_nothing_beats_stays_and_its_failure_is_reported(quick_client):
     slow = lambda _lease, task: measurement(2000.0 if task.config.backend == "ddp" else speed_of(task.config))  # noqa: E731
     worker = SimulatedWorker(quick_client, behave=slow, resume_check=lambda _: restarted(loss=6.0), **NEW).register()
     baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}

@@ -26,7 +26,7 @@ from shardtune.tuner.prediction.predict import predictions
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_case_over_time_has_a_mark_for_each_time_it_was_measured() -> None:
+def test_a_target_over_time_has_a_mark_for_each_measurement() -> None:
     def then(days: float, speed: float, kind: str, spread=None) -> SpeedThen:
         return SpeedThen(START + timedelta(days=days), speed, spread, "words", f"/studies/{days}", kind)
 

@@ -243,7 +243,7 @@ def test_a_link_is_held_against_what_it_gave_when_it_was_measured():
     ]
 
 
-def test_each_rule_has_a_planted_case_here():
+def test_each_rule_has_a_planted_example_here():
     names = {rule.__name__ for rule in RULES}
     text = Path(__file__).read_text()
     assert [name for name in names if f'"{name}"' not in text] == []

@@ -172,7 +172,7 @@ def marks_over_time(*steps, marks=Marks(), is_asked=True):
         yield marks
 
 
-def test_a_change_is_marked_at_once_and_told_once_after_the_debounce():
+def test_a_change_is_marked_at_once_and_announced_once_after_the_debounce():
     early, late, later = marks_over_time(*((t, [machine(NEW, 0)]) for t in (0, 5, 50)))
     assert (early.freshness, early.changed_fields, early.announced_at) == ("stale", ("driver",), None)
     assert late.announced_at == NOON + DEBOUNCE and late.announced_for == ("driver=560",)
@@ -194,7 +194,7 @@ def test_a_second_change_is_waited_for_and_after_the_announcement_told_again():
     assert again.announced_at == third.announced_at and reported.announced_at == NOON + timedelta(minutes=25)
 
 
-def test_an_older_answer_is_marked_and_not_told():
+def test_an_older_answer_is_marked_and_not_announced():
     *_, last = marks_over_time((0, [machine(NEW, 0)]), (60, [machine(NEW, 0)]), is_asked=False)
     assert (last.freshness, last.announced_at) == ("stale", None)
 

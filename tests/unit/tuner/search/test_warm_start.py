@@ -26,7 +26,7 @@ def test_old_speeds_are_levelled_by_what_both_have_measured():
     assert warm_start.levelled(None, [complete(0, DDP, 300.0)]) == ()
 
 
-def test_a_warm_sampler_begins_near_what_was_fast_and_may_try_it_again():
+def test_a_warm_started_sampler_begins_near_fast_configurations_and_may_repeat_them():
     # Without the two backends that have a hundred times as many configurations.
     space = space_of(cpu(), SpaceLimits(backends=("ddp", "fsdp2")))
     everything = list(space.enumerate())

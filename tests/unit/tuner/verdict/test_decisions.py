@@ -147,7 +147,7 @@ def answer(history, field, ratios, challenger):
     return ranking.result(history, field, ranking_state, (20, 120.0))
 
 
-def test_the_fastest_are_promoted_against_the_fastest_documented_default():
+def test_the_fastest_are_compared_with_the_fastest_documented_default():
     history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
     field = ranking.pick(history, False, AGREED)
     assert (field.baseline, field.candidates) == (1, (2, 0))
@@ -172,12 +172,12 @@ def test_the_fastest_are_promoted_against_the_fastest_documented_default():
     )
 
 
-def test_few_of_many_are_promoted():
+def test_few_of_many_reach_the_final_comparison():
     history = [complete(i, DDP, 450 + i, "baseline" if i == 0 else "sampler") for i in range(23)]
     assert ranking.pick(history, True, AGREED).candidates == tuple(range(22, 2, -1))
 
 
-def test_who_is_far_behind_in_the_search_is_not_promoted():
+def test_a_configuration_far_behind_in_the_search_is_no_finalist():
     history = [
         complete(i, DDP, speed, "baseline" if i == 0 else "sampler") for i, speed in enumerate((50, 89, 90, 100))
     ]
@@ -201,7 +201,7 @@ def test_too_few_pairs_give_no_interval_and_say_so():
     assert "too few pairs" in verdict_result.notes[-1]
 
 
-def test_without_a_users_baseline_the_better_point_estimate_is_served_and_the_verdict_says_what_is_proved():
+def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_the_verdict_says_what_is_proved():
     """A tie must not go to whom chance made the baseline."""
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 98, "default"), complete(2, ZERO, 99)]
     field = ranking.pick(history, False, AGREED)

@@ -17,7 +17,7 @@ PAIR = NextRun(0, 3, (0, 1))
 PLAN = MeasurePlan(undecided_s=(1.0, 2.0), target_half_width=0.02)
 
 
-def test_a_trial_that_will_not_be_promoted_need_not_say_how_slow_it_is():
+def test_a_trial_that_cannot_become_a_finalist_may_end_early():
     assert run_length.of_search([]) is None
     assert run_length.of_search([infeasible(0, DDP)]) is None
     first = complete(0, DDP, 100)

@@ -56,7 +56,7 @@ def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     assert patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
 
 
-def test_a_report_survives_a_restart_of_the_service(serve):
+def test_a_report_survives_a_restarted_service(serve):
     first = serve((500, {"detail": "going down"}))
     client = WorkerClient(first.url)
     observed = []

@@ -93,7 +93,7 @@ def test_a_trial_of_one_host_runs_on_one_of_them(make, tmp_path, fingerprint) ->
     assert [end.rank for end in ended.exits] == [0] and ended.seen.hosts == ("n0",)
 
 
-def test_the_gang_stays_warm_between_launches(make, directory) -> None:
+def test_the_gang_keeps_its_fork_servers_between_launches(make, directory) -> None:
     launcher, engine = make("complete", "complete")
     for _ in range(2):
         assert len(run(launcher, directory).exits) == 2

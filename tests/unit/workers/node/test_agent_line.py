@@ -49,7 +49,7 @@ def until(true, limit_s: float = 5.0) -> float:
     return time.monotonic() - begin
 
 
-def test_answered_beats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
+def test_answered_heartbeats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
     ends.line.start(LEASE_S)
     for _ in range(12):
         ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=LEASE_S))
@@ -57,7 +57,7 @@ def test_answered_beats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
     until(lambda: ends.line.is_over)
 
 
-def test_an_answer_counts_from_the_sending_of_its_beat() -> None:
+def test_a_response_counts_from_the_sending_of_its_heartbeat() -> None:
     lease = NodeLease(LEASE_S)
     lease.sent(1)
     sent_s = now_s()

@@ -44,7 +44,7 @@ def test_every_size_gets_as_many_workers_as_there_is_room_for():
     assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].share.part == 1 / 8
 
 
-def test_a_share_offers_its_part_of_the_host_s_memory():
+def test_a_partition_offers_its_fraction_of_the_host_s_memory():
     full, half = (cluster(NO_GPU, ranks, None, part) for ranks, part in ((2, 1.0), (1, 0.5)))
     assert half.host_memory_gib == pytest.approx(full.host_memory_gib / 2, abs=0.01)
     assert half.memory_gib == pytest.approx(full.memory_gib, abs=0.01)

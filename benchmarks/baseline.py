@@ -1,11 +1,11 @@
-"""How often is the slower of two documented defaults served, where the faster one's search run was disturbed?
+"""Rate at which the slower of two documented defaults is recommended, where the faster one's search run was disturbed
 
 `python -m benchmarks.baseline --json [--studies 500]`
 
 Each study has two defaults, one of them 5 % faster, and six other trials as fast as the slower default; none has a baseline of
 the user's. Runs have the noise of the recorded idle machine, but the faster default's only search run is as slow as one of the disturbed
 record, unseen by the rule that repeats such runs. `then` is the final comparison as it was: the default that was fastest in the
-search is the baseline, and is served unless a candidate is confirmed to be faster.
+search is the baseline, and is recommended unless a candidate is confirmed to be faster.
 """
 
 import argparse
@@ -32,23 +32,23 @@ SLOWED = -0.2
 """Log deviation from which on a run of the disturbed record counts as one that was slowed down."""
 
 
-def served(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
-    """Who is served by one study, and its validation runs."""
+def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
+    """Recommended arm of one study, and the number of its validation runs."""
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
-    seen = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
-    baseline = max((SLOWER, FASTER), key=lambda arm: seen[arm])
-    others = sorted((arm for arm in seen if arm != baseline), key=lambda arm: -seen[arm])
-    near = tuple(arm for arm in others if seen[arm] >= final_comparison.NEAR * seen[others[0]])
+    speeds = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
+    baseline = max((SLOWER, FASTER), key=lambda arm: speeds[arm])
+    others = sorted((arm for arm in speeds if arm != baseline), key=lambda arm: -speeds[arm])
+    near = tuple(arm for arm in others if speeds[arm] >= final_comparison.NEAR * speeds[others[0]])
     field = Finalists(baseline, near, defaults=(SLOWER, FASTER))
     if not defaults_run_again:
         field = replace(field, defaults=())
-    made: list[ValidationRun] = []
+    validation_runs: list[ValidationRun] = []
     while (
-        ask := (now := final_comparison.ranking_state(field, seen, made, Budget().max_pairs, salt)).next
+        ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, Budget().max_pairs, salt)).next
     ) is not None:
-        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     is_challenger = now.challenger is not None and ranking.serves_challenger(field, now.log_ratios)
-    return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(made)
+    return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(validation_runs)
 
 
 def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_run_again: bool) -> dict[str, Any]:
@@ -57,10 +57,10 @@ def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_ru
     ends = []
     for number in range(studies):
         machine = Machine(resampled(idle, draw), Budget().repeat_disturbed)
-        ends.append(served(machine, draw.choice(slowed), f"{number}", defaults_run_again=defaults_run_again))
+        ends.append(recommended(machine, draw.choice(slowed), f"{number}", defaults_run_again=defaults_run_again))
     return {
-        "slower_default_served": sum(who == SLOWER for who, _ in ends) / studies,
-        "faster_default_served": sum(who == FASTER for who, _ in ends) / studies,
+        "slower_default_served": sum(end == SLOWER for end, _ in ends) / studies,
+        "faster_default_served": sum(end == FASTER for end, _ in ends) / studies,
         "validation_runs": round(fmean(runs for _, runs in ends), 1),
     }
 
@@ -86,8 +86,8 @@ def main(say: Callable[[str], None] = print) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object")
     parser.add_argument("--studies", type=int, default=500)
     options = parser.parse_args()
-    found = report(options.studies)
-    say(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+    figures = report(options.studies)
+    say(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What does a challenge cost when nothing changed, how often is it wrong, and what does giving up early cost in power?
+"""Cost of a challenge when nothing changed, its error rate, and the power that an early end costs
 
 `python -m benchmarks.challenges --json [--studies 1000] [--sigma 0.027] [--record idle]`
 
@@ -27,35 +27,37 @@ from shardtune.tuner.verdict.final_comparison import NEAR, ValidationRun
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)
 BEHIND = -0.02
-"""Of the other challengers, as a share of the incumbent's speed."""
+"""Speed of the other challengers, as a fraction of the incumbent's."""
 
 
-def one(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
+def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple[str, int]:
     """Finding and runs of one challenge."""
     truth = [0.0, math.log1p(gain), *[math.log1p(BEHIND)] * (CHALLENGERS - 1)]
 
     def run(arm: int) -> float:
         return math.exp(truth[arm] + next(noise).deviation)
 
-    seen = [run(arm) for arm in range(len(truth))]
-    rival = max(range(1, len(seen)), key=lambda arm: seen[arm])
-    if seen[rival] < NEAR * seen[0]:
-        return "kept", len(seen)
-    first = math.log(seen[rival] / seen[0])
+    speeds = [run(arm) for arm in range(len(truth))]
+    rival = max(range(1, len(speeds)), key=lambda arm: speeds[arm])
+    if speeds[rival] < NEAR * speeds[0]:
+        return "kept", len(speeds)
+    first = math.log(speeds[rival] / speeds[0])
     rule = partial(challenge.decide, first=first) if gives_up else paired_test.decide
-    field, searched, made = Finalists(0, (rival,)), dict(enumerate(seen)), list[ValidationRun]()
+    field, searched, validation_runs = Finalists(0, (rival,)), dict(enumerate(speeds)), list[ValidationRun]()
     while (
-        ask := (now := final_comparison.ranking_state(field, searched, made, challenge.PAIRS, salt, rule)).next
+        ask := (
+            now := final_comparison.ranking_state(field, searched, validation_runs, challenge.PAIRS, salt, rule)
+        ).next
     ) is not None:
-        made.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
-    found = challenge.finding(now.log_ratios, challenge.PAIRS, first)
-    return found if found != "faster" or rival == 1 else "wrong arm", len(seen) + len(made)
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", run(ask.trial)))
+    finding = challenge.finding(now.log_ratios, challenge.PAIRS, first)
+    return finding if finding != "faster" or rival == 1 else "wrong arm", len(speeds) + len(validation_runs)
 
 
 def replay(noise: Callable[[random.Random], Noise], studies: int, gain: float, gives_up: bool) -> dict[str, Any]:
     """Shares of the findings and runs of many challenges."""
     draw = random.Random(f"{gain}")
-    ends = [one(noise(draw), gain, f"{gain}:{number}", gives_up) for number in range(studies)]
+    ends = [run_challenge(noise(draw), gain, f"{gain}:{number}", gives_up) for number in range(studies)]
     shares = {name: sum(end == name for end, _ in ends) / studies for name in ("kept", "faster", "inconclusive")}
     return shares | {"runs": round(fmean(runs for _, runs in ends), 1), "most_runs": max(runs for _, runs in ends)}
 
@@ -88,8 +90,8 @@ def main(say: Callable[[str], None] = print) -> None:
     records = of_records([row for row in repeats.read() if row.record == options.record])
     if options.record is not None and not records:
         parser.error(f"--record ({options.record}) is not in {repeats.DATA}")
-    found = report(noise, options.studies)
-    say(json.dumps(found) if options.json else "\n".join(f"{gain}: {value}" for gain, value in found.items()))
+    figures = report(noise, options.studies)
+    say(json.dumps(figures) if options.json else "\n".join(f"{gain}: {value}" for gain, value in figures.items()))
 
 
 if __name__ == "__main__":

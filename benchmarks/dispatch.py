@@ -31,8 +31,8 @@ def main() -> int:
     for engine in ("slurm", "ray"):
         _measure(engine, options.turns, times)
     medians = {name: round(statistics.median(each), 3) for name, each in times.items()}
-    found = {name: {"dispatch_s": medians[name], "runs": each} for name, each in times.items()}
-    print(json.dumps({"by_launcher": found}) if options.json else _table(found))
+    figures = {name: {"dispatch_s": medians[name], "runs": each} for name, each in times.items()}
+    print(json.dumps({"by_launcher": figures}) if options.json else _table(figures))
     return 0 if max(medians.values()) - medians["local"] <= MOST_MORE_S else 1
 
 
@@ -55,9 +55,9 @@ def _measure(engine: str, turns: int, times: dict[str, list[float]]) -> None:
 
 
 def _task(nodes: int) -> TrialTask:
-    one: dict[str, Any] = tiny_task({"kind": "ddp"}, parity_steps=2).model_dump(mode="json")
-    cluster = {**one["cluster"], "nodes": nodes, "gpus_per_node": 2 // nodes, "memory_gib": 1}
-    return TrialTask.model_validate({**one, "cluster": cluster})
+    payload: dict[str, Any] = tiny_task({"kind": "ddp"}, parity_steps=2).model_dump(mode="json")
+    cluster = {**payload["cluster"], "nodes": nodes, "gpus_per_node": 2 // nodes, "memory_gib": 1}
+    return TrialTask.model_validate({**payload, "cluster": cluster})
 
 
 def _dispatch_s(session: GangSession, task: TrialTask) -> float:
@@ -66,8 +66,8 @@ def _dispatch_s(session: GangSession, task: TrialTask) -> float:
     return round(float(answer["result"]["startup_s"]) + float(answer["result"]["teardown_s"]), 3)
 
 
-def _table(found: dict[str, Any]) -> str:
-    return "\n".join(f"{name:6} {one['dispatch_s']:.2f} s" for name, one in found.items())
+def _table(results: dict[str, Any]) -> str:
+    return "\n".join(f"{name:6} {item['dispatch_s']:.2f} s" for name, item in results.items())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What each backend's own machinery costs the host: `python -m benchmarks.host_costs [--kind NAME ...] [--minutes M]`.
+"""Cost of each backend's own machinery on the host: `python -m benchmarks.host_costs [--kind NAME ...] [--minutes M]`.
 
 A model so narrow that only the number of operators counts is trained with two depths and two numbers of micro batches
 under each strategy; T = fixed + micro batches × per_micro + layers × per_layer + micro batches × layers × per_both.
@@ -65,7 +65,7 @@ KINDS: dict[str, tuple[TrialConfig, str, str]] = {
 
 
 def seconds(place: Workplace, kind: str, layers: int, accumulation: int, number: int) -> float:
-    """Of one step."""
+    """Milliseconds of one step."""
     config, precision, family = KINDS[kind]
     model = _LLAMA | {"num_hidden_layers": layers} if family == "llama" else _GPT2 | {"n_layer": layers}
     task = TrialTask(
@@ -88,8 +88,8 @@ def costs(table: dict[tuple[int, int], float]) -> dict[str, float]:
     per_layer = flat - a1 * both
     per_micro = (table[l1, a2] - table[l1, a1]) / (a2 - a1) - l1 * both
     fixed = table[l1, a1] - a1 * per_micro - l1 * per_layer - a1 * l1 * both
-    found = {"fixed": fixed, "per_micro": per_micro, "per_layer": per_layer, "per_both": both}
-    return {name: round(1e3 * value, 3) for name, value in found.items()}
+    results = {"fixed": fixed, "per_micro": per_micro, "per_layer": per_layer, "per_both": both}
+    return {name: round(1e3 * value, 3) for name, value in results.items()}
 
 
 def main() -> int:

@@ -44,8 +44,8 @@ def search(study: Path, folder: Path, trials: int) -> None:
     command += ["--state-dir", str(state), "--out", str(folder / "best")]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     with state_directory(state) as path, local_service(path) as client:
-        found = client.studies()[0]
-        complete = [trial for trial in client.trials(found.study_id) if trial.state is TrialState.COMPLETE]
+        actual_study = client.studies()[0]
+        complete = [trial for trial in client.trials(actual_study.study_id) if trial.state is TrialState.COMPLETE]
         for backend in BACKENDS:
             own = [trial for trial in complete if trial.config.backend == backend]
             if not own:
@@ -53,7 +53,7 @@ def search(study: Path, folder: Path, trials: int) -> None:
                 continue
             winner = max(own, key=lambda trial: trial.tokens_per_s_per_gpu or 0.0)
             (folder / backend).mkdir(exist_ok=True)
-            for name, text in client.export(found.study_id, str(winner.number)).files.items():
+            for name, text in client.export(actual_study.study_id, str(winner.number)).files.items():
                 (folder / backend / name).write_text(text)
 
 

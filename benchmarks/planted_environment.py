@@ -51,7 +51,7 @@ def study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
     }
 
 
-def one(seed: int, trials: int, pairs: int) -> dict[str, Any]:
+def run_study(seed: int, trials: int, pairs: int) -> dict[str, Any]:
     """Tune once; what came of it."""
     with tempfile.TemporaryDirectory(prefix="planted-") as name:
         folder = Path(name)
@@ -66,10 +66,10 @@ def one(seed: int, trials: int, pairs: int) -> dict[str, Any]:
         answer = json.loads(done.stdout)
         config = json.loads((folder / "best" / "config.json").read_text())["config"]
         script = (folder / "best" / "launch.sh").read_text()
-    found = answer["verdict"] == "confirmed" and config["malloc"] == "keep"
+    results = answer["verdict"] == "confirmed" and config["malloc"] == "keep"
     return {
         "seed": seed,
-        "found": found,
+        "found": results,
         "recorded": config["malloc"] == "keep",
         "exported": all(f"export {variable}={value}" in script for variable, value in KEPT_MEMORY.items()),
         "verdict": answer["verdict"],
@@ -89,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     runs = []
     for seed in range(options.first_seed, options.first_seed + options.runs):
-        runs.append(one(seed, options.trials, options.pairs))
+        runs.append(run_study(seed, options.trials, options.pairs))
         sys.stderr.write(f"{runs[-1]}\n")
     counts = {name: sum(bool(run[name]) for run in runs) for name in ("found", "recorded", "exported")}
     if options.json:

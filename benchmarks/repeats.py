@@ -51,14 +51,14 @@ class Repeat:
     """Runs made back to back by one call; noise is resampled within a record."""
     position: int
     started_s: float
-    """Since the record's first run."""
+    """Seconds since the record's first run."""
     configuration: str
     tokens_per_s_per_gpu: float
     half_width: float
     """Half of the 95 % interval within the run, relative."""
     elapsed_s: float
     foreign_cpu_cores: float | None = None
-    """That other programs kept busy meanwhile; None in records from before it was written down."""
+    """CPU cores that other programs kept busy meanwhile; None in records that lack the column."""
 
 
 def read(path: Path = DATA) -> list[Repeat]:
@@ -73,7 +73,7 @@ def read(path: Path = DATA) -> list[Repeat]:
                 float(row["tokens_per_s_per_gpu"]),
                 float(row["half_width"]),
                 float(row["elapsed_s"]),
-                float(seen) if (seen := row["foreign_cpu_cores"]) else None,
+                float(foreign_cpu_cores) if (foreign_cpu_cores := row["foreign_cpu_cores"]) else None,
             )
             for row in csv.DictReader(file)
         ]
@@ -90,13 +90,13 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
     )
     try:
         gpus = find_gpus()
-        found = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
-        place = Workplace(folder, launcher, found, CLUSTER.world_size, None, 0.1)
+        actual_fingerprint = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
+        place = Workplace(folder, launcher, actual_fingerprint, CLUSTER.world_size, None, 0.1)
         began, position = time.monotonic(), 0
         while time.monotonic() - began < 60 * minutes:
             for chosen in random.sample(sorted(CONFIGURATIONS), len(CONFIGURATIONS)):
                 started = time.monotonic() - began
-                measured = _run(place, found, chosen)
+                measured = _run(place, actual_fingerprint, chosen)
                 row = Repeat(
                     name,
                     position,
@@ -113,7 +113,7 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
         launcher.close()
 
 
-def _run(place: Workplace, found: Fingerprint, chosen: str) -> Measurement:
+def _run(place: Workplace, actual_fingerprint: Fingerprint, chosen: str) -> Measurement:
     task = TrialTask(
         model=preset("llama-tiny"),
         workload=Workload(sequence_length=64, global_batch=16, precision=PRECISIONS["bf16-mixed"]),
@@ -124,7 +124,7 @@ def _run(place: Workplace, found: Fingerprint, chosen: str) -> Measurement:
     attempted = attempt(
         place,
         task,
-        lambda: TrialDir.create(place.work_dir, "repeat", task, found, 0.1),
+        lambda: TrialDir.create(place.work_dir, "repeat", task, actual_fingerprint, 0.1),
         RunLimits(120, 60),
         lambda: None,
     )

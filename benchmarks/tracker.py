@@ -49,8 +49,8 @@ class Case:
 
 
 def cases(full: bool) -> list[Case]:
-    """Those of the issue; without `full`, four layers each."""
-    found = []
+    """Cases of the comparison; without `full`, four layers each."""
+    results = []
     for model, sequences in (
         ("llama-2-7b", (2048, 32768)), ("qwen3-8b", (2048, 32768)), ("mixtral-8x7b", (2048, 32768)),
         ("gpt2-large", (1024,)),
@@ -61,8 +61,8 @@ def cases(full: bool) -> list[Case]:
                 for checkpointing in ("none", "full"):
                     for micro_batch in (1, 4):
                         layers = depth if full else 4
-                        found.append(Case(model, sequence, ranks, micro_batch, checkpointing, layers))
-    return found
+                        results.append(Case(model, sequence, ranks, micro_batch, checkpointing, layers))
+    return results
 
 
 def traced(case: Case) -> dict[str, float]:
@@ -102,18 +102,19 @@ def traced(case: Case) -> dict[str, float]:
 
 
 def _no_mask(*_args: Any, **_kwargs: Any) -> None:
-    """On a device an unpadded batch needs no mask (`is_causal`); under fake tensors transformers would make one of
+    """Skip the mask: on a device an unpadded batch needs none (`is_causal`); under fake tensors transformers would make
+    one of
     sequence² elements per layer, because it cannot look into the position ids."""
 
 
 def _build(case: Case, dtype: torch.dtype = torch.float32) -> torch.nn.Module:
     ALL_MASK_ATTENTION_FUNCTIONS.register("sdpa", _no_mask)
     config = case.config()
-    made = AutoConfig.for_model(config.pop("model_type"), **config)
+    new_config = AutoConfig.for_model(config.pop("model_type"), **config)
     options: dict[str, Any] = {"attn_implementation": "sdpa", "dtype": dtype, "trust_remote_code": False}
     if "num_local_experts" in config:
         options["experts_implementation"] = "grouped_mm"  # the eager loop over experts depends on data
-    model: torch.nn.Module = AutoModelForCausalLM.from_config(made, **options)
+    model: torch.nn.Module = AutoModelForCausalLM.from_config(new_config, **options)
     return model.train()
 
 

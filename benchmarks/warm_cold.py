@@ -1,4 +1,4 @@
-"""What starting a trial costs: ranks forked from the fork server against ranks started by torchrun.
+"""Cost of starting a trial: ranks forked from the fork server against ranks started by torchrun.
 
 Run: python -m benchmarks.warm_cold --json [--repeats 10]
 
@@ -54,7 +54,7 @@ Start = Callable[[TrialDir], float]
 
 
 def task(strategy: dict[str, Any]) -> TrialTask:
-    """As few steps as a measurement allows: only what comes before and after them is of interest."""
+    """Plan of as few steps as a measurement allows: only what comes before and after them is of interest."""
     return TrialTask.model_validate(
         {
             "model": MODEL,
@@ -74,7 +74,7 @@ def task(strategy: dict[str, Any]) -> TrialTask:
 
 
 def warm_start(launcher: ForkServerLauncher) -> Start:
-    """By the fork server, as the worker does it."""
+    """Start ranks by the fork server, as the worker does."""
 
     def start(directory: TrialDir) -> float:
         return supervise(launcher, directory, Launch.of(RANKS), RunLimits(_LIMIT_S, _LIMIT_S), lambda: None).elapsed_s
@@ -83,7 +83,7 @@ def warm_start(launcher: ForkServerLauncher) -> Start:
 
 
 def cold_start(directory: TrialDir) -> float:
-    """By torchrun, one fresh interpreter per rank."""
+    """Start ranks by torchrun, one new interpreter per rank."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     command += ["-m", "shardtune.workers.rank", str(directory.path)]
     began_s = now_s()

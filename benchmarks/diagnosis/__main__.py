@@ -33,37 +33,37 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=100)
     parser.add_argument("--folder", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="diagnosis-") as name:
-        folder = given.folder or Path(name)
-        seeds = range(given.first_seed, given.first_seed + given.runs)
+        folder = options.folder or Path(name)
+        seeds = range(options.first_seed, options.first_seed + options.runs)
         chosen = [(seed, case) for seed in seeds for case in cases.planted(seed)]
-        later = range(given.first_seed, given.first_seed + given.healthy)
-        chosen += [(seed, case) for seed in later for case in cases.healthy(seed)][: given.healthy]
+        later = range(options.first_seed, options.first_seed + options.healthy)
+        chosen += [(seed, case) for seed in later for case in cases.healthy(seed)][: options.healthy]
         folders = [folder / f"{case.name}-{seed}" for seed, case in chosen]
         folder.mkdir(parents=True, exist_ok=True)
         for link in {case.measured_mbit for _, case in chosen if not case.is_own_job}:
             if not (into := rates(folder, link)).exists():
                 _start("rates", folder, 0, [str(into)], link)
-        _run("record", folder, [one for one, at in zip(chosen, folders, strict=True) if not (at / "traces").is_dir()])
-        told = [score.told(at) for at in folders]
-        tried = [(one.seed, one.case) for one in told if given.pairs and (one.folder / REMEDY).exists()]
-        _run("pairs", folder, tried, given.pairs)
-        answer = score.summary(told, {at: ratios_of(at) for at in folders})
-    print(json.dumps(answer) if given.json else json.dumps(answer, indent=1))
+        _run("record", folder, [item for item, at in zip(chosen, folders, strict=True) if not (at / "traces").is_dir()])
+        scored = [score.score_folder(at) for at in folders]
+        with_remedy = [(item.seed, item.case) for item in scored if options.pairs and (item.folder / REMEDY).exists()]
+        _run("pairs", folder, with_remedy, options.pairs)
+        answer = score.summary(scored, {at: ratios_of(at) for at in folders})
+    print(json.dumps(answer) if options.json else json.dumps(answer, indent=1))
 
 
-def _run(what: str, folder: Path, some: list[tuple[int, cases.Case]], pairs: int = 0) -> None:
-    """In a process for each speed of the link."""
+def _run(label: str, folder: Path, some: list[tuple[int, cases.Case]], pairs: int = 0) -> None:
+    """Run cases in one process for each speed of the link."""
     by_link = defaultdict(list)
     for seed, case in some:
         by_link[case.link_mbit].append(f"{case.name}:{seed}")
     for link_mbit, names in by_link.items():
-        _start(what, folder, pairs, names, link_mbit)
+        _start(label, folder, pairs, names, link_mbit)
 
 
-def _start(what: str, folder: Path, pairs: int, names: list[str], link_mbit: int | None) -> None:
-    command = [sys.executable, "-m", "benchmarks.diagnosis.record", what, str(folder), str(pairs), *names]
+def _start(label: str, folder: Path, pairs: int, names: list[str], link_mbit: int | None) -> None:
+    command = [sys.executable, "-m", "benchmarks.diagnosis.record", label, str(folder), str(pairs), *names]
     done = subprocess.run(
         _linked(command, link_mbit),
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -73,7 +73,7 @@ def _start(what: str, folder: Path, pairs: int, names: list[str], link_mbit: int
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{what} of {', '.join(names)} failed")
+        raise SystemExit(f"{label} of {', '.join(names)} failed")
 
 
 def _linked(command: list[str], link_mbit: int | None) -> list[str]:

@@ -37,49 +37,52 @@ def predictions(folder: Path) -> dict[str, float] | None:
     model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
     measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
     remedy = TrialConfig.model_validate_json((folder / REMEDY).read_text())
-    found, shape = trace_files.diagnosis_of(folder / "traces"), traced_shape.of_study(case.model, model_summary)
+    diagnosis, shape = trace_files.diagnosis_of(folder / "traces"), traced_shape.of_study(case.model, model_summary)
     assert shape is not None
 
     def parts(config: TrialConfig) -> tuple[dict[str, float], dict[str, float]]:
         speed = predict(shape, case.workload, case.cluster, config, limits=False, measured=measured).speed
         assert speed is not None
-        told = expected_parts(found, speed)
-        return {one.name: one.expected_s for one in told}, {one.name: one.measured_s for one in told}
+        part_figures = expected_parts(diagnosis, speed)
+        return {item.name: item.expected_s for item in part_figures}, {
+            item.name: item.measured_s for item in part_figures
+        }
 
-    (expected, traced), (wanted, _) = parts(case.config), parts(remedy)
+    (expected, traced), (trial_parts, _) = parts(case.config), parts(remedy)
     pairs = json.loads((folder / PAIRS).read_text())
     timed, answer = (median(pair[place] for pair in pairs) for place in (0, 1))
     # The profiler's own time is in each part.
-    plain = {part: seconds * timed / found.step_s for part, seconds in traced.items()}
-    whole = timed / sum(expected.values())
+    plain = {part: seconds * timed / diagnosis.step_s for part, seconds in traced.items()}
+    scale = timed / sum(expected.values())
     return {
-        "predicted": sum(wanted.values()),
-        "by_step": whole * sum(wanted.values()),
-        "by_parts": _by_parts(expected, plain, wanted, whole),
+        "predicted": sum(trial_parts.values()),
+        "by_step": scale * sum(trial_parts.values()),
+        "by_parts": _by_parts(expected, plain, trial_parts, scale),
         "timed": answer,
         "before": timed,
     }
 
 
 def _by_parts(
-    expected: Mapping[str, float], measured: Mapping[str, float], wanted: Mapping[str, float], whole: float
+    expected: Mapping[str, float], measured: Mapping[str, float], trial_parts: Mapping[str, float], scale: float
 ) -> float:
     def correction(part: str) -> float:
         if not expected[part] or not measured[part]:
-            return whole
-        return min(max(measured[part] / expected[part], whole / _BOUND), whole * _BOUND)
+            return scale
+        return min(max(measured[part] / expected[part], scale / _BOUND), scale * _BOUND)
 
-    return sum(seconds * correction(part) for part, seconds in wanted.items())
+    return sum(seconds * correction(part) for part, seconds in trial_parts.items())
 
 
-def summary(found: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def summary(scored_predictions: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Median and 90th percentile of the factors, and how often each way says rightly which of the two is faster."""
-    rows: dict[str, Any] = {"cases": len(found)}
+    rows: dict[str, Any] = {"cases": len(scored_predictions)}
     for way in ("predicted", "by_step", "by_parts"):
-        off = sorted(abs(log(one[way] / one["timed"])) for one in found.values())
+        off = sorted(abs(log(item[way] / item["timed"])) for item in scored_predictions.values())
         rows[way] = {"median": round(exp(median(off)), 3), "p90": round(exp(off[int(0.9 * (len(off) - 1))]), 3)}
     rows["parts_nearer_than_step"] = sum(
-        abs(log(one["by_parts"] / one["timed"])) < abs(log(one["by_step"] / one["timed"])) for one in found.values()
+        abs(log(item["by_parts"] / item["timed"])) < abs(log(item["by_step"] / item["timed"]))
+        for item in scored_predictions.values()
     )
     return rows
 
@@ -89,11 +92,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    told = {one.name: predictions(one) for one in sorted(given.folder.iterdir()) if one.is_dir()}
-    found = {name: one for name, one in told.items() if one is not None}
-    answer = summary(found) | {"rows": {name: {k: round(v, 5) for k, v in one.items()} for name, one in found.items()}}
-    print(json.dumps(answer) if given.json else json.dumps(answer, indent=1))
+    options = parser.parse_args()
+    scored = {item.name: predictions(item) for item in sorted(options.folder.iterdir()) if item.is_dir()}
+    figures = {name: item for name, item in scored.items() if item is not None}
+    answer = summary(figures) | {
+        "rows": {name: {k: round(v, 5) for k, v in item.items()} for name, item in figures.items()}
+    }
+    print(json.dumps(answer) if options.json else json.dumps(answer, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is planted, and what is healthy: the same kinds of mistakes in models, batches and sizes drawn by a seed.
+"""Planted and healthy cases: the same kinds of mistakes in models, batches and sizes drawn by a seed.
 
 Thresholds of the rules were set on the seeds of `SET_ON`; what is scored comes from others.
 """
@@ -25,12 +25,12 @@ class Case:
 
     name: str
     planted: FindingKind | None
-    """None: healthy."""
+    """Planted mistake; None: healthy."""
     model: ModelSpec
     workload: Workload
     config: TrialConfig
     link_mbit: int | None = None
-    """Of the loopback interface, in a network namespace of its own; None: as it is."""
+    """Bandwidth of the loopback interface in a separate network namespace; None: unlimited."""
     slow_rank_s: float = 0.0
     """Rank 1 sleeps so long in each micro batch."""
     slow_data_s: float = 0.0
@@ -69,8 +69,8 @@ def _case(
     """`shape`: sequence length, global batch, micro batch."""
     sequence, batch, micro = shape
     workload = Workload(sequence_length=sequence, global_batch=batch, precision=PRECISIONS["fp32"])
-    made = TrialConfig.model_validate({"strategy": strategy, "micro_batch": micro, **(config or {})})
-    return Case(name, planted, model, workload, made, **more)
+    trial_config = TrialConfig.model_validate({"strategy": strategy, "micro_batch": micro, **(config or {})})
+    return Case(name, planted, model, workload, trial_config, **more)
 
 
 _DDP: dict[str, Any] = {"kind": "ddp"}
@@ -85,9 +85,9 @@ def planted(seed: int) -> Iterator[Case]:
     large = random.choice((64, 128))
     link = random.choice((600, 800, 1000))
     yield _case("buckets_too_small", "buckets_too_small", _model(random), (large, 8, 4), small)
-    one = {"kind": "ddp", "bucket_cap_mb": 1024}
+    example = {"kind": "ddp", "bucket_cap_mb": 1024}
     model = _model(random, hidden=256, layers=6)
-    yield _case("buckets_too_large", "buckets_too_large", model, (64, 16, 8), one, link_mbit=link)
+    yield _case("buckets_too_large", "buckets_too_large", model, (64, 16, 8), example, link_mbit=link)
     model = _model(random, hidden=64, layers=random.choice((12, 16)))
     yield _case("units_too_small", "units_too_small", model, (32, 4, 2), _FSDP2)
     zero3 = {"kind": "zero", "stage": 3, "stage3_prefetch_bucket_size": 0, "stage3_param_persistence_threshold": 0}
@@ -110,7 +110,8 @@ def planted(seed: int) -> Iterator[Case]:
 
 
 def healthy(seed: int) -> Iterator[Case]:
-    """What nobody would change: few collectives, large micro batches, nothing gathered that need not be."""
+    """Healthy cases, which nobody would change: few collectives, large micro batches, nothing gathered that need not
+    be."""
     random = Random(f"healthy {seed}")
     for number, strategy in enumerate(
         (_DDP, _DDP | {"gradient_as_bucket_view": True}, {"kind": "zero", "stage": 1}, _FSDP2 | _REPLICATED)

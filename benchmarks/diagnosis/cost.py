@@ -1,4 +1,4 @@
-"""What a profile costs, and whether profiled steps order strategies as timed ones do.
+"""Cost of a profile, and the order of strategies by profiled and by timed steps.
 
 Run: python -m benchmarks.diagnosis.cost --json [--rounds 2]
 
@@ -44,7 +44,7 @@ class Cost(Schema):
     trace_s: float
     analysis_cpu_s: float
     analysis_s_per_100k: float
-    """Of all events of all ranks' traces."""
+    """Bytes of all events of all ranks' traces."""
     stored_bytes: int
     trace_bytes: int
 
@@ -54,21 +54,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rounds", type=int, default=2)
-    given = parser.parse_args()
-    found: dict[str, list[Cost]] = {name: [] for name in STRATEGIES}
+    options = parser.parse_args()
+    figures: dict[str, list[Cost]] = {name: [] for name in STRATEGIES}
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), cases.RANKS) as place:
-        for round_ in range(given.rounds):
+        for round_ in range(options.rounds):
             for number, name in enumerate(STRATEGIES):
-                found[name].append(_cost(place, STRATEGIES[name], 10 * (round_ * len(STRATEGIES) + number)))
-    answer = summary(found)
-    print(json.dumps(answer) if given.json else json.dumps(answer, indent=1))
+                figures[name].append(_cost(place, STRATEGIES[name], 10 * (round_ * len(STRATEGIES) + number)))
+    answer = summary(figures)
+    print(json.dumps(answer) if options.json else json.dumps(answer, indent=1))
 
 
-def summary(found: dict[str, list[Cost]]) -> dict[str, Any]:
+def summary(scored_predictions: dict[str, list[Cost]]) -> dict[str, Any]:
     """Medians by strategy, and both orders, the fastest first."""
     rows = {
-        name: {field: round(median(getattr(one, field) for one in some), 4) for field in Cost.model_fields}
-        for name, some in found.items()
+        name: {field: round(median(getattr(item, field) for item in some), 4) for field in Cost.model_fields}
+        for name, some in scored_predictions.items()
     }
     orders = {field: sorted(rows, key=lambda name: rows[name][field]) for field in ("timed_step_s", "traced_step_s")}
     ratio = {name: round(row["trace_s"] / row["trial_s"], 2) for name, row in rows.items()}
@@ -90,9 +90,9 @@ def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
     done = attempted(place, TraceTask(trial=trial), number + 1)
     assert isinstance(done.result, Traced), done
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    told = diagnosed(done.result)
+    diagnosis = diagnosed(done.result)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert isinstance(told, Diagnosis), told
+    assert isinstance(diagnosis, Diagnosis), diagnosis
     analysis_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Cost(
         timed_step_s=measured.step_time_s,
@@ -101,7 +101,7 @@ def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
         trace_s=done.elapsed_s,
         analysis_cpu_s=analysis_s,
         analysis_s_per_100k=analysis_s / _events(Path(done.result.folder)) * 1e5,
-        stored_bytes=len(Packed(Diagnosis).packed(told)),
+        stored_bytes=len(Packed(Diagnosis).packed(diagnosis)),
         trace_bytes=done.result.bytes,
     )
 

@@ -23,22 +23,23 @@ from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.machine import hardware_speed
 
 MODEL_SUMMARY, TRACED, REMEDY, PAIRS = "profile.json", "traced.json", "remedy.json", "pairs.json"
-"""Beside a case's `traces`: the model's profile, the run that left them, the configuration to try, and the step times of both."""
+"""Files beside a case's `traces`: the model summary, the run that left them, the configuration to try, and the step
+times of both."""
 _OWN_JOB_S = 240.0
 
 
 def named(name: str, seed: int) -> Case:
     """A case by its name."""
-    return next(one for one in (*cases.planted(seed), *cases.healthy(seed)) if one.name == name)
+    return next(item for item in (*cases.planted(seed), *cases.healthy(seed)) if item.name == name)
 
 
 def rates(folder: Path, link_mbit: int | None) -> Path:
-    """Where the machine's rates over such a link are kept."""
+    """File of the machine's rates over such a link."""
     return folder / f"hardware-{link_mbit or 'plain'}.json"
 
 
 def ratios_of(folder: Path) -> list[float]:
-    """How many times as fast the remedy was, by pairs; none where it was not run."""
+    """Speed-ups of the remedy, pair by pair; empty where it was not run."""
     path = folder / PAIRS
     return [before / after for before, after in json.loads(path.read_text())] if path.exists() else []
 
@@ -73,9 +74,9 @@ class Recorder:
         """Measure the machine as a worker does."""
         cluster = Cluster(device="cpu", gpus_per_node=cases.RANKS, memory_gib=4, host_memory_gib=16)
         offered = Inventory(cluster=cluster, fingerprint=self._place.fingerprint)
-        found = hardware_speed.measure(self._place.launcher, offered, self._place.work_dir, lambda: False)
-        assert found is not None
-        into.write_text(found.measured.model_dump_json())
+        measurement = hardware_speed.measure(self._place.launcher, offered, self._place.work_dir, lambda: False)
+        assert measurement is not None
+        into.write_text(measurement.measured.model_dump_json())
 
     def _traced(self, case: Case) -> Traced:
         trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=case.config)
@@ -101,20 +102,20 @@ def _own_job(case: Case, traces: Path) -> None:
     subprocess.run(command, check=True, timeout=_OWN_JOB_S, stdin=subprocess.DEVNULL, env=dict(os.environ))
 
 
-def main(what: str, folder: Path, count: int, names: list[str]) -> None:
+def main(description: str, folder: Path, count: int, names: list[str]) -> None:
     """Go through the cases."""
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), cases.RANKS) as place:
         recorder = Recorder(place, folder)
-        if what == "rates":
+        if description == "rates":
             recorder.rates(Path(names[0]))
             return
-        for one in names:
-            name, _, seed = one.rpartition(":")
-            if what == "record":
+        for single_name in names:
+            name, _, seed = single_name.rpartition(":")
+            if description == "record":
                 recorder.record(name, int(seed))
             else:
                 recorder.pairs(name, int(seed), count)
-            print(f"{what} {one}", flush=True)
+            print(f"{description} {single_name}", flush=True)
 
 
 if __name__ == "__main__":

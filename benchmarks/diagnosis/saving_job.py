@@ -35,7 +35,7 @@ class SavingJob:
         self._optimizer = torch.optim.AdamW(self._model.parameters())
         self._batch = torch.randn(_BATCH, _WIDTH)
         self._group = dist.new_group(backend="gloo")
-        """Of its own: what saves beside training must not mix its collectives with those of the steps."""
+        """A separate process group: what saves beside training must not mix its collectives with those of the steps."""
 
     def seconds_of(self, steps: int, how: str) -> float:
         """Train so many steps, the checkpoint begun before the first, until it is on the disk."""
@@ -69,9 +69,9 @@ def main(folder: Path, checkpoint_bytes: float, window_s: float, times: int) -> 
     job.seconds_of(_WARM, "not")
     steps = torch.tensor(max(_WARM, round(window_s / job.seconds_of(_WARM, "not") * _WARM)))
     dist.broadcast(steps, 0)
-    found = [[job.seconds_of(int(steps), how) for how in ("not", "waiting", "beside")] for _ in range(times)]
+    figures = [[job.seconds_of(int(steps), how) for how in ("not", "waiting", "beside")] for _ in range(times)]
     if dist.get_rank() == 0:
-        print(json.dumps(found), flush=True)
+        print(json.dumps(figures), flush=True)
     dist.destroy_process_group()
     # Threads of the saving that are left over may hold a process back at its end.
     os._exit(0)

@@ -74,7 +74,7 @@ def drawn(seed: int, *, is_slow: bool) -> Case:
 
 
 def checked(place: Workplace, case: Case, number: int) -> ResumeMeasurement:
-    """What the resume check of a winner measures."""
+    """Measurement of a winner's resume check."""
     workload = Workload(sequence_length=64, global_batch=4, precision=PRECISIONS["fp32"])
     cluster = Cluster(device="cpu", gpus_per_node=RANKS, memory_gib=4, host_memory_gib=16)
     config = TrialConfig.model_validate({"strategy": case.strategy, "micro_batch": 2})
@@ -85,9 +85,9 @@ def checked(place: Workplace, case: Case, number: int) -> ResumeMeasurement:
 
 
 def row_of(case: Case, measured: ResumeMeasurement) -> dict[str, Any]:
-    """What is said, beside what was planted."""
+    """Findings, beside the planted mistake."""
     assert measured.disk is not None
-    said = checkpoint_cost.findings(measured, case.strategy["kind"], case.every_s)
+    findings = checkpoint_cost.findings(measured, case.strategy["kind"], case.every_s)
     return {
         "strategy": case.strategy,
         "checkpoint_mb": round(measured.checkpoint_bytes / 1e6, 1),
@@ -95,8 +95,8 @@ def row_of(case: Case, measured: ResumeMeasurement) -> dict[str, Any]:
         "planted_mb_per_s": case.disk_bytes_per_s / 1e6,
         "told_mb_per_s": round(measured.disk.write_bytes_per_s / 1e6, 1),
         "share": round(checkpoint_cost.saving_fraction(measured, case.every_s), 4),
-        "named": next((place for place, one in enumerate(said) if checkpoint_cost.ON_THE_DISK in one), None),
-        "said": said,
+        "named": next((place for place, item in enumerate(findings) if checkpoint_cost.ON_THE_DISK in item), None),
+        "said": findings,
     }
 
 
@@ -109,10 +109,10 @@ def remedy_of(disk: ThrottledDisk, case: Case, checkpoint_bytes: int, pairs: int
     done = subprocess.run(
         command, check=True, timeout=_JOB_S, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment
     )
-    found = json.loads(done.stdout)
-    lost = [(waiting - alone, beside - alone) for alone, waiting, beside in found]
+    printed = json.loads(done.stdout)
+    lost = [(waiting - alone, beside - alone) for alone, waiting, beside in printed]
     gains = sorted((case.every_s + waiting) / (case.every_s + beside) for waiting, beside in lost)
-    return {"lost_s": [[round(one, 2) for one in pair] for pair in lost], "gain": round(median(gains), 4)}
+    return {"lost_s": [[round(item, 2) for item in pair] for pair in lost], "gain": round(median(gains), 4)}
 
 
 def run(runs: int, healthy: int, pairs: int, first_seed: int) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def _planted(disk: ThrottledDisk, place: Workplace, seed: int, pairs: int) -> di
 
 
 def summary(slow: list[dict[str, Any]], healthy: list[dict[str, Any]]) -> dict[str, Any]:
-    """In the form of `python -m benchmarks.diagnosis`."""
+    """Figures in the form of `python -m benchmarks.diagnosis`."""
     gains = [row["remedy"]["gain"] for row in slow if "remedy" in row]
     remedy: dict[str, Any] = {"runs": len(gains), "helped": sum(gain > 1 for gain in gains)}
     planted = {
@@ -169,9 +169,9 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=2)
     parser.add_argument("--first-seed", type=int, default=100)
-    given = parser.parse_args()
-    answer = run(given.runs, given.healthy, given.pairs, given.first_seed)
-    print(json.dumps(answer) if given.json else json.dumps(answer, indent=1))
+    options = parser.parse_args()
+    answer = run(options.runs, options.healthy, options.pairs, options.first_seed)
+    print(json.dumps(answer) if options.json else json.dumps(answer, indent=1))
 
 
 if __name__ == "__main__":

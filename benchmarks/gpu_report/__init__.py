@@ -1,1 +1,1 @@
-"""What a GPU host proves: the steps of `make test-gpu`, what they mean, and the report."""
+"""Proofs on a GPU host: the steps of `make test-gpu`, what they mean, and the report."""

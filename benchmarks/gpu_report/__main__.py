@@ -41,11 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{step.name} (at most {step.limit_s:.0f} s): {step.means}\n")
         done.append(steps.run(step, ends_s - time.monotonic(), environment))
         sys.stderr.write(f"  {done[-1].status} after {done[-1].seconds:.0f} s\n")
-    found = verdict(done, out / "junit.xml", [gpu.name for gpu in gpus.devices])
-    (out / "report.json").write_text(json.dumps(found, indent=2) + "\n")
-    (out / "report.md").write_text(markdown(found))
+    figures = verdict(done, out / "junit.xml", [gpu.name for gpu in gpus.devices])
+    (out / "report.json").write_text(json.dumps(figures, indent=2) + "\n")
+    (out / "report.md").write_text(markdown(figures))
     sys.stderr.write(f"{out / 'report.md'}\n")
-    return 0 if found["passed"] else 1
+    return 0 if figures["passed"] else 1
 
 
 def _reject(reason: str) -> int:

@@ -18,25 +18,25 @@ class Step:
     limit_s: float
     command: tuple[str, ...]
     means: str
-    """What its success says."""
+    """Meaning of the step's success."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a step ended."""
+    """End of a step."""
 
     step: Step
     status: str
     """`passed`, `failed`, `late` (its limit), or `left out` (the run's)."""
     seconds: float
     output: str
-    """What it wrote to stdout."""
+    """Text that the step wrote to stdout."""
     last_words: str
     """The end of its stderr."""
 
 
 def steps(out: Path, study: Path) -> tuple[Step, ...]:
-    """In the order in which they run: what stands on little first. 600 seconds in all."""
+    """Steps in the order in which they run: those with few requirements first. 600 seconds in all."""
     best, work = out / "best", str(out / "worker")
     trial = (*_WORKER, "run-trial", str(best / "config.json"), "--json", "--work-dir", work)
     tune = (_PYTHON, "-m", "shardtune", "tune", str(study), "--max-trials", "6", "--out", str(best))
@@ -76,5 +76,5 @@ def run(step: Step, left_s: float, environment: dict[str, str]) -> Done:
 
 
 def _text(output: str | bytes | None) -> str:
-    """What was written before a limit comes as bytes."""
+    """Decode output, which comes as bytes where a time limit ended the step."""
     return output.decode(errors="replace") if isinstance(output, bytes) else output or ""

@@ -1,4 +1,4 @@
-"""What the steps of `make test-gpu` came to: which claims of docs/ are proved on which card, and what these GPUs cannot show."""
+"""Verdict over the steps of `make test-gpu`: claims of docs/ proved by card, and claims that these GPUs cannot show."""
 
 import json
 import re
@@ -66,47 +66,47 @@ def _outcome(case: ElementTree.Element) -> str:
 def verdict(done: Sequence[Done], junit: Path, cards: Sequence[str]) -> dict[str, Any]:
     """The whole report as one JSON object."""
     tests = read_junit(junit)
-    outcomes = tests | {f"step:{one.step.name}": one.status for one in done}
-    rest = (*(ONE_GPU if len(cards) == 1 else ()), *ONE_NODE)
+    outcomes = tests | {f"step:{item.step.name}": item.status for item in done}
+    remainder = (*(ONE_GPU if len(cards) == 1 else ()), *ONE_NODE)
     return {
-        "passed": all(one.status == "passed" for one in done) and bool(tests) and "failed" not in tests.values(),
+        "passed": all(item.status == "passed" for item in done) and bool(tests) and "failed" not in tests.values(),
         "cards": list(cards),
         "claims": [
             {"says": claim.says, "page": claim.page, "verdict": _proved(claim, outcomes)} for claim in CLAIMS
         ],
         "steps": [
-            {"name": one.step.name, "status": one.status, "seconds": round(one.seconds, 1), "means": one.step.means,
-             "last_words": "" if one.status == "passed" else one.last_words}
-            for one in done
+            {"name": item.step.name, "status": item.status, "seconds": round(item.seconds, 1), "means": item.step.means,
+             "last_words": "" if item.status == "passed" else item.last_words}
+            for item in done
         ],
         "tests": tests,
-        "figures": _figures({one.step.name: one for one in done}),
-        "cannot_show": list(rest),
+        "figures": _figures({item.step.name: item for item in done}),
+        "cannot_show": list(remainder),
     }  # fmt: skip
 
 
 def _proved(claim: Claim, outcomes: dict[str, str]) -> str:
     """`proved` where all of its evidence ran and passed, `failed` where any did not, else `open`."""
-    found = [[outcome for name, outcome in outcomes.items() if name.startswith(one)] for one in claim.evidence]
-    if any(outcome in ("failed", "late") for one in found for outcome in one):
+    results = [[outcome for name, outcome in outcomes.items() if name.startswith(item)] for item in claim.evidence]
+    if any(outcome in ("failed", "late") for item in results for outcome in item):
         return "failed"
-    return "proved" if all("passed" in one for one in found) else "open"
+    return "proved" if all("passed" in item for item in results) else "open"
 
 
 def _figures(done: dict[str, Done]) -> dict[str, Any]:
     """Prediction against measurement, warm against cold, the exported job against its trial."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if "tune" in done:
         text = done["tune"].output + done["tune"].last_words
-        found["predicted"] = [
-            {"trial": int(number), "speed_ratio": _ratio(speed, guess), "memory_ratio": _ratio(memory, held)}
-            for number, speed, memory, guess, held in _TRIAL.findall(text)
+        results["predicted"] = [
+            {"trial": int(number), "speed_ratio": _ratio(speed, guess), "memory_ratio": _ratio(memory, reserved)}
+            for number, speed, memory, guess, reserved in _TRIAL.findall(text)
         ]
     rates: dict[str, float | None] = {name: _rate(done[name]) for name in ("warm", "cold") if name in done}
     exported = sorted(_number(rate) for rate in _STEP.findall(done["export"].output)) if "export" in done else []
     rates["exported"] = exported[len(exported) // 2] if exported else None
-    found["tokens_per_s_per_gpu"] = rates
-    return found
+    results["tokens_per_s_per_gpu"] = rates
+    return results
 
 
 def _rate(done: Done) -> float | None:
@@ -124,21 +124,26 @@ def _ratio(measured: str, predicted: str) -> float | None:
     return round(_number(measured) / _number(predicted), 3) if _number(predicted) else None
 
 
-def markdown(found: dict[str, Any]) -> str:
+def markdown(results: dict[str, Any]) -> str:
     """The report for a person."""
-    lines = [f"# {'Passed' if found['passed'] else 'Not passed'}: {len(found['cards'])} × {found['cards'][0]}", ""]
+    lines = [
+        f"# {'Passed' if results['passed'] else 'Not passed'}: {len(results['cards'])} × {results['cards'][0]}",
+        "",
+    ]
     lines += ["## What is proved on this card", "", "| claim | page | verdict |", "|---|---|---|"]
-    lines += [f"| {one['says']} | {one['page']} | {one['verdict']} |" for one in found["claims"]]
+    lines += [f"| {claim['says']} | {claim['page']} | {claim['verdict']} |" for claim in results["claims"]]
     lines += ["", "`open`: nothing that ran here proves it.", "", "## Steps", ""]
     lines += ["| step | means | status | seconds |", "|---|---|---|---|"]
-    lines += [f"| {one['name']} | {one['means']} | {one['status']} | {one['seconds']} |" for one in found["steps"]]
-    counts = {kind: list(found["tests"].values()).count(kind) for kind in ("passed", "failed", "skipped")}
+    lines += [
+        f"| {step['name']} | {step['means']} | {step['status']} | {step['seconds']} |" for step in results["steps"]
+    ]
+    counts = {kind: list(results["tests"].values()).count(kind) for kind in ("passed", "failed", "skipped")}
     lines += ["", "Tests: " + ", ".join(f"{count} {kind}" for kind, count in counts.items()) + "."]
-    lines += [f"- failed: `{name}`" for name, outcome in found["tests"].items() if outcome == "failed"]
+    lines += [f"- failed: `{name}`" for name, outcome in results["tests"].items() if outcome == "failed"]
     lines += ["", "## Figures", "", "Tokens per second and GPU, one run each: a difference of a few percent is noise."]
-    lines += ["```json", json.dumps(found["figures"], indent=2), "```", "", "## What this machine cannot show", ""]
-    lines += [f"- {line}" for line in found["cannot_show"]]
-    for one in found["steps"]:
-        if one["last_words"]:
-            lines += ["", f"## Last words of {one['name']}", "", "```", one["last_words"].strip(), "```"]
+    lines += ["```json", json.dumps(results["figures"], indent=2), "```", "", "## What this machine cannot show", ""]
+    lines += [f"- {line}" for line in results["cannot_show"]]
+    for step in results["steps"]:
+        if step["last_words"]:
+            lines += ["", f"## Last words of {step['name']}", "", "```", step["last_words"].strip(), "```"]
     return "\n".join(lines) + "\n"

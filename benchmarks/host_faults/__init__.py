@@ -1,1 +1,2 @@
-"""What breaks under a gang, on a laboratory's hosts: how soon its ranks are gone, how soon that is said, and that studies finish."""
+"""Faults under a gang, on a laboratory's hosts: time until its ranks are gone and until that is reported, and that
+studies finish."""

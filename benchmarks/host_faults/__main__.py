@@ -32,19 +32,19 @@ def main() -> int:
     """Measure; the exit code."""
     options = _options()
     faults = COMMON | ENGINE[options.launcher]
-    wanted = options.fault or list(faults)
-    found = []
+    expected = options.fault or list(faults)
+    figures = []
     with tempfile.TemporaryDirectory() as folder, _laboratory(options.launcher) as laboratory:
         settings = {"MEASURE": json.dumps(_MEASURE | _TRAINS_S), "WORKER_LIVE_S": "600"}
         with LabService(laboratory, Path(folder), **settings) as service:
             scene = Scene(laboratory, service, LabWorker(laboratory, service))
             scene.worker.start()
-            for name in wanted:
-                found.append({"fault": name, **_measured(scene, faults[name])})
-                print(json.dumps(found[-1]), file=sys.stderr, flush=True)
+            for name in expected:
+                figures.append({"fault": name, **_measured(scene, faults[name])})
+                print(json.dumps(figures[-1]), file=sys.stderr, flush=True)
             scene.worker.end()
-    print(json.dumps({"launcher": options.launcher, "faults": found}) if options.json else _table(found))
-    return 0 if all(_is_well(one, faults[one["fault"]]) for one in found) else 1
+    print(json.dumps({"launcher": options.launcher, "faults": figures}) if options.json else _table(figures))
+    return 0 if all(_is_well(item, faults[item["fault"]]) for item in figures) else 1
 
 
 def _options() -> argparse.Namespace:
@@ -64,7 +64,7 @@ def _measured(scene: Scene, fault: HostFault) -> dict[str, Any]:
     try:
         run = _await(scene, lambda: _training(scene, study), _STUDY_S, "a trial trains")
         ranks = {pid for host in scene.laboratory.nodes for pid in ranks_on(host)}
-        seen = _watch(scene, fault, study, run, ranks)
+        watch = _watch(scene, fault, study, run, ranks)
         state = _await(scene, lambda: _ended(scene, study), _STUDY_S, "the study ends")
     except TimeoutError as error:
         return {
@@ -74,13 +74,13 @@ def _measured(scene: Scene, fault: HostFault) -> dict[str, Any]:
             "trouble": str(error),
             "log": scene.worker.log()[-1500:],
         }
-    runs = [one for one in scene.service.runs(study) if one["run_id"] == run["run_id"]]
+    runs = [completed for completed in scene.service.runs(study) if completed["run_id"] == run["run_id"]]
     complete = [end for end in _ends(runs[0]) if end == "complete"]
-    return {**seen, "attempts": _ends(runs[0]), "run_finished": state == "complete" and len(complete) == 1}
+    return {**watch, "attempts": _ends(runs[0]), "run_finished": state == "complete" and len(complete) == 1}
 
 
 def _spec(scene: Scene) -> dict[str, Any]:
-    """Of one trial over all hosts."""
+    """Figures of one trial over all hosts."""
     return {
         "model": TINY,
         "workload": {"sequence_length": 32, "global_batch": 8, "precision": "fp32"},
@@ -96,14 +96,14 @@ def _offered(scene: Scene) -> dict[str, Any] | None:
     return rows[0]["inventory"]["cluster"] if rows else None
 
 
-def _await(scene: Scene, condition: Any, seconds: float, what: str) -> Any:
-    """As `await_true`, with a supervisor at work."""
+def _await(scene: Scene, condition: Any, seconds: float, condition_name: str) -> Any:
+    """Wait as `await_true` does, with a supervisor at work."""
 
     def looked() -> Any:
         scene.worker.tend()
         return condition()
 
-    return scene.service.await_true(looked, seconds, what)
+    return scene.service.await_true(looked, seconds, condition_name)
 
 
 def _training(scene: Scene, study: str) -> dict[str, Any] | None:
@@ -124,7 +124,7 @@ def _ends(run: dict[str, Any]) -> list[str | None]:
 
 
 def _watch(scene: Scene, fault: HostFault, study: str, run: dict[str, Any], ranks: set[int]) -> dict[str, Any]:
-    """From the fault on until the attempt's end is known."""
+    """Watch from the fault until the attempt's end is known."""
     fault.hurt(scene)
     began_s, undone = time.monotonic(), False
     gone_s = reported_s = None
@@ -139,34 +139,34 @@ def _watch(scene: Scene, fault: HostFault, study: str, run: dict[str, Any], rank
             fault.undo(scene)
             undone = True
         if reported_s is None and (end := _end_of(scene, study, run)) is not None:
-            reported_s, left = now_s, sum(not is_dead(pid) for pid in ranks)
+            reported_s, total = now_s, sum(not is_dead(pid) for pid in ranks)
         time.sleep(0.05)
     # Ranks of a run that was not lost end when they are done.
     gone = None if end == "complete" else round(gone_s, 1)
-    return {"ranks_gone_s": gone, "reported_s": round(reported_s, 1), "end": end, "left": left}
+    return {"ranks_gone_s": gone, "reported_s": round(reported_s, 1), "end": end, "left": total}
 
 
 def _end_of(scene: Scene, study: str, run: dict[str, Any]) -> str | None:
-    """Of the attempt that was hurt; None while it is not known, or nobody can be asked."""
+    """End of the hurt attempt; None while it is unknown or the service cannot be reached."""
     try:
-        now = next(one for one in scene.service.runs(study) if one["run_id"] == run["run_id"])
+        now = next(completed for completed in scene.service.runs(study) if completed["run_id"] == run["run_id"])
     except httpx.HTTPError:
         return None
     ends = _ends(now)
     return ends[len(run["attempts"]) - 1]
 
 
-def _is_well(one: dict[str, Any], fault: HostFault) -> bool:
-    if not one["run_finished"] or one["left"]:
+def _is_well(row: dict[str, Any], fault: HostFault) -> bool:
+    if not row["run_finished"] or row["left"]:
         return False
-    gone_s = one["ranks_gone_s"]
+    gone_s = row["ranks_gone_s"]
     return gone_s is None or (not fault.costs_nothing and float(gone_s) <= MOST_S)
 
 
-def _table(found: list[dict[str, Any]]) -> str:
+def _table(results: list[dict[str, Any]]) -> str:
     keys = ("fault", "ranks_gone_s", "reported_s", "end", "left", "run_finished")
     return "\n".join(
-        "  ".join(f"{one.get(key)!s:>20}" for key in keys) for one in (dict(zip(keys, keys, strict=True)), *found)
+        "  ".join(f"{item.get(key)!s:>20}" for key in keys) for item in (dict(zip(keys, keys, strict=True)), *results)
     )
 
 

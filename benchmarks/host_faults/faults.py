@@ -18,7 +18,7 @@ LAST = "n1"
 
 @dataclass(frozen=True)
 class Scene:
-    """What a fault may touch."""
+    """Parts that a fault may touch."""
 
     laboratory: Laboratory
     service: LabService
@@ -45,8 +45,8 @@ def ranks_on(host: Host) -> set[int]:
 
 
 def _fork_servers(host: Host) -> set[int]:
-    found = host.find("rank.warm.host") - host.find("parent_death")
-    return {pid for pid in found if _parent(pid) not in found}
+    results = host.find("rank.warm.host") - host.find("parent_death")
+    return {pid for pid in results if _parent(pid) not in results}
 
 
 def _parent(pid: int) -> int | None:
@@ -82,8 +82,8 @@ def _fork_server(scene: Scene) -> set[int]:
 
 
 def _node_agent(scene: Scene) -> set[int]:
-    found = scene.last.find("shardtune.workers.node")
-    return {pid for pid in found if "python" in psutil.Process(pid).name() and "parent_death" not in _words(pid)}
+    find = scene.last.find("shardtune.workers.node")
+    return {pid for pid in find if "python" in psutil.Process(pid).name() and "parent_death" not in _words(pid)}
 
 
 def _words(pid: int) -> str:

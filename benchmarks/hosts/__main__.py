@@ -67,32 +67,35 @@ def _studied(laboratory: Laboratory, folder: Path, options: argparse.Namespace) 
         worker = LabWorker(laboratory, service)
         worker.measure_hardware()
         worker.start()
-        (one,) = service.await_true(lambda: service.get("/v1/workers")["workers"], _STUDY_S, "the worker registers")
-        study = service.create(_spec(options, one["inventory"]["cluster"]))
+        (first,) = service.await_true(lambda: service.get("/v1/workers")["workers"], _STUDY_S, "the worker registers")
+        study = service.create(_spec(options, first["inventory"]["cluster"]))
         service.await_true(
             lambda: service.get(f"/v1/studies/{study}")["state"] != "running", _STUDY_S, "the study ends"
         )
-        found = service.get(f"/v1/studies/{study}")
-        assert found["state"] == "complete", found
+        stored = service.get(f"/v1/studies/{study}")
+        assert stored["state"] == "complete", stored
         worker.end()
-    return found["result"]["best"]["config"], one["inventory"]["fingerprint"]["inter_node_gb_per_s"]
+    return stored["result"]["best"]["config"], first["inventory"]["fingerprint"]["inter_node_gb_per_s"]
 
 
 def _answer(options: argparse.Namespace, candidates: list[Candidate], study_best: Candidate) -> dict[str, Any]:
-    best = min(candidates, key=lambda one: one.step_time_s)
-    slowest = max(one.step_time_s for one in candidates)
+    best = min(candidates, key=lambda candidate: candidate.step_time_s)
+    slowest = max(candidate.step_time_s for candidate in candidates)
     within = study_best.step_time_s - study_best.half_width_s <= best.step_time_s + best.half_width_s
     return {
         "launcher": options.launcher,
         "job": options.job,
         "inter_mbit": {"set": options.inter_mbit},
-        "configs": [one.told(best.losses[0]) for one in sorted(candidates, key=lambda one: one.step_time_s)],
+        "configs": [
+            candidate.as_json(best.losses[0])
+            for candidate in sorted(candidates, key=lambda candidate: candidate.step_time_s)
+        ],
         "spread": round(slowest / best.step_time_s, 2),
         "exhaustive_best": best.config.describe(),
         "study_best": study_best.config.describe(),
         "ratio_to_best": round(study_best.step_time_s / best.step_time_s, 3),
         "within_noise": within,
-        "half_width": round(max(one.half_width_s / one.step_time_s for one in candidates), 3),
+        "half_width": round(max(candidate.half_width_s / candidate.step_time_s for candidate in candidates), 3),
     }
 
 

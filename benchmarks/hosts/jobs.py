@@ -1,4 +1,4 @@
-"""What is measured over the hosts: a small model and a space in which the network decides."""
+"""Measured job over the hosts: a small model and a space in which the network decides."""
 
 from typing import Any
 
@@ -26,14 +26,16 @@ _KNOBS: dict[str, Any] = {
 
 
 def meshes(hosts: int, ranks: int) -> dict[str, Any]:
-    """Where data parallelism's shards and replicas lie: the backend, the mesh, and whether parameters are gathered again."""
+    """Placements of data parallelism's shards and replicas: the backend, the mesh, and whether parameters are gathered
+    again."""
     space = {"backends": ["ddp", "fsdp2"], "knobs": _KNOBS | {"reshard_after_forward": [True, False]}}
     budget = {"max_trials": 7}
     return {"model": _MODEL, "workload": _workload(2 * hosts * ranks), "space": space, "budget": budget}
 
 
 def layouts(hosts: int, ranks: int) -> dict[str, Any]:
-    """Where tensor parallelism and stages lie, beside data parallelism: heads can be split over all ranks, and each stage has
+    """Placements of tensor parallelism and stages, beside data parallelism: heads can be split over all ranks, and each
+    stage has
     micro batches to be busy with. The study has fewer trials than there are candidates on two hosts with two ranks (ten)."""
     split = {
         "tensor_parallel": sorted({1, ranks, hosts * ranks}),

@@ -42,8 +42,8 @@ class Candidate:
     def half_width_s(self) -> float:
         return _T_975 * statistics.stdev(self.times_s) / math.sqrt(len(self.times_s))
 
-    def told(self, reference: float) -> dict[str, Any]:
-        """As the benchmark prints it."""
+    def as_json(self, reference: float) -> dict[str, Any]:
+        """Row as the benchmark prints it."""
         ends = [round(self.step_time_s + sign * self.half_width_s, 4) for sign in (-1, 1)]
         difference = max(abs(loss - reference) for loss in self.losses)
         return {
@@ -61,21 +61,21 @@ def exhaust(session: GangSession, spec: StudySpec, cluster: Cluster) -> list[Can
     space = build(spec.workload, cluster, ModelSummary.model_validate(model_summary["result"]), spec.space)
     candidates = [Candidate(config) for config in space.enumerate()]
     for number in range(ROUNDS):
-        for one in random.Random(number).sample(candidates, len(candidates)):
-            _run(session, spec, cluster, one)
+        for item in random.Random(number).sample(candidates, len(candidates)):
+            _run(session, spec, cluster, item)
     return candidates
 
 
-def _run(session: GangSession, spec: StudySpec, cluster: Cluster, one: Candidate) -> None:
-    task = TrialTask(model=spec.model, workload=spec.workload, cluster=cluster, config=one.config, plan=PLAN)
+def _run(session: GangSession, spec: StudySpec, cluster: Cluster, candidate: Candidate) -> None:
+    task = TrialTask(model=spec.model, workload=spec.workload, cluster=cluster, config=candidate.config, plan=PLAN)
     answer = session.run(task)
     assert answer["kind"] == "Measurement", answer
-    one.times_s.append(answer["result"]["step_time_s"])
-    one.losses.append(answer["result"]["trajectory"][-1]["loss"])
-    print(f"{one.config.describe()}: {one.times_s[-1]:.3f} s a step", file=sys.stderr, flush=True)
+    candidate.times_s.append(answer["result"]["step_time_s"])
+    candidate.losses.append(answer["result"]["trajectory"][-1]["loss"])
+    print(f"{candidate.config.describe()}: {candidate.times_s[-1]:.3f} s a step", file=sys.stderr, flush=True)
 
 
 def found_by(config: dict[str, Any], candidates: Sequence[Candidate]) -> Candidate:
     """The candidate that a study's answer is."""
-    wanted = TrialConfig.model_validate(config)
-    return next(one for one in candidates if one.config == wanted)
+    trial_config = TrialConfig.model_validate(config)
+    return next(candidate for candidate in candidates if candidate.config == trial_config)

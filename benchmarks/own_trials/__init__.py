@@ -1,1 +1,1 @@
-"""How far the predictor is from what this machine's own CPU ranks measure. See `__main__`."""
+"""Error of the predictor against this machine's own CPU ranks. See `__main__`."""

@@ -44,12 +44,12 @@ def plan(names: list[str], path: Path, seed: int) -> None:
 
 def run(planned: list[Row], data: Path, rounds: int, minutes: float) -> None:
     """Run what the file does not hold yet and append it row by row; no run begins after `minutes`."""
-    left = remaining(planned, read(data) if data.exists() else [], rounds)
+    remaining_rows = remaining(planned, read(data) if data.exists() else [], rounds)
     end = time.monotonic() + 60 * minutes
     with tempfile.TemporaryDirectory() as folder, workplace(Path(folder)) as place:
-        for number, row in enumerate(left):
+        for number, row in enumerate(remaining_rows):
             if time.monotonic() > end:
-                print(f"{len(left) - number} runs are left", flush=True)
+                print(f"{len(remaining_rows) - number} runs are left", flush=True)
                 return
             job, config = JOBS[row["job"]], TrialConfig.model_validate_json(row["config"])
             task = TrialTask(model=job.model, workload=job.workload, cluster=job.cluster, config=config, plan=PLAN)

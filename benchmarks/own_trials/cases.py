@@ -76,7 +76,7 @@ class Job:
     ranks: int
     per_strategy: int
     strategies: Mapping[str, dict[str, Any]] = field(default_factory=lambda: _STRATEGIES)
-    """What each is, by the knobs it is held to; the others are drawn."""
+    """Fixed knobs of each kind of configuration; the others are drawn."""
 
     @property
     def cluster(self) -> Cluster:
@@ -113,7 +113,7 @@ JOBS: dict[str, Job] = {
 
 def draw(job: Job, model_summary: ModelSummary, seed: int = SEED) -> Iterator[tuple[str, TrialConfig]]:
     """Strategy and configuration, `per_strategy` different ones of each; the same ones every time with a seed."""
-    seen: set[str] = set()
+    drawn_keys: set[str] = set()
     for name, knobs in job.strategies.items():
         limits = {knob: value for knob, value in knobs.items() if knob != "backend"}
         if name == "hsdp":
@@ -122,25 +122,26 @@ def draw(job: Job, model_summary: ModelSummary, seed: int = SEED) -> Iterator[tu
             job.workload, job.cluster, model_summary, SpaceLimits(backends=(knobs["backend"],), knobs=limits)
         )
         rng = random.Random(f"{seed}:{job.name}:{name}")
-        found = 0
+        drawn_count = 0
         for _ in range(400):
             config = built.sample(lambda _, values: rng.choice(values))  # noqa: B023 -- called at once
-            if config is None or built.key(config) in seen:
+            if config is None or built.key(config) in drawn_keys:
                 continue
-            seen.add(built.key(config))
+            drawn_keys.add(built.key(config))
             yield name, config
-            found += 1
-            if found == job.per_strategy:
+            drawn_count += 1
+            if drawn_count == job.per_strategy:
                 break
 
 
-def remaining(planned: list[dict[str, str]], known: list[dict[str, str]], rounds: int) -> list[dict[str, str]]:
-    """What is still to run, in the order to run it: round by round, each shuffled over all jobs with a fixed seed."""
-    done = {(row["job"], row["config"], row.get("round", "1")) for row in known}
-    left = []
+def remaining(planned: list[dict[str, str]], recorded_rows: list[dict[str, str]], rounds: int) -> list[dict[str, str]]:
+    """Rows that are still to run, in the order to run them: round by round, each shuffled over all jobs with a fixed
+    seed."""
+    done = {(row["job"], row["config"], row.get("round", "1")) for row in recorded_rows}
+    missing_rows = []
     for number in range(1, rounds + 1):
         order = list(planned)
         random.Random(f"{SEED}:{number}").shuffle(order)
         rows = [row | {"round": str(number)} for row in order]
-        left += [row for row in rows if (row["job"], row["config"], row["round"]) not in done]
-    return left
+        missing_rows += [row for row in rows if (row["job"], row["config"], row["round"]) not in done]
+    return missing_rows

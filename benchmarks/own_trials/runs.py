@@ -38,8 +38,8 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
     )
     try:
         gpus = find_gpus().first(2)
-        found = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
-        yield Workplace(folder, launcher, found, ranks=ranks, peak_flops=None, min_free_gib=1)
+        actual_fingerprint = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
+        yield Workplace(folder, launcher, actual_fingerprint, ranks=ranks, peak_flops=None, min_free_gib=1)
     finally:
         launcher.close()
 
@@ -65,14 +65,14 @@ def attempted(place: Workplace, task: Task, number: int) -> Attempted:
 
 
 def text_of(config: TrialConfig) -> str:
-    """What differs from the defaults, and the kind of strategy."""
+    """Fields that differ from the defaults, and the kind of strategy, as JSON."""
     plain = config.model_dump(mode="json", exclude_defaults=True)
     return json.dumps({**plain, "strategy": {"kind": config.backend, **plain["strategy"]}})
 
 
-def outcome(result: Measurement | Failure, found: Fingerprint) -> Row:
+def outcome(result: Measurement | Failure, actual_fingerprint: Fingerprint) -> Row:
     """The measured columns of one line."""
-    row = {"fingerprint": found.content_key()}
+    row = {"fingerprint": actual_fingerprint.content_key()}
     if isinstance(result, Failure):
         return row | {"failure": f"{result.kind}: {result.message[:200]}"}
     peak = result.memory.peak_allocated_gib

@@ -26,7 +26,7 @@ HARDWARE = {
     2: Path(__file__).parents[1] / "data" / "own_hardware.json",
     4: Path(__file__).parents[1] / "data" / "own_hardware_4_ranks.json",
 }
-"""What `shardtune-worker measure-hardware` said about the machine of the trials, by the number of ranks."""
+"""Output of `shardtune-worker measure-hardware` on the machine of the trials, by the number of ranks."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def read(data: Path) -> list[Row]:
 
 def score(rows: list[Row]) -> dict[str, list[Scored]]:
     """Predictions for the rows with a measurement, by job."""
-    made: dict[str, list[Scored]] = defaultdict(list)
+    scores: dict[str, list[Scored]] = defaultdict(list)
     for name in dict.fromkeys(row["job"] for row in rows):
         job = JOBS[name]
         runs = by_config([row for row in rows if row["job"] == name and row["peak_allocated_mib"]])
@@ -72,16 +72,16 @@ def score(rows: list[Row]) -> dict[str, list[Scored]]:
                 part: float(np.broadcast_to(values, len(runs))[index]) for part, values in result.step.parts.items()
             }
             times = tuple(float(row["step_time_s"]) for row in own)
-            made[name].append(Scored(own[0], times, config, float(result.memory.allocated[index]) / MIB, parts))
-    return dict(made)
+            scores[name].append(Scored(own[0], times, config, float(result.memory.allocated[index]) / MIB, parts))
+    return dict(scores)
 
 
 def by_config(rows: list[Row]) -> dict[str, list[Row]]:
     """The runs of each configuration, in the order of the file."""
-    made: dict[str, list[Row]] = defaultdict(list)
+    runs_by_config: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        made[row["config"]].append(row)
-    return made
+        runs_by_config[row["config"]].append(row)
+    return runs_by_config
 
 
 def evaluated(job: Job, configs: list[TrialConfig]) -> Evaluation:
@@ -95,25 +95,25 @@ def evaluated(job: Job, configs: list[TrialConfig]) -> Evaluation:
 def report(rows: list[Row]) -> dict[str, Any]:
     """Shares, ranks and the worst rows."""
     scored = score(rows)
-    everything = [one for part in scored.values() for one in part]
-    strategies = dict.fromkeys(one.row["strategy"] for one in everything)
+    everything = [item for part in scored.values() for item in part]
+    strategies = dict.fromkeys(item.row["strategy"] for item in everything)
     return {
         "overall": memory_of(everything) | speed_of(scored),
         "failed": sum(1 for row in rows if row["failure"]),
         "by_job": {name: memory_of(part) | speed_of({name: part}) for name, part in scored.items()},
         "by_strategy": {
-            name: memory_of([one for one in everything if one.row["strategy"] == name]) for name in strategies
+            name: memory_of([item for item in everything if item.row["strategy"] == name]) for name in strategies
         },
         "worst": [
-            {"job": one.row["job"], "error": round(one.error, 3), "config": one.config.describe()}
-            for one in sorted(everything, key=lambda one: -abs(one.error))[:12]
+            {"job": item.row["job"], "error": round(item.error, 3), "config": item.config.describe()}
+            for item in sorted(everything, key=lambda item: -abs(item.error))[:12]
         ],
     }
 
 
 def memory_of(scored: list[Scored]) -> dict[str, float]:
     """Peak of tensors, no calibration."""
-    errors = [one.error for one in scored]
+    errors = [item.error for item in scored]
     return {
         "rows": len(errors),
         "median_ape": round(median(abs(error) for error in errors), 4),
@@ -131,7 +131,7 @@ def speed_of(scored: dict[str, list[Scored]]) -> dict[str, float]:
     """
     draws = [_speed_once(scored, draw) for draw in range(_SPLITS)]
     by_job = {name: float(np.mean([ranks[name] for ranks, _ in draws])) for name in scored}
-    raw = [_rank(part, [sum(one.parts.values()) for one in part]) for part in scored.values()]
+    raw = [_rank(part, [sum(item.parts.values()) for item in part]) for part in scored.values()]
     figures = {
         "speed_rank_calibrated": float(np.mean(list(by_job.values()))),
         "speed_rank_calibrated_worst_draw": min(float(np.mean(list(ranks.values()))) for ranks, _ in draws),
@@ -148,37 +148,39 @@ def speed_of(scored: dict[str, list[Scored]]) -> dict[str, float]:
 
 def _speed_once(scored: dict[str, list[Scored]], draw: int) -> tuple[dict[str, float], list[float]]:
     """Spearman by job, and errors, of the rows outside one draw."""
-    seen: list[Scored] = []
-    rest: dict[str, list[Scored]] = {}
+    calibration_rows: list[Scored] = []
+    other_rows: dict[str, list[Scored]] = {}
     for name, part in scored.items():
         order = random.Random(f"{SEED}:{name}:{draw}").sample(part, len(part))
         count = max(5, len(part) // 5) if len(scored) == 1 else max(1, len(part) // 5)
-        seen += order[:count]
-        rest[name] = order[count:]
-    predicted = {name: _calibrated(seen, part) for name, part in rest.items()}
+        calibration_rows += order[:count]
+        other_rows[name] = order[count:]
+    predicted = {name: _calibrated(calibration_rows, part) for name, part in other_rows.items()}
     errors = [
-        abs(value / one.seconds - 1.0)
-        for name, part in rest.items()
-        for value, one in zip(predicted[name], part, strict=True)
+        abs(value / item.seconds - 1.0)
+        for name, part in other_rows.items()
+        for value, item in zip(predicted[name], part, strict=True)
     ]
-    return {name: _rank(part, predicted[name]) for name, part in rest.items()}, errors
+    return {name: _rank(part, predicted[name]) for name, part in other_rows.items()}, errors
 
 
 def _unseen(scored: dict[str, list[Scored]], name: str) -> float:
-    others = [one for other, part in scored.items() if other != name for one in part]
+    others = [item for other, part in scored.items() if other != name for item in part]
     return _rank(scored[name], _calibrated(others, scored[name]))
 
 
-def _calibrated(seen: list[Scored], rest: list[Scored]) -> list[float]:
-    fit = fit_speed([one.parts for one in seen], [one.seconds for one in seen], CPU_PART_SIGMA)
-    return [float(fit.seconds({key: np.array([value]) for key, value in one.parts.items()})[0]) for one in rest]
+def _calibrated(calibration_rows: list[Scored], other_rows: list[Scored]) -> list[float]:
+    fit = fit_speed(
+        [item.parts for item in calibration_rows], [item.seconds for item in calibration_rows], CPU_PART_SIGMA
+    )
+    return [float(fit.seconds({key: np.array([value]) for key, value in item.parts.items()})[0]) for item in other_rows]
 
 
 def _rank(part: list[Scored], predicted: list[float]) -> float:
-    return spearman(predicted, [one.seconds for one in part]) or 0.0
+    return spearman(predicted, [item.seconds for item in part]) or 0.0
 
 
 def _repeats(part: list[Scored]) -> float | None:
-    """How well one run's time ranks another's of the same configuration: what noise leaves to any predictor."""
-    twice = [one.runs for one in part if len(one.runs) > 1]
+    """Rank correlation between two runs of the same configurations: the limit that noise sets to any predictor."""
+    twice = [item.runs for item in part if len(item.runs) > 1]
     return spearman([runs[0] for runs in twice], [runs[1] for runs in twice]) if len(twice) > 4 else None

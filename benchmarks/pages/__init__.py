@@ -1,1 +1,1 @@
-"""How long the pages take with many studies stored. See `__main__`."""
+"""Response times of pages with many studies stored. See `__main__`."""

@@ -1,4 +1,4 @@
-"""How long the pages take with much stored: 1,000 studies, 100,000 trials.
+"""Response times of pages with much stored: 1,000 studies, 100,000 trials.
 
 Run: python -m benchmarks.pages [--studies 1000] [--trials 100] [--json]
 
@@ -69,14 +69,14 @@ def main() -> None:
         }
         app = create_app(context=context)
         with TestClient(app, base_url="http://127.0.0.1", client=("127.0.0.1", 50000)) as client:
-            found = {name: ask(client, path) for name, path in paths.items()}
-            found["static files"] = {
+            page_figures = {name: ask(client, path) for name, path in paths.items()}
+            page_figures["static files"] = {
                 "kilobytes": sum(len(client.get(f"/static/{n}").content) for n in ("app.css", "app.js")) / 1000
             }
     if options.json:
-        print(json.dumps(found))
+        print(json.dumps(page_figures))
         return
-    for name, figures in found.items():
+    for name, figures in page_figures.items():
         print(f"{name:28}" + "  ".join(f"{key} {value:.1f}" for key, value in figures.items()))
 
 

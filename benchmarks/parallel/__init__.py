@@ -1,1 +1,1 @@
-"""How well layouts of tensor, pipeline and data parallelism are put in order before any of them ran, on published tables."""
+"""Predicted order of layouts of tensor, pipeline and data parallelism, compared with published tables."""

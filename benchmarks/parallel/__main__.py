@@ -26,15 +26,15 @@ _FEWEST = 3
 
 
 def score(rows: Sequence[Measured]) -> dict[str, Any]:
-    """How well one table is predicted; None where it has too few rows that ran."""
+    """Scores of the prediction of one table; None where it has too few rows that ran."""
     seconds = [step_seconds(row.training, row.layout) for row in rows]
     fits = [peak_bytes(row.training, row.layout) <= row.training.memory_bytes for row in rows]
     ran = [(predicted, row.seconds) for predicted, row in zip(seconds, rows, strict=True) if row.seconds is not None]
     passed = [fit for fit, row in zip(fits, rows, strict=True) if row.seconds is not None]
     stopped = [not fit for fit, row in zip(fits, rows, strict=True) if row.seconds is None]
     order = sorted((p, row.seconds or math.inf) for p, fit, row in zip(seconds, fits, rows, strict=True) if fit)
-    best = min((took for _, took in ran), default=math.inf)
-    good = (tried for tried, (_, took) in enumerate(order, 1) if took <= best * _GOOD_ENOUGH)
+    best = min((step_s for _, step_s in ran), default=math.inf)
+    good = (tried_count for tried_count, (_, step_s) in enumerate(order, 1) if step_s <= best * _GOOD_ENOUGH)
     return {
         "feasible": len(ran),
         "crashed": len(stopped),
@@ -42,7 +42,7 @@ def score(rows: Sequence[Measured]) -> dict[str, Any]:
         "trials_to_3pct": next(good, len(order) + 1) if ran else None,
         "gate_accepts": _share(passed),
         "gate_rejects": _share(stopped),
-        "speed_median_ape": median(abs(p / took - 1) for p, took in ran) if ran else None,
+        "speed_median_ape": median(abs(p / step_s - 1) for p, step_s in ran) if ran else None,
     }
 
 
@@ -66,11 +66,11 @@ def report(files: Sequence[Path]) -> dict[str, Any]:
 
 def _together(scored: Sequence[dict[str, Any]]) -> dict[str, Any]:
     def of(name: str) -> list[float]:
-        return [one[name] for one in scored if one[name] is not None]
+        return [item[name] for item in scored if item[name] is not None]
 
     def weighted(name: str, weight: str) -> float | None:
-        rows = sum(one[weight] for one in scored)
-        return sum((one[name] or 0.0) * one[weight] for one in scored) / rows if rows else None
+        rows = sum(item[weight] for item in scored)
+        return sum((item[name] or 0.0) * item[weight] for item in scored) / rows if rows else None
 
     return {
         "tables": len(of("trials_to_3pct")),

@@ -9,7 +9,7 @@ from shardtune.tuner.prediction.rates import Network, Rates
 
 @dataclass(frozen=True)
 class Program:
-    """What a training program does whatever the layout."""
+    """Properties of a training program that do not depend on the layout."""
 
     weights: float
     """Bytes per parameter of weights and whole gradients, beside the optimizer's."""
@@ -24,11 +24,12 @@ class Program:
     splits_logits: bool
     """Tensor ranks compute the loss over their part of the vocabulary; else each holds all logits."""
     link_share: float
-    """Of a link's bandwidth, for the collectives of tensor ranks: less where computation waits for each of them."""
+    """Fraction of a link's bandwidth, for the collectives of tensor ranks: less where computation waits for each of
+    them."""
     wait_s: float = 0.0
     """Waiting of data ranks for one another in a micro batch, for each doubling of the hosts."""
     tensor_wait_s: float = 0.0
-    """Of tensor ranks in a collective, likewise, for each doubling of them, too."""
+    """Wait of tensor ranks in a collective, for each doubling of them."""
 
 
 NANOTRON = Program(
@@ -50,7 +51,7 @@ SCALING = Program(weights=4, optimizer=12, accumulated=6, reduced=2, by_cost=Fal
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, by what, and on what."""
+    """Trained model, its program and its machine."""
 
     shape: ModelShape
     sequence: int
@@ -59,13 +60,13 @@ class Training:
     rates: Rates
     network: Network
     memory_bytes: float
-    """Of a GPU."""
+    """Memory of a GPU."""
     gpu: str
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How it is spread: neighbouring ranks are tensor parallel, then come data ranks, then stages."""
+    """Layout of the ranks: neighbouring ranks are tensor parallel, then come data ranks, then stages."""
 
     dp: int
     tp: int
@@ -76,13 +77,13 @@ class Layout:
     sequence_parallel: bool
     """Norms and the residual stream are split over tensor ranks, too."""
     checkpointing: bool
-    """Of every block."""
+    """Whether every block is checkpointed."""
     attention: Literal["flash", "fused", "torch"] = "flash"
     """`torch` and `fused` keep the scores; `fused` has softmax and mask in one kernel."""
     fused_norms: bool = True
 
     def micro_batches(self, training: Training) -> int:
-        """Of a step, on each data rank."""
+        """Micro batches of a step, on each data rank."""
         return training.global_batch // (self.dp * self.micro_batch)
 
 
@@ -102,7 +103,8 @@ def blocks_of_stages(training: Training, stages: int) -> list[int]:
 
 
 def parameters_of_stages(training: Training, layout: Layout) -> list[float]:
-    """Of one rank of each stage: the first has the table of tokens, the last the head, with a copy of a tied one."""
+    """Parameters of one rank of each stage: the first has the table of tokens, the last the head, with a copy of a tied
+    one."""
     shape, last = training.shape, layout.pp - 1
     tables = [(stage == 0) + (stage == last and not (shape.tied and last == 0)) for stage in range(layout.pp)]
     blocks = blocks_of_stages(training, layout.pp)

@@ -15,7 +15,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import network_of, rates_of
 
 _USABLE = 0.97
-"""Of a GPU's memory: the driver keeps some, and the allocator some that it cannot use."""
+"""Usable fraction of a GPU's memory: the driver keeps some, and the allocator some that it cannot use."""
 _NODE = 8
 _GPUS = {"H100-80GB": "NVIDIA H100 80GB HBM3", "A100-80GB": "NVIDIA A100-SXM4-80GB"}
 _MODELS: dict[str, tuple[int, int, int, int, bool]] = {
@@ -46,7 +46,7 @@ class Measured:
     training: Training
     layout: Layout
     seconds: float | None
-    """Of a step; None where it did not run."""
+    """Seconds of a step; None where it did not run."""
     status: str
     """The sweep's word for what became of it."""
     kernel: str = ""
@@ -62,13 +62,13 @@ def read(path: Path) -> dict[str, list[Measured]]:
     with path.open(newline="", encoding="utf-8") as lines:
         reader = csv.DictReader(lines)
         names = set(reader.fieldnames or ())
-        known: tuple[tuple[tuple[str, ...], Callable[[Row], tuple[str, Measured]]], ...] = (
+        recorded: tuple[tuple[tuple[str, ...], Callable[[Row], tuple[str, Measured]]], ...] = (
             (NANOTRON_COLUMNS, _nanotron),
             (ALEPH_COLUMNS, _aleph),
         )
-        parse = next((parse for columns, parse in known if names.issuperset(columns)), None)
+        parse = next((parse for columns, parse in recorded if names.issuperset(columns)), None)
         if parse is None:
-            lacking = min((sorted(set(columns) - names) for columns, _ in known), key=len)
+            lacking = min((sorted(set(columns) - names) for columns, _ in recorded), key=len)
             raise Misread(f"columns ({', '.join(lacking)}) are missing; keep the header of a published sweep")
         tables: dict[str, list[Measured]] = defaultdict(list)
         for row in reader:
@@ -135,6 +135,6 @@ def _positive(row: Row, column: str) -> float:
 def _training(model: str, gpu: str, sequence: int, batch: int, program: Program, vocab: int) -> Training:
     layers, hidden, heads, ffn, tied = _MODELS[model]
     shape = ModelShape(model, layers, hidden, heads, heads, hidden // heads, ffn, vocab, norm="rms_fused", tied=tied)
-    found = catalogue.find(_GPUS[gpu])
-    usable = _USABLE * (found.memory_gib or 0) * GIB
-    return Training(shape, sequence, batch, program, rates_of(found), network_of(found, _NODE), usable, found.name)
+    find = catalogue.find(_GPUS[gpu])
+    usable = _USABLE * (find.memory_gib or 0) * GIB
+    return Training(shape, sequence, batch, program, rates_of(find), network_of(find, _NODE), usable, find.name)

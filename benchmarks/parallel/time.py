@@ -21,7 +21,7 @@ _SEND_S = 40e-6
 
 
 def step_seconds(training: Training, layout: Layout) -> float:
-    """Of one optimizer step."""
+    """Seconds of one optimizer step."""
     parameters, counts = parameters_of_stages(training, layout), blocks_of_stages(training, layout.pp)
     count, program, rates = layout.micro_batches(training), training.program, training.rates
     block, head = _block_seconds(training, layout), _head_seconds(training, layout)
@@ -87,7 +87,7 @@ def _between_tensor_ranks(training: Training, layout: Layout) -> float:
 
 
 def _between_stages(training: Training, layout: Layout) -> float:
-    """What a stage sends of one micro batch, forward and backward."""
+    """Bytes that a stage sends of one micro batch, forward and backward."""
     if layout.pp == 1:
         return 0.0
     spread = layout.tp if layout.sequence_parallel else 1
@@ -98,9 +98,9 @@ def _between_stages(training: Training, layout: Layout) -> float:
 
 
 def _collective(training: Training, size: float, ranks: int, stride: int, operation: Operation) -> float:
-    one = np.ones(1)
-    found = ring_seconds(one * size, one, one * ranks, training.network, operation, stride=float(stride))
-    return float(found[0])
+    unit = np.ones(1)
+    seconds = ring_seconds(unit * size, unit, unit * ranks, training.network, operation, stride=float(stride))
+    return float(seconds[0])
 
 
 def _doublings_of_hosts(training: Training, layout: Layout) -> float:

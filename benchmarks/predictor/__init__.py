@@ -1,1 +1,1 @@
-"""How far the predictor's memory and speed are from published measurements. See `__main__`."""
+"""Error of the predictor's memory and speed against published measurements. See `__main__`."""

@@ -18,7 +18,7 @@ _BYTES = {
 _LOSSES = ("standard", "chunked", "fused")
 _ATTENTIONS = ("eager", "sdpa", "flash", "flash2", "flash3")
 _FLASH3 = 1.5
-"""Of FlashAttention-2's rate: 1.5-2.0 on an H100 (arXiv:2407.08608, abstract)."""
+"""Multiple of FlashAttention-2's rate: 1.5-2.0 on an H100 (arXiv:2407.08608, abstract)."""
 _CHUNKS = 8
 
 
@@ -45,19 +45,19 @@ def program_of(row: Row, default: Implementation, shape: ModelShape) -> Implemen
         Misread: an unknown loss or attention.
     """
     loss, attention = _one_of(row, "loss_kernel", _LOSSES), _one_of(row, "attention", _ATTENTIONS)
-    made = default
+    program = default
     if loss == "standard":
-        made = replace(made, loss_chunks=1)
+        program = replace(program, loss_chunks=1)
     elif loss == "chunked":
-        made = replace(made, loss_chunks=_CHUNKS)
+        program = replace(program, loss_chunks=_CHUNKS)
     elif loss == "fused":
         # Head and loss in one kernel, over so many rows at a time that their logits are no larger than the head's input.
-        made = replace(made, loss_chunks=max(_CHUNKS, shape.vocab // shape.hidden), keeps_logits=False)
+        program = replace(program, loss_chunks=max(_CHUNKS, shape.vocab // shape.hidden), keeps_logits=False)
     if attention:
         kernel: Literal["eager", "flash"] = "eager" if attention == "eager" else "flash"
         rate = _FLASH3 if attention == "flash3" else 1.0
-        made = replace(made, attention=kernel, attention_rate=rate)
-    return made
+        program = replace(program, attention=kernel, attention_rate=rate)
+    return program
 
 
 def _word(row: Row, column: str) -> str:
@@ -69,8 +69,8 @@ def _bytes(row: Row, column: str) -> int | None:
     return _BYTES[word] if word else None
 
 
-def _one_of(row: Row, column: str, known: tuple[str, ...]) -> str:
+def _one_of(row: Row, column: str, recorded: tuple[str, ...]) -> str:
     word = _word(row, column)
-    if word and word not in known:
-        raise Misread(f"row {row['id']}: {column} ({word!r}) is unknown; use {', '.join(known)}, or leave it blank")
+    if word and word not in recorded:
+        raise Misread(f"row {row['id']}: {column} ({word!r}) is unknown; use {', '.join(recorded)}, or leave it blank")
     return word

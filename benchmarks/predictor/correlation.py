@@ -8,10 +8,10 @@ import numpy as np
 
 def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Correlation of the ranks; None where one side is constant."""
-    one, other = _ranks(first), _ranks(second)
-    if one.std() == 0 or other.std() == 0:
+    ranks, other = _ranks(first), _ranks(second)
+    if ranks.std() == 0 or other.std() == 0:
         return None
-    return float(np.corrcoef(one, other)[0, 1])
+    return float(np.corrcoef(ranks, other)[0, 1])
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray[Any, np.dtype[np.float64]]:

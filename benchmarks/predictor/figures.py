@@ -28,7 +28,7 @@ class Scored:
     tokens_per_step: float
     predicted_gib: float | None
     fits: bool | None = None
-    """What is certain to be held is below the GPU's memory; None where that is unknown."""
+    """Whether the memory that is certain to be held is below the GPU's; None where that is unknown."""
     calibrated_s: float | None = None
     contradicts: str | None = None
 
@@ -63,7 +63,7 @@ class Scored:
 
     @property
     def speed_error(self) -> float | None:
-        """Of tokens per second: predicted over measured, less 1."""
+        """Relative error of tokens per second: predicted over measured, less 1."""
         return None if self.measured_s is None else self.measured_s / self.predicted_s - 1
 
 
@@ -130,7 +130,8 @@ def slower_with_larger_batches(rows: Sequence[Scored]) -> list[list[str]]:
 
 
 def ratios(rows: Sequence[Scored], slowed: Collection[str]) -> dict[str, float | None]:
-    """How far the worst prediction of speed is off either way, also without rows that contradict another, and the rank
+    """Ratio by which the worst prediction of speed is off either way, also without rows that contradict another, and
+    the rank
     correlation over all rows at once."""
     off = {row.id: abs(np.log1p(row.speed_error)) for row in rows if row.speed_error is not None}
     kept = [error for name, error in off.items() if name not in slowed]
@@ -142,13 +143,14 @@ def ratios(rows: Sequence[Scored], slowed: Collection[str]) -> dict[str, float |
 
 
 def limits(ran: Sequence[Scored], crashed: Sequence[Scored]) -> dict[str, int]:
-    """How many jobs that did not run are predicted above their GPU's memory, and how many that ran below it."""
-    known, fallen = ([row for row in rows if row.fits is not None] for rows in (ran, crashed))
+    """Number of jobs that did not run and are predicted above their GPU's memory, and of jobs that ran and are
+    predicted below it."""
+    recorded, fallen = ([row for row in rows if row.fits is not None] for rows in (ran, crashed))
     return {
         "crashed": len(fallen),
         "crashed_above": sum(not row.fits for row in fallen),
-        "ran": len(known),
-        "ran_below": sum(bool(row.fits) for row in known),
+        "ran": len(recorded),
+        "ran_below": sum(bool(row.fits) for row in recorded),
     }
 
 
@@ -213,8 +215,8 @@ def rank_correlation(rows: Sequence[Scored]) -> float | None:
         if row.measured_s is not None:
             groups[(*row.group, row.case.row["n_gpus"], row.case.row["model_name"])].append(row)
     scores = [_spearman(group) for group in groups.values() if len(group) >= MINIMUM_GROUP]
-    known = [score for score in scores if score is not None]
-    return _round(sum(known) / len(known)) if known else None
+    recorded = [score for score in scores if score is not None]
+    return _round(sum(recorded) / len(recorded)) if recorded else None
 
 
 def _spearman(group: Sequence[Scored]) -> float | None:

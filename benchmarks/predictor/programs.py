@@ -1,4 +1,4 @@
-"""What a published row's notes and source say of the program that was run: `tuner.prediction.footprint.Implementation`."""
+"""Facts about the program in a published row's notes and source: `tuner.prediction.footprint.Implementation`."""
 
 import re
 

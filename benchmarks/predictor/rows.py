@@ -198,8 +198,8 @@ def _candidate(row: Row) -> dict[str, float]:
     backend, stage = _BACKENDS[row["backend"]]
     ranks = _number(row, "n_gpus", 1)
     sharded = backend in (ZERO, FSDP1, FSDP2)
-    whole = min(ranks, _number(row, "gpus_per_node", 8)) if row["backend"] == "hsdp" else ranks
-    shard = _number(row, "shard_size", whole) if sharded else 1
+    group_ranks = min(ranks, _number(row, "gpus_per_node", 8)) if row["backend"] == "hsdp" else ranks
+    shard = _number(row, "shard_size", group_ranks) if sharded else 1
     if (
         backend == FSDP1
         and re.search("titan|FSDP2|fully_shard", row["source"] + row["notes"])

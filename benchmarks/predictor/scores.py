@@ -58,13 +58,13 @@ def predict(case: Case) -> Scored:
 def _worst(rows: Sequence[Scored], count: int = 10) -> list[dict[str, Any]]:
     errors = [
         {
-            "id": row.id, "what": what, "error": round(error, 3), "predicted": round(predicted, 2),
-            "measured": measured, "contradicts": row.contradicts if what == "memory" else None,
+            "id": row.id, "what": subject, "error": round(error, 3), "predicted": round(predicted, 2),
+            "measured": measured, "contradicts": row.contradicts if subject == "memory" else None,
             "row": f"{row.case.row['model_name']} seq {row.case.row['seq_len']} {row.case.row['n_gpus']}x"
             f"{row.case.row['gpu']} {row.case.row['backend']} mb {row.case.row['micro_batch']} {row.case.row['act_ckpt']}",
         }
         for row in rows
-        for what, error, predicted, measured in (
+        for subject, error, predicted, measured in (
             ("memory", row.memory_error, row.predicted_gib, row.case.row["peak_mem_gib"]),
             ("throughput", row.speed_error, row.tokens_per_step / row.predicted_s, row.case.row["tokens_per_s_per_gpu"]),
         )

@@ -1,1 +1,1 @@
-"""How many trials, and GPU-seconds, samplers need on tables of measured configurations."""
+"""Trials and GPU-seconds that samplers need on tables of measured configurations."""

@@ -1,4 +1,4 @@
-"""How many trials each sampler needs on tables of measured configurations.
+"""Number of trials that each sampler needs on tables of measured configurations.
 
 python -m benchmarks.search --table FOLDER … [--seeds 50] [--sampler NAME …] [--after FOLDER] [--curves FOLDER]
     [--json]
@@ -31,16 +31,16 @@ EASY = 4
 def report(tables: Sequence[MeasuredTable], chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
     """Everything `--json` prints."""
     scored = [_of_table(table, chosen, seeds) for table in tables]
-    return {"tables": scored, "overall": scores.overall([one for one in scored if one["counted"]])}
+    return {"tables": scored, "overall": scores.overall([item for item in scored if item["counted"]])}
 
 
 def _of_table(table: MeasuredTable, chosen: dict[str, samplers.Entry], seeds: int) -> dict[str, Any]:
     good, count = scores.within_goal(table), len(table.space.measured)
     expected = scores.random_curve([table.share(key) for key in table.runs])
-    found = {}
+    results = {}
     for name, entry in chosen.items():
         replays = [replay(table, entry.start(table, seed), seed, count) for seed in range(seeds)]
-        found[name] = scores.figures(replays, table, expected)
+        results[name] = scores.figures(replays, table, expected)
     by_chance = scores.random_median(good, count)
     return {
         "table": table.name,
@@ -52,30 +52,32 @@ def _of_table(table: MeasuredTable, chosen: dict[str, samplers.Entry], seeds: in
         "counted": by_chance > EASY,
         "seeds": seeds,
         "random_exact_curve": [round(share, 4) for share in expected],
-        "samplers": found,
+        "samplers": results,
     }
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The same as text."""
-    made = []
+    """Report as text."""
+    text_lines = []
     for table in result["tables"]:
         counted = "" if table["counted"] else ", not counted: chance finds it at once"
-        made.append(
+        text_lines.append(
             f"{table['table']}: {table['configurations']} configurations, {table['within_3pct']} within 3 % of the best; "
             f"exact random search needs {table['random_exact_median']} trials{counted}; {_noise(table['noise_between_runs'])}"
         )
-        for name, one in table["samplers"].items():
-            trials, after = one["trials_to_3pct"], one["share_of_best_after"]
-            made.append(
+        for name, item in table["samplers"].items():
+            trials, after = item["trials_to_3pct"], item["share_of_best_after"]
+            text_lines.append(
                 f"  {name:22} trials {trials['median']} (p10 {trials['p10']}, p90 {trials['p90']}), "
-                f"GPU-seconds {one['gpu_seconds_to_3pct']['median']}, share after 5/10/20: "
-                f"{after['5']:.3f} {after['10']:.3f} {after['20']:.3f}, infeasible {one['infeasible_share']:.1%}, "
-                f"regret {one['area_of_regret_20']:.4f}, ask {one['ask_ms']:.1f} ms"
+                f"GPU-seconds {item['gpu_seconds_to_3pct']['median']}, share after 5/10/20: "
+                f"{after['5']:.3f} {after['10']:.3f} {after['20']:.3f}, infeasible {item['infeasible_share']:.1%}, "
+                f"regret {item['area_of_regret_20']:.4f}, ask {item['ask_ms']:.1f} ms"
             )
-    for name, one in result["overall"].items():
-        made.append(f"{name} over the {one['tables']} tables that count: median {one['median']}, worst {one['worst']}")
-    return made
+    for name, item in result["overall"].items():
+        text_lines.append(
+            f"{name} over the {item['tables']} tables that count: median {item['median']}, worst {item['worst']}"
+        )
+    return text_lines
 
 
 def _noise(spread: float | None) -> str:
@@ -110,11 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if folder is None:
             print_report(options)
             return 0
-        asked = Recording(folder, options.study, options.configurations, options.rounds, options.minutes)
+        recording = Recording(folder, options.study, options.configurations, options.rounds, options.minutes)
         if options.record is not None:
-            record(asked)
+            record(recording)
             return 0
-        compared = live.compare(live.Comparison(asked, options.studies, options.trials, options.fresh))
+        compared = live.compare(live.Comparison(recording, options.studies, options.trials, options.fresh))
         print(json.dumps(compared) if options.json else "\n".join(live.lines(compared)))
     except CliError as error:
         for line in error.lines:

@@ -6,23 +6,23 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 780, 360, 52, 210, 34, 40
+WIDTH, HEIGHT, MARGIN_LEFT, RIGHT, TOP, BOTTOM = 780, 360, 52, 210, 34, 40
 _COLOURS = ("#0b6e4f", "#c0392b", "#2c6fbb", "#8e44ad", "#d08700", "#555555", "#16a2b8", "#9c6644")
 _RANDOM = "random (exact)"
 _UNSAFE = re.compile(r"[^\w.-]+")
-"""In a name of a file."""
+"""Characters allowed in a file's name."""
 
 
 def write(result: dict[str, Any], folder: Path) -> list[Path]:
     """One file for each table of a report, `search-TABLE.svg`."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
+    elements = []
     for table in result["tables"]:
-        curves = {name: one["curve"] for name, one in table["samplers"].items()}
+        curves = {name: item["curve"] for name, item in table["samplers"].items()}
         path = folder / f"search-{_UNSAFE.sub('-', table['table'])}.svg"
         path.write_text(picture(table["table"], curves | {_RANDOM: table["random_exact_curve"]}))
-        made.append(path)
-    return made
+        elements.append(path)
+    return elements
 
 
 def picture(title: str, curves: dict[str, Sequence[float]]) -> str:
@@ -33,14 +33,14 @@ def picture(title: str, curves: dict[str, Sequence[float]]) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" font-family="sans-serif" font-size="12"><title>{name}</title>'
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/><text x="{LEFT}" y="18" font-size="14">{name}</text>'
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/><text x="{MARGIN_LEFT}" y="18" font-size="14">{name}</text>'
         + "".join(shapes)
         + "</svg>\n"
     )
 
 
 def _x(trial: int, most: int) -> float:
-    return LEFT + (WIDTH - LEFT - RIGHT) * (trial - 1) / max(1, most - 1)
+    return MARGIN_LEFT + (WIDTH - MARGIN_LEFT - RIGHT) * (trial - 1) / max(1, most - 1)
 
 
 def _y(share: float) -> float:
@@ -52,13 +52,13 @@ def _axes(most: int) -> list[str]:
     for share in (0.0, 0.25, 0.5, 0.75, 0.97, 1.0):
         dash = ' stroke-dasharray="4 3"' if share == 0.97 else ""
         y = _y(share)
-        shapes.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#dddddd"{dash}/>')
+        shapes.append(f'<path d="M{MARGIN_LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#dddddd"{dash}/>')
         shapes.append(
-            f'<text x="{LEFT - 6}" y="{y + (12 if share == 0.97 else 4):.1f}" text-anchor="end">{share:g}</text>'
+            f'<text x="{MARGIN_LEFT - 6}" y="{y + (12 if share == 0.97 else 4):.1f}" text-anchor="end">{share:g}</text>'
         )
     for trial in (1, *range(5, most + 1, 5)):
         shapes.append(f'<text x="{_x(trial, most):.1f}" y="{HEIGHT - 22}" text-anchor="middle">{trial}</text>')
-    shapes.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">trials</text>')
+    shapes.append(f'<text x="{(MARGIN_LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">trials</text>')
     return shapes
 
 

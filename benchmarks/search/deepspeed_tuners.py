@@ -22,13 +22,13 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.search_space import KnobValue
 
 TUNERS: dict[str, tuple[str, ...]] = {"grid": (), "random": (), "model_based": ("xgboost",)}
-"""By our name, with what each needs besides DeepSpeed."""
+"""DeepSpeed's tuners by our name, with the packages each needs besides DeepSpeed."""
 _CLASSES = {"grid": "GridSearchTuner", "random": "RandomTuner", "model_based": "ModelBasedTuner"}
 _METRIC = "throughput"
 
 
 class ResourceManager:
-    """What the tuners ask of DeepSpeed's."""
+    """Interface of DeepSpeed's autotuner that its tuners use."""
 
     def __init__(self) -> None:
         self.finished_experiments: dict[int, tuple[dict[str, Any], str | None]] = {}
@@ -71,8 +71,8 @@ class DeepSpeedAsk:
             batch: list[dict[str, Any]] = self._tuner.next_batch(1)
         except UnboundLocalError:
             # 0.19.8's model-based tuner breaks where its list is used up; what it means is one it has not visited.
-            left = [index for index in range(len(self._configs)) if index not in self._tuner.visited]
-            chosen = random.choice(left)
+            remaining = [index for index in range(len(self._configs)) if index not in self._tuner.visited]
+            chosen = random.choice(remaining)
             self._tuner.visited.add(chosen)
             return [self._tuner.all_exps[chosen]]
         return batch
@@ -106,13 +106,13 @@ class DeepSpeedAsk:
     @property
     def _columns(self) -> dict[str, dict[str, float]]:
         if not hasattr(self, "_made"):
-            found: dict[str, dict[str, float]] = {}
+            results: dict[str, dict[str, float]] = {}
             for config in self._configs:
                 for knob, value in self._table.space.flatten(config).items():
-                    column = found.setdefault(knob, {})
+                    column = results.setdefault(knob, {})
                     is_word = isinstance(value, bool | str)
                     column.setdefault(str(value), float(len(column)) if is_word else float(value))
-            self._made = found
+            self._made = results
         return self._made
 
     def _path(self, number: int) -> Path:

@@ -34,45 +34,45 @@ from shardtune.workers.agent.attempt import Workplace
 
 _COLUMNS = ("config", "round", "step_time_s")
 _FASTEST = 6
-"""Of the table, that run again beside the answers."""
+"""Number of the table's fastest that run again beside the answers."""
 _RESAMPLES = 10_000
-_WHOLE = 100_000
+_EVERY_CONFIGURATION = 100_000
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What to measure, and how often."""
+    """Plan of a comparison: subjects and repeats."""
 
     recording: Recording
     studies: int
     trials: int
-    """Of each study."""
+    """Trials of each study."""
     fresh: int
     """Runs of each finalist."""
 
 
-def compare(asked: Comparison) -> dict[str, Any]:
+def compare(comparison: Comparison) -> dict[str, Any]:
     """Measure what the folder does not hold yet, and everything `--json` prints.
 
     Raises:
         InputError: no study file, one without CPU ranks, or a space that is not measured whole.
         PlatformFailure: a study ended without an answer.
     """
-    folder = asked.recording.folder
-    record(replace(asked.recording, configurations=_WHOLE))
+    folder = comparison.recording.folder
+    record(replace(comparison.recording, configurations=_EVERY_CONFIGURATION))
     table = read(folder)
     _check_whole(table, folder)
-    answers = [_answer(asked, number) for number in range(1, asked.studies + 1)]
+    answers = [_answer(comparison, number) for number in range(1, comparison.studies + 1)]
     configs = [TrialConfig.model_validate(answer["best"]["config"]) for answer in answers]
     ranked = sorted(table.seconds, key=table.seconds.__getitem__)
     measured = {table.space.key(config): config for config in table.space.measured}
     finalists = {key: measured[key] for key in ranked[:_FASTEST]}
     finalists |= {table.space.key(config): config for config in configs}
-    runs = _fresh(asked, table, finalists)
+    runs = _fresh(comparison, table, finalists)
     return {
         "table": table.name,
         "configurations": len(table.space.measured),
-        "validation_runs": asked.fresh,
+        "validation_runs": comparison.fresh,
         "fastest": [_row(table, ranked, measured[key], runs) for key in ranked[:_FASTEST]],
         "studies": [
             _row(table, ranked, config, runs) | {"verdict": answer["verdict"], "trials": answer["trials"]}
@@ -82,8 +82,8 @@ def compare(asked: Comparison) -> dict[str, Any]:
 
 
 def lines(result: dict[str, Any]) -> list[str]:
-    """The same as text."""
-    made = [
+    """Report as text."""
+    text_lines = [
         f"{result['table']}: all {result['configurations']} configurations measured; {result['validation_runs']} runs of each below"
     ]
     for title in ("fastest", "studies"):
@@ -94,28 +94,34 @@ def lines(result: dict[str, Any]) -> list[str]:
                 if row["place"] is None
                 else f"place {row['place']} of the table, {row['share']:.3f} of its best"
             )
-            made.append(
+            text_lines.append(
                 f"{title} {number}: {row['config']}: {place}; run again {row['fresh_share']:.3f} [{low:.3f}, {high:.3f}] "
                 f"of the fastest of these{'' if row['holds'] else ', NOT within 3 %'}"
             )
-    return made
+    return text_lines
 
 
 def _check_whole(table: Table, folder: Path) -> None:
-    wanted, there = Space(table.space.domains, table.space.limits).size(_WHOLE), len(table.space.measured)
-    if there < wanted:
+    size, there = Space(table.space.domains, table.space.limits).size(_EVERY_CONFIGURATION), len(table.space.measured)
+    if there < size:
         raise InputError(
-            f"--live ({folder}) holds {there} of the {wanted} configurations of its space; run it again with "
+            f"--live ({folder}) holds {there} of the {size} configurations of its space; run it again with "
             "more --minutes, or limit space in study.json"
         )
 
 
-def _answer(asked: Comparison, number: int) -> dict[str, Any]:
-    """Of one study, run where its answer is not there yet."""
-    path = asked.recording.folder / f"study-{number}.json"
+def _answer(comparison: Comparison, number: int) -> dict[str, Any]:
+    """Answer of one study, which is run where no answer is stored."""
+    path = comparison.recording.folder / f"study-{number}.json"
     if not path.exists():
         with tempfile.TemporaryDirectory() as work:
-            command = ["tune", str(asked.recording.folder / "study.json"), "--max-trials", str(asked.trials), "--json"]
+            command = [
+                "tune",
+                str(comparison.recording.folder / "study.json"),
+                "--max-trials",
+                str(comparison.trials),
+                "--json",
+            ]
             places = ["--state-dir", f"{work}/state", "--out", f"{work}/best"]
             done = subprocess.run(
                 [str(Path(sys.executable).with_name("shardtune")), *command, *places], capture_output=True, text=True
@@ -127,35 +133,35 @@ def _answer(asked: Comparison, number: int) -> dict[str, Any]:
     return answer
 
 
-def _fresh(asked: Comparison, table: Table, finalists: dict[str, TrialConfig]) -> dict[str, list[float]]:
+def _fresh(comparison: Comparison, table: Table, finalists: dict[str, TrialConfig]) -> dict[str, list[float]]:
     """Step times of each finalist, run for run; round by round in an order of its own."""
-    path = asked.recording.folder / "fresh.csv"
-    found = _read_fresh(path, table)
-    left = [
+    path = comparison.recording.folder / "fresh.csv"
+    read_fresh = _read_fresh(path, table)
+    remaining = [
         (number, key)
-        for number in range(1, asked.fresh + 1)
+        for number in range(1, comparison.fresh + 1)
         for key in random.Random(number).sample(sorted(finalists), len(finalists))
-        if number not in found[key]
+        if number not in read_fresh[key]
     ]
-    if left:
+    if remaining:
         with tempfile.TemporaryDirectory() as work, workplace(Path(work), table.cluster.gpus_per_node) as place:
-            for index, (number, key) in enumerate(left):
-                seconds = found[key][number] = _seconds(place, table, finalists[key], index)
+            for index, (number, key) in enumerate(remaining):
+                seconds = read_fresh[key][number] = _seconds(place, table, finalists[key], index)
                 row = {"config": text_of(finalists[key]), "round": str(number), "step_time_s": f"{seconds:.5f}"}
                 append(path, _COLUMNS, row)
-    return {key: [found[key][number] for number in range(1, asked.fresh + 1)] for key in finalists}
+    return {key: [read_fresh[key][number] for number in range(1, comparison.fresh + 1)] for key in finalists}
 
 
 def _read_fresh(path: Path, table: Table) -> dict[str, dict[int, float]]:
     """Step times by configuration and round."""
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    actual_defaultdict: dict[str, dict[int, float]] = defaultdict(dict)
     if path.exists():
         with path.open(newline="") as rows:
             for row in csv.DictReader(rows):
-                found[table.space.key(config_of(row["config"], str(path)))][int(row["round"])] = float(
+                actual_defaultdict[table.space.key(config_of(row["config"], str(path)))][int(row["round"])] = float(
                     row["step_time_s"]
                 )
-    return found
+    return actual_defaultdict
 
 
 def _seconds(place: Workplace, table: Table, config: TrialConfig, number: int) -> float:
@@ -172,7 +178,7 @@ def _row(table: Table, ranked: list[str], config: TrialConfig, runs: dict[str, l
     The interval is of the ratio of medians: rounds are drawn again, so that what a round has in common stays in it.
     """
     key = table.space.key(config)
-    fastest = min(runs, key=lambda one: median(runs[one]))
+    fastest = min(runs, key=lambda completed: median(runs[completed]))
     best, own = np.array(runs[fastest]), np.array(runs[key])
     drawn = np.random.default_rng(0).integers(len(own), size=(_RESAMPLES, len(own)))
     ratios = np.median(best[drawn], axis=1) / np.median(own[drawn], axis=1)

@@ -1,4 +1,4 @@
-"""What every table of measured configurations has, whatever it was read from, and what a search of it asks."""
+"""Tables of measured configurations, whatever their source, with the interface of a search."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ class Run:
     """One line of a table."""
 
     step_time_s: float | None
-    """None: it failed."""
+    """Step time; None: the run failed."""
     half_width_s: float
     peak_gib: float | None
     failure: str
     wall_s: float | None
 
     def infeasible(self, limit_gib: float) -> FailureKind | None:
-        """Why it does not count: what the line says, or more memory than the study's ranks may use."""
+        """Reason why the run does not count: the line's failure, or more memory than the study's ranks may use."""
         if self.step_time_s is None:
             word = self.failure.split(":")[0].strip().lower()
             return FailureKind(word) if word in set(FailureKind) else FailureKind.CRASH
@@ -47,42 +47,42 @@ class MeasuredTable(ABC):
     cluster: Cluster
     space: TableSpace
     runs: dict[str, tuple[Run, ...]]
-    """By the content key of the configuration's canonical form."""
+    """Runs by the content key of the configuration's canonical form."""
 
     @property
     @abstractmethod
     def limit_gib(self) -> float:
-        """What a rank may use."""
+        """GiB that a rank may use."""
 
     @abstractmethod
     def pool(self) -> Pool:
-        """Its configurations, with what is predicted of each."""
+        """Configurations of the table, with the prediction of each."""
 
     @abstractmethod
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
-        """What a search has measured, beside what is predicted for it."""
+        """Measured trials of a search, beside their predictions."""
 
     @abstractmethod
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
-        """What predicted peaks are corrected by after these trials: no table teaches about itself or another."""
+        """Correction of predicted peaks after these trials: tables teach nothing about themselves or each other."""
 
     @abstractmethod
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
-        """Why it will not fit, None where it might."""
+        """Reason why a configuration will not fit; None where it might."""
 
     @cached_property
     def seconds(self) -> dict[str, float]:
         """Step time of every configuration that can be an answer: the median of its runs."""
-        found = {}
+        results = {}
         for key, runs in self.runs.items():
             times = [run.step_time_s for run in runs if run.step_time_s and run.infeasible(self.limit_gib) is None]
             if times and 2 * len(times) > len(runs):
-                found[key] = median(times)
-        return found
+                results[key] = median(times)
+        return results
 
     @cached_property
     def speeds(self) -> dict[str, float]:
-        """The same as tokens per second and rank."""
+        """Speed in tokens per second and rank."""
         tokens = self.workload.tokens_per_step / self.cluster.world_size
         return {key: tokens / seconds for key, seconds in self.seconds.items()}
 
@@ -97,9 +97,9 @@ class MeasuredTable(ABC):
 
     @cached_property
     def usual_wall_s(self) -> float:
-        """Of runs whose own is not recorded."""
-        known = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
-        return median(known) if known else 0.0
+        """Wall time of runs whose own is not recorded."""
+        recorded = [run.wall_s for runs in self.runs.values() for run in runs if run.wall_s]
+        return median(recorded) if recorded else 0.0
 
 
 def names_are_unique(tables: Sequence[MeasuredTable]) -> None:

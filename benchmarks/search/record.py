@@ -40,7 +40,7 @@ _EVERYTHING = 5_000
 
 @dataclass(frozen=True)
 class Recording:
-    """What to measure, and for how long."""
+    """Plan of a recording: configurations and time."""
 
     folder: Path
     study: Path | None
@@ -49,50 +49,52 @@ class Recording:
     minutes: float
 
 
-def record(asked: Recording) -> None:
+def record(recording: Recording) -> None:
     """Measure what the folder does not hold yet, line by line; no run begins after the minutes are over.
 
     Raises:
         InputError: no study file, or one that does not say its cluster.
         PlatformFailure: the model or the machine could not be profiled.
     """
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    given = asked.folder / "study.json"
-    if not given.exists():
-        if asked.study is None:
+    recording.folder.mkdir(parents=True, exist_ok=True)
+    study_file = recording.folder / "study.json"
+    if not study_file.exists():
+        if recording.study is None:
             raise InputError("--study (missing): name the study file whose space is to be measured")
-        given.write_text(asked.study.read_text())
-    request = study_spec(read_json_object(given), asked.folder)
+        study_file.write_text(recording.study.read_text())
+    request = study_spec(read_json_object(study_file), recording.folder)
     if not isinstance(request.cluster, Cluster) or request.cluster.device != "cpu":
         raise InputError(
-            f"{given}: cluster must spell out CPU ranks of this machine (device, gpus_per_node, memory_gib)"
+            f"{study_file}: cluster must spell out CPU ranks of this machine (device, gpus_per_node, memory_gib)"
         )
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), request.cluster.gpus_per_node) as place:
-        hardware = _hardware(asked.folder, place, request.cluster)
+        hardware = _hardware(recording.folder, place, request.cluster)
         devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
         spec = request.with_precision(decide(request.workload.precision, devices)[0])
-        model_summary = _model_summary(asked.folder, place, spec)
+        model_summary = _model_summary(recording.folder, place, spec)
         space = build(spec.workload, request.cluster, model_summary, spec.space)
-        _measure(asked, place, spec, request.cluster, _configurations(space, request.cluster, asked.configurations))
+        _measure(
+            recording, place, spec, request.cluster, _configurations(space, request.cluster, recording.configurations)
+        )
 
 
 def _hardware(folder: Path, place: Workplace, cluster: Cluster) -> HardwareReport:
     path = folder / "hardware.json"
     if not path.exists():
         offered = Inventory(cluster=cluster, fingerprint=place.fingerprint)
-        found = hardware_speed.measure(place.launcher, offered, place.work_dir, lambda: False)
-        assert found is not None
-        path.write_text(found.model_dump_json(indent=1) + "\n")
+        measurement = hardware_speed.measure(place.launcher, offered, place.work_dir, lambda: False)
+        assert measurement is not None
+        path.write_text(measurement.model_dump_json(indent=1) + "\n")
     return HardwareReport.model_validate_json(path.read_bytes())
 
 
 def _model_summary(folder: Path, place: Workplace, spec: StudySpec) -> ModelSummary:
     path = folder / "profile.json"
     if not path.exists():
-        found = execute(place, ModelSummaryTask(model=spec.model, workload=spec.workload), 0)
-        if not isinstance(found, ModelSummary):
-            raise PlatformFailure(f"model ({spec.model.name}) could not be profiled: {found}")
-        path.write_text(found.model_dump_json(indent=1) + "\n")
+        actual_outcome = execute(place, ModelSummaryTask(model=spec.model, workload=spec.workload), 0)
+        if not isinstance(actual_outcome, ModelSummary):
+            raise PlatformFailure(f"model ({spec.model.name}) could not be profiled: {actual_outcome}")
+        path.write_text(actual_outcome.model_dump_json(indent=1) + "\n")
     return ModelSummary.model_validate_json(path.read_bytes())
 
 
@@ -100,19 +102,25 @@ def _configurations(space: Space, cluster: Cluster, count: int) -> list[TrialCon
     """The documented defaults, the corners, and an even draw; all of a space that is no larger."""
     if space.size(count + 1) <= count:
         return list(space.enumerate())
-    defaults = [found for one in documented_defaults(cluster) if (found := space.within_limits(one)) is not None]
+    defaults = [
+        actual_config
+        for documented_default in documented_defaults(cluster)
+        if (actual_config := space.within_limits(documented_default)) is not None
+    ]
     drawn = (*defaults, *space.lightest(), *evenly(space, _EVERYTHING))
     return list(islice(dict.fromkeys(space.canonical(config) for config in drawn), count))
 
 
-def _measure(asked: Recording, place: Workplace, spec: StudySpec, cluster: Cluster, configs: list[TrialConfig]) -> None:
-    path = asked.folder / "runs.csv"
+def _measure(
+    recording: Recording, place: Workplace, spec: StudySpec, cluster: Cluster, configs: list[TrialConfig]
+) -> None:
+    path = recording.folder / "runs.csv"
     done = set()
     if path.exists():
         with path.open(newline="") as lines:
             done = {(row["config"], row["round"]) for row in csv.DictReader(lines)}
-    end = time.monotonic() + 60 * asked.minutes
-    for number in range(1, asked.rounds + 1):
+    end = time.monotonic() + 60 * recording.minutes
+    for number in range(1, recording.rounds + 1):
         order = [config for config in configs if (text_of(config), str(number)) not in done]
         random.Random(number).shuffle(order)
         for index, config in enumerate(order):
@@ -143,5 +151,5 @@ def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measur
 
 
 def _say(line: str) -> None:
-    """On stderr: stdout is for what a command answers."""
+    """Print to stderr: stdout is for a command's result."""
     print(line, file=sys.stderr, flush=True)

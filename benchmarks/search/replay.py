@@ -17,12 +17,12 @@ from shardtune.tuner.prediction.calibration import MemoryCalibration
 CURVE_TRIALS = 20
 """Every replay goes on so long, to compare curves, and then until the goal is reached."""
 GOAL = 0.97
-"""Of the best speed."""
+"""Fraction of the best speed that counts as found."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What a sampler is shown before each trial."""
+    """View of a sampler before each trial."""
 
     history: Sequence[Observation]
     rejected: set[str]
@@ -50,31 +50,31 @@ class Replay:
 
     @property
     def gpu_seconds_to_goal(self) -> float | None:
-        """The same in GPU-seconds; None also where the table does not say what its runs took."""
+        """GPU-seconds to the goal; None also where the table does not say what its runs took."""
         trials = self.trials_to_goal
         return None if trials is None else self.gpu_seconds[trials - 1] or None
 
 
 def replay(table: MeasuredTable, ask: Ask, seed: int, most: int) -> Replay:
     """Search until the goal is reached and the curve is long enough, or nothing is left."""
-    made = Replay()
-    history = made.history
+    new_replay = Replay()
+    history = new_replay.history
     rejected: set[str] = set()
-    while len(history) < most and (made.trials_to_goal is None or len(history) < CURVE_TRIALS):
+    while len(history) < most and (new_replay.trials_to_goal is None or len(history) < CURVE_TRIALS):
         view = _view(table, history, rejected)
         begun = time.process_time()
         config = ask(view)
-        made.ask_s.append(time.process_time() - begun)
+        new_replay.ask_s.append(time.process_time() - begun)
         if config is None:
             break
         key = table.space.key(config)
         run = _drawn(table, key, seed)
         history.append(_observed(table, config, run, len(history)))
-        made.infeasible += history[-1].state is TrialState.INFEASIBLE
-        made.shares.append(max(table.share(key), made.shares[-1] if made.shares else 0.0))
+        new_replay.infeasible += history[-1].state is TrialState.INFEASIBLE
+        new_replay.shares.append(max(table.share(key), new_replay.shares[-1] if new_replay.shares else 0.0))
         spent = (run.wall_s or table.usual_wall_s) * table.cluster.world_size
-        made.gpu_seconds.append(spent + (made.gpu_seconds[-1] if made.gpu_seconds else 0.0))
-    return made
+        new_replay.gpu_seconds.append(spent + (new_replay.gpu_seconds[-1] if new_replay.gpu_seconds else 0.0))
+    return new_replay
 
 
 def _drawn(table: MeasuredTable, key: str, seed: int) -> Run:

@@ -24,7 +24,7 @@ from shardtune.tuner.search.suggest import next_config
 
 Predictions = Literal["made", "shuffled", "reversed"]
 EARLIER_TRIALS = 8
-"""Of the search on a table that was searched before."""
+"""Name of the search on a table that was searched before."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Entry:
     """A sampler that can take part."""
 
     start: Callable[[MeasuredTable, int], Ask]
-    """For a table and a seed."""
+    """Makes a sampler for a table and a seed."""
     needs: tuple[str, ...] = ()
     remedy: str = ""
 
@@ -43,9 +43,9 @@ class Entry:
 
 
 def _proposed(view: View, table: MeasuredTable, seed: int, sampler: Sampler) -> TrialConfig | None:
-    asked = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
-    view.rejected.update(rejection.config.content_key() for rejection in asked.rejections)
-    return asked.config
+    proposal = next_config(table.space, (), view.history, view.rejected, view.gate, seed, sampler=sampler)
+    view.rejected.update(rejection.config.content_key() for rejection in proposal.rejections)
+    return proposal.config
 
 
 def _of_optuna(sampler: Sampler, table: MeasuredTable, seed: int) -> Ask:
@@ -56,12 +56,12 @@ def _random(table: MeasuredTable, seed: int) -> Ask:
     """A permutation of what was measured: uniform without repeats, which draws knob by knob are not."""
     order = list(table.space.measured)
     random.Random(seed).shuffle(order)
-    left = iter(order)
-    return lambda view: next((config for config in left if view.gate(config) is None), None)
+    remaining_order = iter(order)
+    return lambda view: next((config for config in remaining_order if view.gate(config) is None), None)
 
 
 class Guided:
-    """Ours. One pool serves all seeds of a table, as it serves all asks of a study."""
+    """The product's guided sampler. One pool serves all seeds of a table, as it serves all asks of a study."""
 
     def __init__(self, predictions: Predictions = "made", after: MeasuredTable | None = None) -> None:
         """`after`: this table was searched on the same machine before, and what was measured there is known."""
@@ -96,8 +96,8 @@ class Guided:
             elsewhere = [run for run in related if run.parts is not None]
             parts += [dict(run.parts or {}) for run in elsewhere]
             speed = fit_speed(parts, [*seconds, *(run.seconds for run in elsewhere)], sigma)
-        known = Knowledge(table.limit_gib, speed, view.memory, related)
-        return _proposed(view, table, seed, GuidedSampler(pool, known))
+        knowledge = Knowledge(table.limit_gib, speed, view.memory, related)
+        return _proposed(view, table, seed, GuidedSampler(pool, knowledge))
 
 
 def _disturb(pool: Pool, predictions: Predictions) -> None:
@@ -125,7 +125,8 @@ SAMPLERS: dict[str, Entry] = {
         for name, needs in TUNERS.items()
     },
 }
-"""By the names that `--sampler` and the JSON use. The disturbed ones see the prediction of another configuration."""
+"""Samplers by the names that `--sampler` and the JSON use. The disturbed ones see the prediction of another
+configuration."""
 DEFAULTS = tuple(name for name in SAMPLERS if not name.startswith("guided_"))
 
 

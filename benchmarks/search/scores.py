@@ -16,18 +16,18 @@ _AFTER = (5, 10, 20)
 
 
 def figures(replays: Sequence[Replay], table: MeasuredTable, expected: Sequence[float]) -> dict[str, Any]:
-    """What `--json` prints of one sampler; `expected`: random search's share after each number of trials."""
+    """Figures that `--json` prints of one sampler; `expected`: random search's share after each number of trials."""
     curve = mean_curve(replays)
-    trials = sum(len(one.shares) for one in replays)
+    trials = sum(len(replay.shares) for replay in replays)
     return {
-        "trials_to_3pct": _quantiles([one.trials_to_goal for one in replays], digits=1),
-        "gpu_seconds_to_3pct": _quantiles([one.gpu_seconds_to_goal for one in replays], digits=1),
+        "trials_to_3pct": _quantiles([replay.trials_to_goal for replay in replays], digits=1),
+        "gpu_seconds_to_3pct": _quantiles([replay.gpu_seconds_to_goal for replay in replays], digits=1),
         "share_of_best_after": {
             str(count): round(median(shares[min(count, len(shares)) - 1] for shares in map(_shares, replays)), 4)
             for count in _AFTER
         },
-        "infeasible_share": round(sum(one.infeasible for one in replays) / max(1, trials), 4),
-        "ask_ms": round(1e3 * float(np.mean([s for one in replays for s in one.ask_s])), 2),
+        "infeasible_share": round(sum(replay.infeasible for replay in replays) / max(1, trials), 4),
+        "ask_ms": round(1e3 * float(np.mean([s for replay in replays for s in replay.ask_s])), 2),
         "area_of_regret_20": round(float(np.mean(1.0 - curve)), 4),
         "score_against_random": round(_score(curve.tolist(), expected), 3),
         "curve": [round(float(share), 4) for share in curve],
@@ -35,13 +35,14 @@ def figures(replays: Sequence[Replay], table: MeasuredTable, expected: Sequence[
 
 
 def overall(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of each sampler: its median trials to the goal, in the middle of the tables and on the worst; null where it never got there."""
+    """Figures of each sampler: its median trials to the goal, in the middle of the tables and on the worst; null where
+    it never got there."""
     names = [name for table in tables[:1] for name in table["samplers"]]
     medians = {name: [table["samplers"][name]["trials_to_3pct"]["median"] for table in tables] for name in names}
     return {
-        name: {"tables": len(tables), "median": _finite(median(known)), "worst": _finite(max(known))}
-        for name, found in medians.items()
-        if (known := [np.inf if one is None else one for one in found])
+        name: {"tables": len(tables), "median": _finite(median(finite_or_inf)), "worst": _finite(max(finite_or_inf))}
+        for name, values in medians.items()
+        if (finite_or_inf := [np.inf if item is None else item for item in values])
     }
 
 
@@ -51,9 +52,9 @@ def mean_curve(replays: Sequence[Replay]) -> np.ndarray[Any, np.dtype[np.float64
     return np.asarray(np.mean(np.array(rows), axis=0))
 
 
-def _shares(one: Replay) -> list[float]:
-    """Nothing is found where the gate rejects everything."""
-    return one.shares or [0.0]
+def _shares(replay: Replay) -> list[float]:
+    """Shares of a search; empty where the gate rejects everything."""
+    return replay.shares or [0.0]
 
 
 def random_curve(shares: Sequence[float]) -> list[float]:
@@ -102,10 +103,12 @@ def _score(curve: Sequence[float], expected: Sequence[float]) -> float:
 
 
 def _quantiles(values: Sequence[float | None], digits: int) -> dict[str, float | None]:
-    """Of all seeds; a search that never got there counts as infinite, shown as null."""
-    known = np.array([np.inf if value is None else float(value) for value in values])
-    found = {name: float(np.quantile(known, share, method="inverted_cdf")) for name, share in _QUANTILES.items()}
-    return {name: None if np.isinf(value) else _short(value, digits) for name, value in found.items()}
+    """Quantiles over all seeds; a search that never got there counts as infinite, shown as null."""
+    recorded_values = np.array([np.inf if value is None else float(value) for value in values])
+    results = {
+        name: float(np.quantile(recorded_values, share, method="inverted_cdf")) for name, share in _QUANTILES.items()
+    }
+    return {name: None if np.isinf(value) else _short(value, digits) for name, value in results.items()}
 
 
 _QUANTILES = {"p10": 0.1, "median": 0.5, "p90": 0.9}

@@ -33,16 +33,16 @@ from shardtune.tuner.search.space.define_by_run import Answer, Question
 from shardtune.tuner.search.space.legal_values import Flat
 
 _HOST_GIB = 1000.0
-"""Nothing is offloaded."""
+"""Host memory of the cluster: nothing is offloaded."""
 _CERTAIN_GIB = 1.0
-"""So far below any limit that a sampler has no doubt of it."""
+"""Assumed spread of measurements, so far below any limit that a sampler does not doubt them."""
 
 
 class LayoutConfig(TrialConfig):
     """A row in the place of a trial's configuration; its strategy says nothing."""
 
     knobs: tuple[tuple[str, KnobValue], ...]
-    """By the search's names where it has one for them."""
+    """Columns by the search's names, where it has them."""
 
     def describe(self) -> str:
         """The row in words."""
@@ -58,7 +58,7 @@ class SweepSpace(TableSpace):
         self._keys = {}
         tables = [self.flatten(config) for config in measured]
         values = {knob: tuple(sorted({table[knob] for table in tables}, key=_order)) for knob in tables[0]}
-        self._questions = [Question(knob, knob, found) for knob, found in values.items()]
+        self._questions = [Question(knob, knob, results) for knob, results in values.items()]
         self._places = tables
 
     def flatten(self, config: TrialConfig) -> Flat:
@@ -88,11 +88,11 @@ class Sweep(MeasuredTable):
     """One table of a sweep."""
 
     rows: dict[str, tables.Measured]
-    """By the content key of the configuration."""
+    """Rows by the content key of the configuration."""
 
     @property
     def limit_gib(self) -> float:
-        """What counts as a GPU's memory."""
+        """GiB that count as a GPU's memory."""
         return self._first.training.memory_bytes / GIB
 
     @property
@@ -100,7 +100,7 @@ class Sweep(MeasuredTable):
         return next(iter(self.rows.values()))
 
     def pool(self) -> Pool:
-        """By the layouts' predictor."""
+        """Predictions of the layouts' predictor."""
         basis = PredictionBasis(self._first.training.shape, self.workload, self.cluster)
         return Pool(self.space, basis, self.space.measured, self._predicted)
 
@@ -115,7 +115,7 @@ class Sweep(MeasuredTable):
         return PredictedRows(parts, peak_gib=small, least_gib=small, host_gib=np.zeros(len(rows)))
 
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
-        """Nothing: such runs say nothing about a machine of ours."""
+        """No correction: such runs say nothing about a machine of ours."""
         return []
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
@@ -123,7 +123,7 @@ class Sweep(MeasuredTable):
         return MemoryCalibration()
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
-        """As `benchmarks.parallel` has it."""
+        """Training as in `benchmarks.parallel`."""
         row = self.rows[config.content_key()]
         need = peak_bytes(row.training, row.layout) / GIB
         if need <= self.limit_gib:
@@ -140,13 +140,13 @@ def read(path: Path) -> list[Sweep]:
     if not path.is_file():
         raise InputError(f"--sweep ({path}) does not exist; give a CSV with the columns of a published sweep")
     try:
-        found = tables.read(path)
+        text = tables.read(path)
     except (tables.Misread, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"--sweep ({path}): {error}") from None
-    made = [_table(name, rows) for name, rows in found.items() if any(row.seconds for row in rows)]
-    if not made:
+    created = [_table(name, rows) for name, rows in text.items() if any(row.seconds for row in rows)]
+    if not created:
         raise InputError(f"--sweep ({path}): no row ran; give one with rows whose status is ok")
-    return made
+    return created
 
 
 def _table(name: str, rows: Sequence[tables.Measured]) -> Sweep:

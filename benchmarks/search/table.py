@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -53,16 +53,16 @@ class Table(MeasuredTable):
 
     @property
     def limit_gib(self) -> float:
-        """What a rank may use."""
+        """GiB that a rank may use."""
         return available_gib(self.cluster, self.spec.objective)
 
     def pool(self) -> Pool:
-        """By the predictor."""
+        """Predictions of the product's predictor."""
         basis = PredictionBasis(self.shape, self.workload, self.cluster, self.hardware.measured)
         return Pool(self.space, basis, self.space.measured)
 
     def compared(self, history: Sequence[Observation]) -> list[ComparedRun]:
-        """What a search has measured, beside what is predicted for it."""
+        """Measured trials of a search, beside their predictions."""
         measured = [(obs.config, obs.measurement) for obs in history if obs.measurement is not None]
         group = learning.MeasuredTrials(
             self.shape,
@@ -76,7 +76,7 @@ class Table(MeasuredTable):
         return learning.compare(group) if measured else []
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
-        """As a study's own trials correct it."""
+        """Correction of predicted peaks by a study's own trials."""
         return learning.memory_of(learning.learn(self.compared(history)), self.shape)
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
@@ -100,7 +100,7 @@ def read(folder: Path) -> Table:
         _model(HardwareReport, folder / "hardware.json"),
         _model(ModelSummary, folder / "profile.json"),
     )
-    request = study_spec(read_json_object(folder / "study.json"), folder)
+    request = study_spec(_recorded_study(folder / "study.json"), folder)
     cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
     devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
     spec = request.with_precision(decide(request.workload.precision, devices)[0])
@@ -113,24 +113,35 @@ def read(folder: Path) -> Table:
         space = build(spec.workload, cluster, model_summary, spec.space)
         measured = _runs(folder / "runs.csv")
         keyed = {space.canonical(config): runs for config, runs in measured.items()}
-        given = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
+        inputs = [spec.baseline, *(config for config, _ in seed_configs(space, cluster, None))]
         for config in measured:
-            if config not in given:
+            if config not in inputs:
                 _check_inside(space, config, folder)
     except ValueError as error:
         raise InputError(f"{folder}: {error}") from None
     by_key: dict[str, tuple[Run, ...]] = defaultdict(tuple)
     for config, runs in measured.items():
         by_key[space.key(config)] += tuple(runs)
-    made = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
-    table = Table(folder.name, spec.workload, cluster, made, dict(by_key), spec, hardware, model_summary, shape)
+    table_space = TableSpace(space.domains, space.limits, tuple(dict.fromkeys(keyed)))
+    table = Table(folder.name, spec.workload, cluster, table_space, dict(by_key), spec, hardware, model_summary, shape)
     if not table.seconds:
         raise InputError(f"{folder / 'runs.csv'}: no configuration ran; record at least one that does")
     return table
 
 
+def _recorded_study(path: Path) -> dict[str, Any]:
+    """Read a table's study file, whose workload may name its precision by the field's former name."""
+    study = read_json_object(path)
+    workload = study.get("workload")
+    # Tables that were recorded before the rename say `recipe`. To record one again takes hours of a quiet machine.
+    if isinstance(workload, dict) and "recipe" in workload:
+        current = {"precision" if name == "recipe" else name: value for name, value in workload.items()}
+        return {**study, "workload": current}
+    return study
+
+
 def _check_inside(space: Space, config: TrialConfig, folder: Path) -> None:
-    """What a study would try: the values of its space. Its starting configurations may have others."""
+    """Values of the study's space. Its starting configurations may have others."""
     try:
         space.answers_of(config, exact=True)
     except ValueError as error:
@@ -148,17 +159,17 @@ def _model(kind: type[T], path: Path) -> T:
 
 
 def _runs(path: Path) -> dict[TrialConfig, list[Run]]:
-    found: dict[TrialConfig, list[Run]] = defaultdict(list)
+    actual_defaultdict: dict[TrialConfig, list[Run]] = defaultdict(list)
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines)
         if missing := [name for name in _NEEDED if name not in (reader.fieldnames or ())]:
             raise InputError(f"{path}: column {missing[0]} (missing); the columns are {', '.join(COLUMNS)}")
         for number, row in enumerate(reader, start=2):
             config = config_of(row["config"], f"{path}: line {number}")
-            found[config].append(_run(row, f"{path}: line {number}"))
-    if not found:
+            actual_defaultdict[config].append(_run(row, f"{path}: line {number}"))
+    if not actual_defaultdict:
         raise InputError(f"{path} has no runs; record some with --record")
-    return found
+    return actual_defaultdict
 
 
 def config_of(text: str, where: str) -> TrialConfig:

@@ -13,7 +13,8 @@ from shardtune.tuner.search.space.space import Narrow
 
 
 class TableSpace(Space):
-    """For every sampler alike: who draws what was not measured gets the nearest that was, one knob after the other."""
+    """Space of the measured configurations, for every sampler alike: a draw that was not measured becomes the nearest
+    that was, one knob after the other."""
 
     def __init__(self, domains: Domains, limits: KnobLimits, measured: tuple[TrialConfig, ...]) -> None:
         super().__init__(domains, limits)
@@ -22,25 +23,32 @@ class TableSpace(Space):
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
         """Draw a measured configuration."""
-        left = list(range(len(self.measured)))
+        candidate_indices = list(range(len(self.measured)))
 
         def answer(question: Question) -> KnobValue:
-            nonlocal left
-            wanted = question.values[0] if len(question.values) == 1 else chooser(question.param, question.values)
-            there = [self._places[index].get(question.knob) for index in left]
-            known = tuple(value for value in question.values if choices.position(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
-            if not known:
-                return wanted
-            nearest = choices.nearest(wanted, known)
-            chosen = known[0 if nearest is None else nearest]
-            left = [index for index, value in zip(left, there, strict=True) if choices.position(value, (chosen,)) == 0]
+            nonlocal candidate_indices
+            requested_value = (
+                question.values[0] if len(question.values) == 1 else chooser(question.param, question.values)
+            )
+            there = [self._places[index].get(question.knob) for index in candidate_indices]
+            known_values = tuple(value for value in question.values if choices.position(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
+            if not known_values:
+                return requested_value
+            nearest = choices.nearest(requested_value, known_values)
+            chosen = known_values[0 if nearest is None else nearest]
+            candidate_indices = [
+                index
+                for index, value in zip(candidate_indices, there, strict=True)
+                if choices.position(value, (chosen,)) == 0
+            ]
             return chosen
 
         drawn = self._walk(answer)
-        return self.measured[left[0]] if left else self.unflatten(drawn)
+        return self.measured[candidate_indices[0]] if candidate_indices else self.unflatten(drawn)
 
     def _place(self, config: TrialConfig) -> Flat:
-        """Where draws find it: a documented default's size that the search would not try counts as the nearest."""
+        """Position at which draws find a value: a documented default's size that the search would not try counts as the
+        nearest."""
         try:
             return {question.knob: value for question, value in self.answers_of(config)}
         except ValueError:

@@ -52,7 +52,7 @@ def main() -> int:
         rounds = [_round(options, database, server, replicas, count) for count in options.stored]
     answer = {"machine": figures.machine(), "options": vars(options), "statements": counted, "rounds": rounds}
     print(json.dumps(answer, default=str) if options.json else json.dumps(answer, indent=1, default=str))
-    return 1 if any(one.get("faults") for one in rounds) else 0
+    return 1 if any(single_round.get("faults") for single_round in rounds) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -127,8 +127,8 @@ def _processor_s(server: PostgresServer | None, replicas: Sequence[Replica]) -> 
     return own | ({"postgres": server.cpu_s()} if server is not None else {})
 
 
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,13 @@ _FORM = "&".join(f"f{index}={'x' * 10}" for index in range(_BODY_BYTES // 18)).e
 
 @dataclass
 class Targets:
-    """What attackers aim at."""
+    """Targets of attackers."""
 
     urls: Sequence[str]
     victim: str
-    """One more service, which stops after a while."""
+    """Another service, which stops after a while."""
     victim_until_s: float
-    """When, on the monotonic clock; from then on nothing is sent there."""
+    """Time of its stop on the monotonic clock; nothing is sent there afterwards."""
     key: str
     """An administrator's of a project of their own."""
     canary: str
@@ -46,14 +46,14 @@ class Targets:
     tarpit: str
     """A receiver that takes messages and never answers."""
     pause_s: float
-    """Between two requests of one client."""
+    """Seconds between two requests of one client."""
     kinds: Sequence[str]
-    """Of `KINDS`."""
+    """Clients per kind of `KINDS`."""
 
 
 @dataclass
 class Harm:
-    """What came of it."""
+    """Results of an attack."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     """Answers by kind and status; `cut` where the service closed the connection."""
@@ -64,7 +64,7 @@ Attack = Callable[[httpx.AsyncClient, Targets, Harm, random.Random], Awaitable[N
 
 
 async def attack(targets: Targets, clients: int, harm: Harm, stopped: Callable[[], bool]) -> None:
-    """So many clients, of each kind in turn, until `stopped`."""
+    """Run so many clients, of each kind in turn, until `stopped`."""
     async with AsyncExitStack() as stack:
         https = [await stack.enter_async_context(client()) for _ in range(clients)]
         kinds = [KINDS[targets.kinds[index % len(targets.kinds)]] for index in range(clients)]
@@ -73,7 +73,7 @@ async def attack(targets: Targets, clients: int, harm: Harm, stopped: Callable[[
 
 
 def attack_apart(targets: Targets, clients: int, over: Event, harms: "Queue[Harm]") -> None:
-    """In a process of its own; puts what came of it into the queue."""
+    """Attack in a separate process, and put the results into the queue."""
     harm = Harm()
     asyncio.run(attack(targets, clients, harm, over.is_set))
     harms.put(harm)
@@ -166,7 +166,7 @@ async def _names(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser:
 
 
 async def _pry(http: httpx.AsyncClient, targets: Targets, harm: Harm, chooser: random.Random) -> None:
-    """What the other project owns, by every list and by its ids."""
+    """Requests for the other project's objects, by every list and by their ids."""
     lists = ["/v1/studies", "/v1/workers", "/v1/webhooks", "/v1/keys", "/v1/fingerprints", "/v1/recommendations"]
     pages = ["/metrics", "/readyz", "/workers", "/studies", "/"]
     answer = await _send(http, targets, harm, "pry", "GET", chooser.choice(lists + pages))

@@ -1,4 +1,4 @@
-"""How figures are summed up, and what machine they come from."""
+"""Summaries of figures, and the machine they come from."""
 
 import os
 import platform

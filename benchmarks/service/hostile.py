@@ -45,7 +45,7 @@ _END_S = 60.0
 
 @dataclass
 class Phase:
-    """What the honest project saw, alone or beside the others."""
+    """Response times of the honest project, alone or beside the others."""
 
     heartbeat_s: list[float] = field(default_factory=list)
     lease_s: list[float] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Phase:
         self.faults += run_history.faults(database, done.seen.applied, done.studies)
 
     def answer(self) -> dict[str, Any]:
-        """For the output."""
+        """Figures for the output."""
         heartbeat, lease = figures.quantiles(self.heartbeat_s), figures.quantiles(self.lease_s)
         return {
             "heartbeat_p99_ms": heartbeat["p99"],
@@ -139,7 +139,7 @@ def _database_url(options: argparse.Namespace, folder: Path, stack: ExitStack) -
 
 
 def _keys(url: str) -> tuple[str, str]:
-    """Of an honest platform, and of the administrator of another project."""
+    """Keys of an honest platform, and of the administrator of another project."""
     context = Context(Database(url), Settings(database_url=url))
     try:
         created = [
@@ -148,7 +148,7 @@ def _keys(url: str) -> tuple[str, str]:
         ]
     finally:
         context.db.close()
-    honest, hostile = (one.secret for one in created)
+    honest, hostile = (item.secret for item in created)
     assert honest is not None and hostile is not None, "only repetitions have none"
     return honest.get_secret_value(), hostile.get_secret_value()
 
@@ -195,16 +195,16 @@ def _beside(
         return load.finish(urls, plan)
     finally:
         over.set()
-        found = harms.get(timeout=_END_S)
+        stored = harms.get(timeout=_END_S)
         hostile.join(_END_S)
         freezer.join()
         victim.send(signal.SIGCONT)
-        harm.statuses += found.statuses
-        harm.leaks += found.leaks
+        harm.statuses += stored.statuses
+        harm.leaks += stored.leaks
 
 
-def _say(what: str) -> None:
-    print(what, file=sys.stderr, flush=True)
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

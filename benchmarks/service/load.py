@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from benchmarks.service.workers import Seen, SimulatedWorker, client
+from benchmarks.service.workers import SimulatedWorker, Tally, client
 from tests.support.service.simulated_worker import CLUSTER, SPEC
 
 _READ_PAUSE_S = 0.1
@@ -20,30 +20,30 @@ Read = tuple[str, str]
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is to be done."""
+    """Amount of load."""
 
     workers: int
     studies: int
     trials: int
-    """Of each study."""
+    """Trials of each study."""
     run_s: float
-    """How long a simulated run takes."""
+    """Seconds that a simulated run takes."""
     reads: tuple[Read, ...] = ()
     study_id: str | None = None
     key: str | None = None
-    """Of the workers and of who creates the studies; None: the service has no keys."""
+    """Key of the workers and of the creator of the studies; None: the service has no keys."""
     name: str = "bench"
-    """What the workers' names begin with."""
+    """Prefix of the workers' names."""
 
 
 @dataclass
 class Done:
-    """What was done, and how long each request took."""
+    """Finished work, and the time of each request."""
 
     studies: list[str] = field(default_factory=list)
-    seen: Seen = field(default_factory=Seen)
+    seen: Tally = field(default_factory=Tally)
     elapsed_s: float = 0.0
-    """From the creation of the first study to the end of the last."""
+    """Seconds from the creation of the first study to the end of the last."""
 
 
 def finish(urls: Sequence[str], plan: Plan) -> Done:
@@ -69,8 +69,10 @@ def read_at_rest(http: httpx.Client, reads: Sequence[Read], count: int) -> dict[
 def cancel_left(url: str) -> None:
     """End what an interrupted measurement left running."""
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
-        left = http.get("/v1/studies", params={"state": "running", "limit": 500}).raise_for_status().json()["studies"]
-        for study in left:
+        open_studies = (
+            http.get("/v1/studies", params={"state": "running", "limit": 500}).raise_for_status().json()["studies"]
+        )
+        for study in open_studies:
             http.post(f"/v1/studies/{study['study_id']}:cancel").raise_for_status()
 
 
@@ -107,26 +109,26 @@ async def _create(http: httpx.AsyncClient, urls: list[str], plan: Plan, done: Do
 
 
 async def _all_ended(http: httpx.AsyncClient, urls: list[str], studies: list[str], started_s: float) -> None:
-    left = list(studies)
-    while left:
+    open_studies = list(studies)
+    while open_studies:
         if time.monotonic() - started_s > _GIVE_UP_S:
-            raise RuntimeError(f"{len(left)} studies were not finished after {_GIVE_UP_S:g} s")
+            raise RuntimeError(f"{len(open_studies)} studies were not finished after {_GIVE_UP_S:g} s")
         # On a busy machine a kept connection may end in the moment that it is used again.
         with suppress(httpx.TransportError):
-            answer = await http.get(f"{urls[0]}/v1/studies/{left[0]}")
+            answer = await http.get(f"{urls[0]}/v1/studies/{open_studies[0]}")
             if answer.is_success and answer.json()["state"] not in ("running", "paused"):
-                left.pop(0)
+                open_studies.pop(0)
                 continue
         await asyncio.sleep(0.25)
 
 
 async def _read(
-    http: httpx.AsyncClient, url: str, reads: Sequence[Read], seen: Seen, stopped: Callable[[], bool]
+    http: httpx.AsyncClient, url: str, reads: Sequence[Read], tally: Tally, stopped: Callable[[], bool]
 ) -> None:
     while reads and not stopped():
         for kind, path in reads:
             started_s = time.perf_counter()
             answer = await http.get(url + path)
-            seen.seconds.setdefault(kind, []).append(time.perf_counter() - started_s)
-            seen.statuses[f"{kind} {answer.status_code}"] += 1
+            tally.seconds.setdefault(kind, []).append(time.perf_counter() - started_s)
+            tally.statuses[f"{kind} {answer.status_code}"] += 1
             await asyncio.sleep(_READ_PAUSE_S)

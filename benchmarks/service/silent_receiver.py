@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def silent_receiver() -> Iterator[str]:
-    """Its address."""
+    """Run the receiver and yield its address."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     taken: list[socket.socket] = []
 
@@ -26,5 +26,5 @@ def silent_receiver() -> Iterator[str]:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join()
-        for one in taken:
-            one.close()
+        for connection in taken:
+            connection.close()

@@ -33,17 +33,17 @@ _MOST_OPEN = 4
 _ANSWER_S = 3.0
 """A replica that is frozen takes connections and answers nothing."""
 _FAULTS = {"kill service": 4, "kill worker": 5, "crash database": 1, "freeze service": 3, "hang database": 1}
-"""What is done to them, and how often beside the others."""
+"""Faults, with their relative frequencies."""
 _FINISH_S = 180.0
 
 
 @dataclass
 class Soak:
-    """What happened."""
+    """Record of a soak."""
 
     seed: int
     faults: Counter[str] = field(default_factory=Counter)
-    """What was done to the parts."""
+    """Number of each fault."""
     studies: dict[str, str] = field(default_factory=dict)
     """State by study."""
 
@@ -133,10 +133,10 @@ def _harm_for(
     while time.monotonic() < until_s:
         _create(soak, chooser, [service.url for service in services])
         time.sleep(chooser.uniform(0.5, 3.0))
-        what = chooser.choices(list(_FAULTS), weights=list(_FAULTS.values()))[0]
-        soak.faults[what] += 1
+        fault = chooser.choices(list(_FAULTS), weights=list(_FAULTS.values()))[0]
+        soak.faults[fault] += 1
         service = chooser.choice(services)
-        match what:
+        match fault:
             case "kill service":
                 service.kill(chooser.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
                 time.sleep(chooser.uniform(0, 2))
@@ -193,11 +193,11 @@ def _finish(soak: Soak, urls: list[str]) -> dict[str, str]:
     until_s = time.monotonic() + _FINISH_S
     while time.monotonic() < until_s:
         _states(soak, urls)
-        left = {study: state for study, state in soak.studies.items() if state in ("running", "paused")}
-        if not left:
+        open_studies = {study: state for study, state in soak.studies.items() if state in ("running", "paused")}
+        if not open_studies:
             return {}
         time.sleep(1)
-    return left
+    return open_studies
 
 
 def _call(urls: list[str], method: str, path: str, body: object) -> httpx.Response | None:

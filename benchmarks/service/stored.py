@@ -26,23 +26,23 @@ def fill(database: Database, template: str, trials: int) -> int:
         each = session.execute(text("SELECT count(*) FROM trials WHERE study_id = :id"), {"id": template}).scalar_one()
         now = session.execute(text("SELECT count(*) FROM trials")).scalar_one()
         first = session.execute(text("SELECT count(*) FROM studies")).scalar_one()
-    wanted = max(0, -(-(trials - now) // each))
-    for start in range(first, first + wanted, _BATCH):
+    study_count = max(0, -(-(trials - now) // each))
+    for start in range(first, first + study_count, _BATCH):
         with database.write() as session:
             if not database.is_sqlite:
                 # Copies refer to what their template refers to: checking each reference again takes most of the time.
                 session.execute(text("SET LOCAL session_replication_role = replica"))
-            scope = {"template": template, "low": start, "high": min(start + _BATCH, first + wanted) - 1}
+            scope = {"template": template, "low": start, "high": min(start + _BATCH, first + study_count) - 1}
             for statement in _statements():
                 session.execute(text(statement), scope)
-    if wanted:
+    if study_count:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("ANALYZE" if database.is_sqlite else "VACUUM ANALYZE"))
-    return int(now + wanted * each)
+    return int(now + study_count * each)
 
 
 def reads(database: Database, http: httpx.Client, template: str) -> list[tuple[str, str]]:
-    """What a platform asks for: (kind, path)."""
+    """Requests of a platform: (kind, path)."""
     study = http.get(f"/v1/studies/{template}").raise_for_status().json()
     with database.read() as session:
         query = text("SELECT target_key FROM recommendations WHERE study_id = :id")

@@ -4,7 +4,7 @@ import asyncio
 import random
 import sys
 
-from benchmarks.service.workers import Seen, SimulatedWorker, client
+from benchmarks.service.workers import SimulatedWorker, Tally, client
 
 _WAIT_S = 1.0
 
@@ -13,7 +13,7 @@ async def main(name: str, urls: list[str]) -> None:
     """Work for ever."""
     # As patient as a worker is: a replica that is frozen takes the request and does not answer.
     async with client(timeout_s=5 + _WAIT_S) as http:
-        worker = SimulatedWorker(name, urls, Seen(), lambda: random.uniform(0.05, 1.5))
+        worker = SimulatedWorker(name, urls, Tally(), lambda: random.uniform(0.05, 1.5))
         await worker.work(http, lambda: False, wait_s=_WAIT_S)
 
 

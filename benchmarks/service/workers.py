@@ -17,18 +17,18 @@ from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, MODEL_S
 
 _RETRY_S = 0.1
 INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT, task_kinds=TASK_KINDS).model_dump(mode="json")
-"""Of every worker here."""
+"""Offer of every worker here."""
 
 
 @dataclass
-class Seen:
-    """What the workers saw."""
+class Tally:
+    """Response times and results that the workers count."""
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     """Answer times by kind of request."""
     statuses: Counter[str] = field(default_factory=Counter)
     applied: Counter[tuple[str, int]] = field(default_factory=Counter)
-    """How often a report of (run, attempt) was answered with `applied: true`."""
+    """Number of responses `applied: true` to reports of (run, attempt)."""
     not_answered: int = 0
     """Requests without an answer, repeated."""
 
@@ -36,8 +36,8 @@ class Seen:
 class SimulatedWorker:
     """One life of one worker."""
 
-    def __init__(self, name: str, urls: Sequence[str], seen: Seen, run_s: Callable[[], float]) -> None:
-        self.name, self._urls, self._seen, self._run_s = name, list(urls), seen, run_s
+    def __init__(self, name: str, urls: Sequence[str], tally: Tally, run_s: Callable[[], float]) -> None:
+        self.name, self._urls, self._seen, self._run_s = name, list(urls), tally, run_s
         self._session: str | None = None
         self._turn = random.randrange(len(self._urls))
 

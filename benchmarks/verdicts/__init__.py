@@ -1,1 +1,1 @@
-"""How often the verdict names a winner that is none, and how often it finds one that is. See `__main__`."""
+"""Error rate and power of the verdict. See `__main__`."""

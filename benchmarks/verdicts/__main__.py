@@ -1,9 +1,9 @@
-"""How often does the verdict name a winner that is none, and how often does it find one that is? Replays on recorded noise.
+"""Error rate and power of the verdict, by replays on recorded noise.
 
 `python -m benchmarks.verdicts --json [--record idle] [--studies 1000] [--data benchmarks/data/repeats.csv]`
 
 Each study has 20 arms of the same speed, one of them the baseline; in the planted ones one other arm is 5 % faster. The
-search sees every arm once and promotes the fastest; then the final comparison of `tuner` runs as in a study, run by run, and
+search sees every arm once and takes the fastest as finalists; then the final comparison of `tuner` runs as in a study, run by run, and
 `tuner.verdict.ranking.result` judges. What a run measures is the true speed times recorded noise (`benchmarks.verdicts.noise`). The
 sections `disturbed` replay the record of a disturbed machine, and the rule that repeats a disturbed run: as if the cores that
 other programs took had been seen, and by the runs' own windows alone, which is all that this record has.
@@ -37,10 +37,10 @@ def main(say: Callable[[str], None] = print) -> None:
     )
     if not quiet or not loud:
         parser.error(f"--record or --disturbed names none of the records in {options.data}")
-    found = replay.report(noise.of_records(quiet), options.studies, options.max_pairs)
+    figures = replay.report(noise.of_records(quiet), options.studies, options.max_pairs)
     for name, rows in (("disturbed", noise.as_if_seen(loud)), ("disturbed_by_windows_alone", loud)):
-        found[name] = replay.disturbed(noise.of_records(rows), options.studies, options.max_pairs)
-    say(json.dumps(found) if options.json else "\n".join(f"{name}: {value}" for name, value in found.items()))
+        figures[name] = replay.disturbed(noise.of_records(rows), options.studies, options.max_pairs)
+    say(json.dumps(figures) if options.json else "\n".join(f"{name}: {value}" for name, value in figures.items()))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from shardtune.tuner.verdict import disturbance
 BLOCK = 10
 """Runs drawn together: about a minute of the recorded machine."""
 CORES = 2
-"""Of the machine under the records."""
+"""Cores of the machine under the records."""
 
 
 class Draw(NamedTuple):
@@ -28,7 +28,7 @@ class Draw(NamedTuple):
     deviation: float
     """Logarithm of its speed over the configuration's usual one."""
     is_disturbed: bool = False
-    """By the product's rule, from what was recorded of its circumstances."""
+    """Whether the product's rule discards the run, by its recorded circumstances."""
 
 
 Noise = Iterator[Draw]
@@ -80,7 +80,7 @@ def as_if_seen(rows: Sequence[Repeat]) -> list[Repeat]:
 
 
 def why_disturbed(row: Repeat) -> str | None:
-    """What the service would say of the run."""
+    """Measurement that the service would receive of the run."""
     measured = Measurement.model_construct(  # type: ignore[call-arg]  # only what the rule reads
         step_time_s=1.0,
         step_time_half_width_s=row.half_width,

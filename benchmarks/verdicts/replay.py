@@ -22,27 +22,29 @@ class Verdict:
     """One replayed study."""
 
     winner: int | None
-    """None: no significant improvement."""
+    """Winning arm; None: no significant improvement."""
     runs: int
-    """Of its final comparison, repeats included."""
+    """Runs of its final comparison, repeats included."""
     searched: int
     """Runs of its search, repeats included."""
 
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
     """Search and final comparison over arms with these true log speeds."""
-    seen = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    speeds = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
     searched = machine.counted + machine.repeats
-    others = sorted((arm for arm in seen if arm != BASELINE), key=lambda arm: -seen[arm])
+    others = sorted((arm for arm in speeds if arm != BASELINE), key=lambda arm: -speeds[arm])
     near = [
         arm
         for arm in others[: final_comparison.MOST_CANDIDATES]
-        if seen[arm] >= final_comparison.NEAR * seen[others[0]]
+        if speeds[arm] >= final_comparison.NEAR * speeds[others[0]]
     ]
     field = Finalists(BASELINE, tuple(near))
-    made: list[ValidationRun] = []
-    while (ask := (now := final_comparison.ranking_state(field, seen, made, max_pairs, salt)).next) is not None:
-        made.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+    validation_runs: list[ValidationRun] = []
+    while (
+        ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
+    ) is not None:
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
     speedup = paired_test.speedup(now.log_ratios)
     winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
     return Verdict(winner, machine.counted + machine.repeats - searched, searched)
@@ -53,13 +55,13 @@ def replay(
 ) -> list[tuple[int, Verdict]]:
     """Studies with the arm that is faster by `gain` (drawn for each), and their verdicts."""
     draw = random.Random(seed)
-    found = []
+    verdicts = []
     for number in range(studies):
         faster = draw.randrange(1, ARMS)
         gains = [math.log(1 + gain) if arm == faster else 0.0 for arm in range(ARMS)]
         machine = Machine(resampled(records, draw), repeat_disturbed)
-        found.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
-    return found
+        verdicts.append((faster, study(machine, gains, f"{seed}:{number}", max_pairs)))
+    return verdicts
 
 
 def upper95(successes: int, trials: int) -> float:
@@ -85,7 +87,7 @@ def upper95(successes: int, trials: int) -> float:
 def report(
     records: Sequence[Record], studies: int, max_pairs: int, seed: int = 0, repeat_disturbed: float = 0.0
 ) -> dict[str, Any]:
-    """What many studies on some records came to."""
+    """Figures over many studies on some records."""
     alike = replay(records, studies, 0.0, max_pairs, seed, repeat_disturbed)
     planted = replay(records, studies, GAIN, max_pairs, seed + 1, repeat_disturbed)
     false = sum(verdict.winner is not None for _, verdict in alike)
@@ -113,7 +115,7 @@ def report(
 
 
 def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[str, Any]:
-    """The same on a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
+    """Figures of a disturbed machine, with disturbed runs repeated as a study does, and as if each counted."""
     repeated = report(records, studies, max_pairs, repeat_disturbed=Budget().repeat_disturbed)
     counted = report(records, studies, max_pairs)["planted"]
     ratio = repeated["planted"]["all_runs_per_study"] / counted["all_runs_per_study"]
@@ -121,7 +123,7 @@ def disturbed(records: Sequence[Record], studies: int, max_pairs: int) -> dict[s
 
 
 def _spread(records: Sequence[Record]) -> dict[str, float | int]:
-    """What the recorded runs are like: the middle, and the share far out of it."""
+    """Spread of the recorded runs: typical deviation, and fraction of outliers."""
     every = [run.deviation for record in records for run in record]
     size = 1.4826 * median(abs(value) for value in every)
     return {

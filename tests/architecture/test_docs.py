@@ -1,4 +1,4 @@
-"""What the documentation lists is what there is."""
+"""The documentation lists every event, pause and test, and lists none that does not exist."""
 
 import re
 from pathlib import Path

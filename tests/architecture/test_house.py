@@ -65,4 +65,4 @@ def test_a_class_name_means_one_thing() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: actual for name, actual in places.items() if len(actual) > 1} == {}

@@ -1,4 +1,5 @@
-"""What each part may load. The import contract itself (import-linter) runs in `make check`; these run the parts."""
+"""Modules that each part of the product may load. The import contract itself (import-linter) runs in `make check`;
+these run the parts."""
 
 import subprocess
 import sys

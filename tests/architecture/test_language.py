@@ -36,7 +36,7 @@ def _report(todo: str, places: list[Place] | list[str]) -> str:
 
 @pytest.mark.parametrize("share", ["vague_bindings", "vague_bindings_plain"])
 def test_names_say_what_the_value_is(share: str) -> None:
-    """At most one name in 200 may be one of `vocabulary.VAGUE`, such as `found` or `one`."""
+    """Limit of vague names: one in 200 may be one of `vocabulary.VAGUE`, such as `found` or `one`."""
     places = list(vague_names(CHECKOUT, CHECKOUT.code())) if _figures()[share] > MOST_VAGUE else []
     assert not places, _report("name the value, such as `candidate_rows` for `found`", places)
 

@@ -1,4 +1,4 @@
-"""What the measure of the language counts: small texts in, counts out."""
+"""Counts of the measure of the language, on small texts."""
 
 import ast
 from pathlib import Path

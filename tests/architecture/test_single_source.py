@@ -1,4 +1,4 @@
-"""What is told in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
+"""Facts that stand in one place only: SQL in db, the open states and the ends of attempts in api_schemas."""
 
 import ast
 from pathlib import Path
@@ -11,7 +11,7 @@ SQL = {"select", "insert", "update", "delete", "func", "text"}
 
 
 def test_the_service_writes_no_sql():
-    found = [
+    actual = [
         f"{path.relative_to(ROOT)}: {alias.name}"
         for path in (ROOT / "service").rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
@@ -19,12 +19,12 @@ def test_the_service_writes_no_sql():
         for alias in node.names
         if alias.name in SQL
     ]
-    assert found == []
+    assert actual == []
 
 
 def test_only_the_schemas_list_the_open_states():
     pairs = ({"RUNNING", "PAUSED"}, {"WAITING", "RUNNING"}, {"QUEUED", "RUNNING"})
-    found = [
+    actual = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for folder in ("db/queries", "db/tables", "service", "tuner")
         for path in (ROOT / folder).rglob("*.py")
@@ -32,7 +32,7 @@ def test_only_the_schemas_list_the_open_states():
         if isinstance(node, ast.Tuple | ast.List | ast.Set)
         if {item.attr for item in node.elts if isinstance(item, ast.Attribute)} in pairs and len(node.elts) == 2
     ]
-    assert found == []
+    assert actual == []
 
 
 def test_an_attempt_can_end_by_every_kind_of_failure():
@@ -43,13 +43,13 @@ def test_an_attempt_can_end_by_every_kind_of_failure():
 def test_catching_everything_has_its_reason_beside_it():
     """The borders are a request, a background loop and a rank's entry; any other place says why it is one."""
     borders = {"service/process/background.py", "workers/rank/main.py"}
-    found = []
+    actual = []
     for folder in ("api_schemas", "db", "service", "traces", "tuner"):
         for path in (ROOT / folder).rglob("*.py"):
             name, lines = str(path.relative_to(ROOT)), path.read_text().splitlines()
-            found += [
+            actual += [
                 f"{name}:{number}"
                 for number, line in enumerate(lines, 1)
                 if "except Exception" in line and "# a border" not in line and name not in borders
             ]
-    assert found == []
+    assert actual == []

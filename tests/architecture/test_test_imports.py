@@ -15,13 +15,13 @@ SHARED = ("tests.support", "tests.lab")
 
 def imported(path: Path) -> set[str]:
     """Modules of tests/ and benchmarks/ that a file imports, anywhere in it."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return {name for name in found if name.split(".")[0] in ("tests", "benchmarks")}
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name for name in names if name.split(".")[0] in ("tests", "benchmarks")}
 
 
 def is_beside(importer: str, name: str) -> bool:

@@ -14,7 +14,7 @@ from benchmarks.gpu_report.verdict import CLAIMS, markdown, read_junit, verdict
 ROOT = Path(__file__).parents[2]
 _TESTS = """
 import pytest
-def test_a_restart_goes_on(): pass
+def test_a_resumed_trial_continues_training(): pass
 @pytest.mark.parametrize("mode", ["full", "selective"])
 def test_every_checkpointing_trains(mode): assert mode == "full"
 def test_offload_trains(): pytest.skip("none")
@@ -34,8 +34,8 @@ def test_without_a_gpu_it_ends_at_once_with_two_and_the_reason(
 
 
 def test_the_limits_of_the_steps_are_ten_minutes_in_all(tmp_path: Path) -> None:
-    found = steps(tmp_path, tmp_path / "study.json")
-    assert sum(step.limit_s for step in found) <= report.TOTAL_S
+    actual_steps = steps(tmp_path, tmp_path / "study.json")
+    assert sum(step.limit_s for step in actual_steps) <= report.TOTAL_S
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +54,26 @@ def made_up(name: str, status: str = "passed", output: str = "", words: str = ""
 def test_each_claim_is_proved_failed_or_open_by_what_ran(junit: Path) -> None:
     ran = [made_up("tests", "failed"), made_up("tune", output=_LINES), made_up("measure-hardware", "late", words="x")]
     ran += [made_up("warm", output='{"tokens_per_s_per_gpu": 10.0}'), made_up("cold", "failed")]
-    found = verdict(ran, junit, ["NVIDIA H100"])
-    verdicts = {claim["says"]: claim["verdict"] for claim in found["claims"]}
+    actual_verdict = verdict(ran, junit, ["NVIDIA H100"])
+    verdicts = {claim["says"]: claim["verdict"] for claim in actual_verdict["claims"]}
     assert verdicts["The answer can be resumed"] == "proved"
     assert verdicts["Selective and full checkpointing train with every backend"] == "failed"
     assert verdicts["Offloading to the host trains"] == verdicts["Compiled blocks train"] == "open"
     assert verdicts["The hardware is measured in a minute"] == "failed"
-    assert not found["passed"] and any("sharding" in line for line in found["cannot_show"])
-    assert found["figures"]["predicted"] == [{"trial": 0, "speed_ratio": 1.2, "memory_ratio": 0.8}]
-    assert found["figures"]["tokens_per_s_per_gpu"] == {"warm": 10.0, "cold": None, "exported": None}
-    text = markdown(json.loads(json.dumps(found)))
+    assert not actual_verdict["passed"] and any("sharding" in line for line in actual_verdict["cannot_show"])
+    assert actual_verdict["figures"]["predicted"] == [{"trial": 0, "speed_ratio": 1.2, "memory_ratio": 0.8}]
+    assert actual_verdict["figures"]["tokens_per_s_per_gpu"] == {"warm": 10.0, "cold": None, "exported": None}
+    text = markdown(json.loads(json.dumps(actual_verdict)))
     assert text.startswith("# Not passed: 1 × NVIDIA H100") and "1 skipped" in text
     assert "- failed: `test_every_checkpointing_trains[selective]`" in text
     assert "## Last words of measure-hardware" in text
 
 
 def test_everything_passed_is_said_so_and_several_gpus_show_more(junit: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "junit.xml"
-    whole.write_text(junit.read_text().replace("<failure", "<system-out").replace("</failure", "</system-out"))
-    found = verdict([made_up("tests")], whole, ["NVIDIA H100"] * 8)
-    assert found["passed"] and not any("sharding" in line for line in found["cannot_show"])
+    full = tmp_path / "junit.xml"
+    full.write_text(junit.read_text().replace("<failure", "<system-out").replace("</failure", "</system-out"))
+    actual_verdict = verdict([made_up("tests")], full, ["NVIDIA H100"] * 8)
+    assert actual_verdict["passed"] and not any("sharding" in line for line in actual_verdict["cannot_show"])
     assert not verdict([made_up("tests")], tmp_path / "none.xml", ["NVIDIA H100"])["passed"]
 
 
@@ -87,10 +87,12 @@ def test_a_step_that_fails_or_takes_too_long_is_told_and_stops_no_other() -> Non
 
 def test_the_claims_name_tests_and_pages_that_exist() -> None:
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "gpu").glob("test_*.py"))
-    known = {f"step:{step.name}" for step in steps(Path(), Path())}
+    recorded = {f"step:{step.name}" for step in steps(Path(), Path())}
     for claim in CLAIMS:
         assert (ROOT / claim.page).exists()
-        assert all(one in known if one.startswith("step:") else f"def {one}" in tests for one in claim.evidence), claim
+        assert all(
+            item in recorded if item.startswith("step:") else f"def {item}" in tests for item in claim.evidence
+        ), claim
 
 
 def test_a_junit_file_that_is_not_whole_is_none(tmp_path: Path) -> None:

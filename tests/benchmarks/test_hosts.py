@@ -1,4 +1,4 @@
-"""What `python -m benchmarks.hosts` measures: spaces in which the network decides."""
+"""`python -m benchmarks.hosts` measures spaces in which the network decides."""
 
 import pytest
 
@@ -30,8 +30,8 @@ def test_no_two_candidates_look_alike(job: str, count: int) -> None:
 def test_layouts_have_tensor_parallelism_within_a_host_under_stages_and_over_both_hosts() -> None:
     spec = spec_of("layouts")
     strategies = [config.strategy for config in space_of(spec).enumerate()]
-    fsdp2 = [one for one in strategies if isinstance(one, Fsdp2Config)]
-    assert {(2, 2), (4, 1), (2, 1), (1, 2), (1, 1)} == {(one.tensor_parallel, one.stages) for one in fsdp2}
+    fsdp2 = [strategy for strategy in strategies if isinstance(strategy, Fsdp2Config)]
+    assert {(2, 2), (4, 1), (2, 1), (1, 2), (1, 1)} == {(item.tensor_parallel, item.stages) for item in fsdp2}
     assert spec.budget.max_trials is not None and spec.budget.max_trials < len(strategies)
 
 

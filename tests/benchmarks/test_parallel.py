@@ -18,21 +18,25 @@ NANOTRON, ALEPH = parallel.FILES
 
 @pytest.fixture(scope="module")
 def overall() -> dict[str, Any]:
-    found: dict[str, Any] = parallel.report(parallel.FILES)["overall"]
-    return found
+    values: dict[str, Any] = parallel.report(parallel.FILES)["overall"]
+    return values
 
 
 def test_layouts_of_nanotron_are_found_in_few_trials(overall: dict[str, Any]) -> None:
-    found = overall["nanotron_sweep"]
-    assert found["tables"] == 11 and found["spearman_median"] >= 0.75
-    assert found["trials_median"] <= 4 and found["trials_worst"] <= 15
-    assert found["gate_accepts"] >= 0.99 and found["gate_rejects"] >= 0.75
+    nanotron_sweep = overall["nanotron_sweep"]
+    assert nanotron_sweep["tables"] == 11 and nanotron_sweep["spearman_median"] >= 0.75
+    assert nanotron_sweep["trials_median"] <= 4 and nanotron_sweep["trials_worst"] <= 15
+    assert nanotron_sweep["gate_accepts"] >= 0.99 and nanotron_sweep["gate_rejects"] >= 0.75
 
 
 def test_layouts_of_aleph_alpha_are_found_in_few_trials(overall: dict[str, Any]) -> None:
-    found = overall["aleph_alpha_layouts"]
-    assert found["tables"] == 5 and found["spearman_median"] >= 0.88 and found["trials_median"] <= 3
-    assert found["gate_accepts"] >= 0.97 and found["gate_rejects"] >= 0.85
+    aleph_alpha_layouts = overall["aleph_alpha_layouts"]
+    assert (
+        aleph_alpha_layouts["tables"] == 5
+        and aleph_alpha_layouts["spearman_median"] >= 0.88
+        and aleph_alpha_layouts["trials_median"] <= 3
+    )
+    assert aleph_alpha_layouts["gate_accepts"] >= 0.97 and aleph_alpha_layouts["gate_rejects"] >= 0.85
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +48,8 @@ def test_no_block_and_no_parameter_is_lost_between_stages(rows: list[Measured]) 
     for row in rows:
         shape, layout = row.training.shape, row.layout
         assert sum(blocks_of_stages(row.training, layout.pp)) == shape.layers
-        held = sum(parameters_of_stages(row.training, layout)) * layout.tp
-        assert held == pytest.approx(shape.parameters, rel=1e-3), "norms apart"
+        reserved = sum(parameters_of_stages(row.training, layout)) * layout.tp
+        assert reserved == pytest.approx(shape.parameters, rel=1e-3), "norms apart"
 
 
 def test_what_must_hold_of_every_layout(rows: list[Measured]) -> None:
@@ -81,5 +85,5 @@ def test_it_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     head, *lines = NANOTRON.read_text().splitlines()
     (tmp_path / "sweep.csv").write_text("\n".join([head, *lines[:40]]))
     assert parallel.main(["--data", str(tmp_path / "sweep.csv"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["tables"][0]["table"] == "1B, 8 H100" and found["tables"][0]["feasible"] > 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["tables"][0]["table"] == "1B, 8 H100" and printed["tables"][0]["feasible"] > 0

@@ -60,14 +60,14 @@ def test_columns_tell_what_the_program_keeps(tmp_path: Path) -> None:
     plain = _scored_with(tmp_path)
     blank = _scored_with(tmp_path, master_dtype="", loss_kernel="", attention="")
     assert (blank.predicted_gib, blank.parts) == (plain.predicted_gib, plain.parts)
-    for told in (
+    for reported in (
         {"state_dtype": "bfloat16"},
         {"master_dtype": "bf16"},
         {"reduce_dtype": "bfloat16"},
         {"loss_kernel": "chunked"},
         {"loss_kernel": "fused"},
     ):
-        assert _scored_with(tmp_path, **told).predicted_gib < plain.predicted_gib, told  # type: ignore[operator]
+        assert _scored_with(tmp_path, **reported).predicted_gib < plain.predicted_gib, reported  # type: ignore[operator]
     assert _scored_with(tmp_path, attention="eager").predicted_s > plain.predicted_s
     assert _scored_with(tmp_path, attention="flash3").predicted_s < plain.predicted_s
 
@@ -78,8 +78,8 @@ def test_a_word_that_nobody_knows_is_named(tmp_path: Path, capsys: pytest.Captur
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0] + ",loss_kernel", lines[1] + ",quick"]) + "\n")
     assert command.main(["--data", str(path), "--json"]) == 2
-    told = capsys.readouterr().err
-    assert "titan-pr165-003" in told and "loss_kernel ('quick')" in told and "standard, chunked, fused" in told
+    stderr = capsys.readouterr().err
+    assert "titan-pr165-003" in stderr and "loss_kernel ('quick')" in stderr and "standard, chunked, fused" in stderr
 
 
 def test_sources_left_out_of_the_fit_are_predicted_too(scored: dict) -> None:

@@ -40,17 +40,17 @@ def test_a_replay_prints_what_each_sampler_needed(capsys):
     assert (
         main(["--table", str(TABLE), "--seeds", "2", "--sampler", "guided", "random", "deepspeed_grid", "--json"]) == 0
     )
-    (made,) = json.loads(capsys.readouterr().out)["tables"]
-    assert made["table"] == "llama-2-ranks" and made["configurations"] == len(read(TABLE).space.measured)
-    assert set(made["samplers"]) == {"guided", "random", "deepspeed_grid"}
-    guided = made["samplers"]["guided"]
+    (created,) = json.loads(capsys.readouterr().out)["tables"]
+    assert created["table"] == "llama-2-ranks" and created["configurations"] == len(read(TABLE).space.measured)
+    assert set(created["samplers"]) == {"guided", "random", "deepspeed_grid"}
+    guided = created["samplers"]["guided"]
     assert set(guided["trials_to_3pct"]) == {"p10", "median", "p90"} and set(guided["share_of_best_after"]) == {
         "5",
         "10",
         "20",
     }
     assert guided["gpu_seconds_to_3pct"]["median"] > 0 and 0 <= guided["infeasible_share"] <= 1 and guided["ask_ms"] > 0
-    assert guided["area_of_regret_20"] < made["samplers"]["random"]["area_of_regret_20"]
+    assert guided["area_of_regret_20"] < created["samplers"]["random"]["area_of_regret_20"]
 
 
 def test_curves_are_drawn_for_each_table(tmp_path, capsys):
@@ -61,12 +61,19 @@ def test_curves_are_drawn_for_each_table(tmp_path, capsys):
 
 
 def test_a_study_after_another_begins_with_what_that_one_has_shown(table, capsys):
-    """The same table under another name, as a neighbour that behaves alike: at most half of the trials of a cold search."""
+    """A copy of the table under another name is an equal neighbour: at most half of the trials of a cold search."""
     arguments = ["--table", str(TABLE), "--after", str(table), "--seeds", "3", "--sampler", "guided", "--json"]
     assert main(arguments) == 0
     samplers = json.loads(capsys.readouterr().out)["tables"][0]["samplers"]
     cold, warm = (samplers[name]["trials_to_3pct"]["median"] for name in ("guided", "guided_after"))
     assert warm <= cold / 2
+
+
+def test_a_table_recorded_before_the_precision_was_renamed_is_read(table):
+    study = json.loads((table / "study.json").read_text())
+    study["workload"]["recipe"] = study["workload"].pop("precision")
+    (table / "study.json").write_text(json.dumps(study))
+    assert read(table).workload == read(TABLE).workload
 
 
 @pytest.mark.parametrize("name", ["study.json", "profile.json", "hardware.json", "runs.csv"])
@@ -108,19 +115,19 @@ def test_an_unknown_sampler_is_named(capsys):
 
 
 def test_a_configuration_that_failed_or_took_too_much_memory_is_no_answer(table):
-    whole = read(table)
-    (key, _), *_ = sorted(whole.speeds.items(), key=lambda one: -one[1])
+    text = read(table)
+    (key, _), *_ = sorted(text.speeds.items(), key=lambda speed: -speed[1])
     lines = rows(table)
-    spoilt = [whole.space.key(config) == key for config in _configs(lines)]
+    spoilt = [text.space.key(config) == key for config in _configs(lines)]
     for line, is_it in zip(lines, spoilt, strict=True):
         if is_it:
             line |= {"failure": "oom: out of memory", "step_time_s": ""}
     write(table, lines)
-    assert read(table).best < whole.best and key not in read(table).seconds
+    assert read(table).best < text.best and key not in read(table).seconds
     small = json.loads((table / "study.json").read_text())
     small["cluster"]["memory_gib"] = sorted(float(line["peak_allocated_mib"]) for line in rows(TABLE))[30] / 1024
     (table / "study.json").write_text(json.dumps(small))
-    assert 0 < len(read(table).seconds) < len(whole.seconds)
+    assert 0 < len(read(table).seconds) < len(text.seconds)
 
 
 def _configs(lines):

@@ -10,23 +10,23 @@ import pytest
 from benchmarks.search.__main__ import main
 from benchmarks.search.table import read
 
-WHOLE = Path(__file__).parents[2] / "benchmarks" / "data" / "search" / "llama-2-ranks-whole"
+FULL_TABLE = Path(__file__).parents[2] / "benchmarks" / "data" / "search" / "llama-2-ranks-whole"
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A copy that a test may spoil."""
-    return Path(shutil.copytree(WHOLE, tmp_path / "whole"))
+    return Path(shutil.copytree(FULL_TABLE, tmp_path / "whole"))
 
 
 def test_answers_are_held_against_the_fastest_of_the_space_by_runs_beside_each_other(folder, capsys):
     arguments = ["--live", str(folder), "--rounds", "1", "--json"]
     assert main(arguments) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert made["configurations"] == len(read(folder).space.measured) >= 200
-    assert [row["place"] for row in made["fastest"]] == list(range(1, len(made["fastest"]) + 1))
-    assert len(made["studies"]) == 3 and all(sum(row["trials"].values()) <= 6 for row in made["studies"])
-    shares = [row["fresh_share"] for row in [*made["fastest"], *made["studies"]]]
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["configurations"] == len(read(folder).space.measured) >= 200
+    assert [row["place"] for row in printed["fastest"]] == list(range(1, len(printed["fastest"]) + 1))
+    assert len(printed["studies"]) == 3 and all(sum(row["trials"].values()) <= 6 for row in printed["studies"])
+    shares = [row["fresh_share"] for row in [*printed["fastest"], *printed["studies"]]]
     assert max(shares) == 1.0
 
     lines = (folder / "fresh.csv").read_text().splitlines()
@@ -40,13 +40,13 @@ def test_answers_are_held_against_the_fastest_of_the_space_by_runs_beside_each_o
             own = json.loads(line["config"])["strategy"]["kind"] == "ddp"
             writer.writerow(line | {"step_time_s": str(float(line["step_time_s"]) * (1.5 if own else 1.0))})
     assert main(arguments[:-1]) == 0
-    said = capsys.readouterr().out
-    assert 'studies 1: {"strategy": {"kind": "ddp"' in said and "NOT within 3 %" in said
+    stdout = capsys.readouterr().out
+    assert 'studies 1: {"strategy": {"kind": "ddp"' in stdout and "NOT within 3 %" in stdout
 
 
 def test_a_space_that_is_not_measured_whole_is_rejected(folder, capsys):
     lines = (folder / "runs.csv").read_text().splitlines()
     (folder / "runs.csv").write_text("\n".join(lines[:-5]) + "\n")
     assert main(["--live", str(folder), "--rounds", "1", "--minutes", "0"]) == 2
-    wanted = len(read(WHOLE).space.measured)
-    assert f"holds {wanted - 5} of the {wanted} configurations" in capsys.readouterr().err
+    count = len(read(FULL_TABLE).space.measured)
+    assert f"holds {count - 5} of the {count} configurations" in capsys.readouterr().err

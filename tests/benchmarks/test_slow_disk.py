@@ -1,4 +1,5 @@
-"""What `benchmarks.diagnosis.slow_disk` makes of resume checks; the disk itself needs root and a loop device."""
+"""Findings that `benchmarks.diagnosis.slow_disk` derives from resume checks; the disk itself needs root and a loop
+device."""
 
 from benchmarks.diagnosis import slow_disk
 from shardtune.api_schemas.trials.measurements import DiskRate

@@ -33,7 +33,7 @@ def small(tmp_path: Path) -> Path:
 
 
 def test_every_row_of_a_table_can_be_chosen(tables: list[Sweep]) -> None:
-    """But for tables in which nothing ran (80B on 8 GPUs)."""
+    """Tables in which nothing ran are left out (80B on 8 GPUs)."""
     with NANOTRON.open() as nanotron, ALEPH.open() as aleph:
         rows = [row for row in csv.DictReader(nanotron) if (row["model"], row["n_gpus"]) != ("80B", "8")]
         rows += list(csv.DictReader(aleph))
@@ -64,9 +64,9 @@ def test_what_is_predicted_is_what_benchmarks_parallel_predicts(tables: list[Swe
 
 def test_the_first_guided_trial_is_the_fastest_by_prediction_that_fits(tables: list[Sweep]) -> None:
     for table in tables:
-        made = replay(table, Guided()(table, 0), 0, 1)
+        new_replay = replay(table, Guided()(table, 0), 0, 1)
         rows = [row for row in table.rows.values() if peak_bytes(row.training, row.layout) <= row.training.memory_bytes]
-        chosen = table.rows[made.history[0].config.content_key()]
+        chosen = table.rows[new_replay.history[0].config.content_key()]
         assert chosen in rows
         assert step_seconds(chosen.training, chosen.layout) == min(
             step_seconds(row.training, row.layout) for row in rows
@@ -76,12 +76,12 @@ def test_the_first_guided_trial_is_the_fastest_by_prediction_that_fits(tables: l
 def test_samplers_are_compared_on_a_sweep(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = ["guided", "tpe", "random", "deepspeed_grid"]
     assert main(["--sweep", str(small), "--seeds", "2", "--sampler", *names, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    (made,) = found["tables"]
-    assert made["table"] == "1B, 8 H100" and made["configurations"] == len(sweep.read(small)[0].space.measured)
-    assert 0 < made["feasible"] < made["configurations"] and set(made["samplers"]) == set(names)
-    assert made["samplers"]["guided"]["trials_to_3pct"]["median"] <= 3
-    assert found["overall"]["guided"]["tables"] == 1 and found["overall"]["random"]["median"] > 3
+    printed = json.loads(capsys.readouterr().out)
+    (created,) = printed["tables"]
+    assert created["table"] == "1B, 8 H100" and created["configurations"] == len(sweep.read(small)[0].space.measured)
+    assert 0 < created["feasible"] < created["configurations"] and set(created["samplers"]) == set(names)
+    assert created["samplers"]["guided"]["trials_to_3pct"]["median"] <= 3
+    assert printed["overall"]["guided"]["tables"] == 1 and printed["overall"]["random"]["median"] > 3
 
 
 def test_curves_of_a_sweep_are_files_with_plain_names(small: Path, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_a_table_whose_rows_the_gate_rejects_is_scored(tmp_path: Path, capsys: p
     head = NANOTRON.read_text().partition("\n")[0]
     (tmp_path / "one.csv").write_text(head + "\n80B,H100-80GB,8,1,256,8,1,1,64,1,0,ok,1,1,100,1\n")
     assert main(["--sweep", str(tmp_path / "one.csv"), "--seeds", "1", "--sampler", "guided", "random", "--json"]) == 0
-    (made,) = json.loads(capsys.readouterr().out)["tables"]
-    assert made["samplers"]["guided"]["trials_to_3pct"]["median"] is None
+    (created,) = json.loads(capsys.readouterr().out)["tables"]
+    assert created["samplers"]["guided"]["trials_to_3pct"]["median"] is None
 
 
 @pytest.mark.parametrize(

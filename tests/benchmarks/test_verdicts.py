@@ -65,10 +65,10 @@ def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
 
 def test_gains_are_found_on_the_disturbed_record_where_disturbed_runs_are_repeated():
     busy = noise.as_if_seen([row for row in repeats.read() if row.record == "busy"])
-    found = replay.disturbed(noise.of_records(busy), 60, 24)
-    assert found["planted"]["power"] > found["power_if_each_counted"] + 0.2 and found["runs_ratio"] < 1.55
+    disturbed = replay.disturbed(noise.of_records(busy), 60, 24)
+    assert disturbed["planted"]["power"] > disturbed["power_if_each_counted"] + 0.2 and disturbed["runs_ratio"] < 1.55
 
 
-def test_the_slower_of_two_defaults_is_not_served_because_of_one_disturbed_run():
-    found = baseline.report(50)
-    assert found["now"]["slower_default_served"] <= 0.04 < 0.2 < found["then"]["slower_default_served"]
+def test_the_slower_of_two_defaults_is_not_recommended_because_of_one_disturbed_run():
+    report = baseline.report(50)
+    assert report["now"]["slower_default_served"] <= 0.04 < 0.2 < report["then"]["slower_default_served"]

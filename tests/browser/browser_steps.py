@@ -38,9 +38,9 @@ class Watched:
             self.complaints.append(text)
 
     def assert_accessible(self) -> None:
-        """Nothing serious by axe-core, and nothing wider than the window."""
-        found = Axe().run(self.page).response["violations"]
-        serious = [(v["id"], v["nodes"][0]["html"]) for v in found if v["impact"] in ("serious", "critical")]
+        """Assert that axe-core finds no serious violation and that nothing is wider than the window."""
+        violations = Axe().run(self.page).response["violations"]
+        serious = [(v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")]
         assert not serious, (self.page.url, serious)
         assert self.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), self.page.url
 
@@ -51,11 +51,11 @@ class Watched:
 
 def press(page: Page, role: str, name: str) -> None:
     """Reach a control by Tab alone, and press it."""
-    wanted = page.get_by_role(role, name=name, exact=True).first
-    expect(wanted).to_be_visible()
+    element = page.get_by_role(role, name=name, exact=True).first
+    expect(element).to_be_visible()
     for _ in range(80):
         page.keyboard.press("Tab")
-        if wanted.evaluate("element => element === document.activeElement"):
+        if element.evaluate("element => element === document.activeElement"):
             page.keyboard.press("Enter")
             return
     raise AssertionError(f"{role} {name!r} is not reached by Tab")

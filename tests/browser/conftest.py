@@ -16,7 +16,7 @@ from tests.support.requirements import missing
 
 CHROMIUM = "/usr/bin/chromium"
 QUICK = {"max_warmup_steps": 3, "window_steps": 2, "min_windows": 3, "max_windows": 3, "min_measure_s": 0}
-"""What pages show of a run is there after a few steps."""
+"""Pages show a run's figures after a few steps."""
 expect.set_options(timeout=60_000)
 
 

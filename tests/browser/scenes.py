@@ -1,4 +1,4 @@
-"""What happens on the service while the pictures of screenshots.py are taken: real studies by real ranks, a rank that is
+"""Studies and faults on the service while screenshots.py takes its pictures: real studies by real ranks, a rank that is
 killed, a library that changes (a version the worker was told to report first), and the retune that follows.
 """
 
@@ -103,18 +103,18 @@ class Story:
         self._post(f"/v1/webhooks/{deaf}:disable")
         # The machine that measured the answered study is gone.
         renewed = self._studies["proposed"]
-        told = f"{renewed}/trials/{self._stack.study(renewed)['result']['best']['trial_number']}"
-        self._told_why(f"/v1/studies/{told}")
+        reported = f"{renewed}/trials/{self._stack.study(renewed)['result']['best']['trial_number']}"
+        self._told_why(f"/v1/studies/{reported}")
         challenge = next(r["challenge_study_id"] for r in self._list("/v1/retunes") if r["challenge_study_id"])
-        found = {f"study-{name}": path for name, path in at.items() if name != "running"}
+        actual = {f"study-{name}": path for name, path in at.items() if name != "running"}
         ends = {t["state"]: t["number"] for t in self._stack.trials(tight)}
-        found |= {f"trial-{state}": f"{at['tight']}/trials/{n}" for state, n in ends.items() if state != "complete"}
-        return found | {
+        actual |= {f"trial-{state}": f"{at['tight']}/trials/{n}" for state, n in ends.items() if state != "complete"}
+        return actual | {
             "study-cancelled": at["running"],
             "study-challenge": f"/studies/{challenge}",
             "study-filtered": f"{at['tight']}?reason=rank_lost",
             "trial": f"{at['answered']}/trials/{best}",
-            "why": f"/studies/{told}/why",
+            "why": f"/studies/{reported}/why",
             "export": f"{at['answered']}/export",
             "compare-trials": f"/compare?pick={answered}:0&pick={answered}:{best or 1}",
             "compare-studies": f"/compare?pick={answered}&pick={tight}&pick={self._studies['proposed']}",
@@ -153,7 +153,7 @@ class Story:
 
     def _ended(self, *names: str) -> None:
         for name in names:
-            until(lambda one=self._studies[name]: self._stack.study(one)["state"] != "running", 400, f"{name} ends")
+            until(lambda item=self._studies[name]: self._stack.study(item)["state"] != "running", 400, f"{name} ends")
 
     def _schedule(self, name: str, **spec: Any) -> str:
         return str(self._post("/v1/schedules", {"name": name, **spec})["schedule_id"])
@@ -167,8 +167,8 @@ class Story:
         return self._stack.http.get(path).raise_for_status().json()
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        found = self._get(path)
-        return found if isinstance(found, list) else next(iter(found.values()))
+        response = self._get(path)
+        return response if isinstance(response, list) else next(iter(response.values()))
 
 
 def _cluster(memory_gib: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if os.environ.get("SHARDTUNE_TEST_LONG") == "1":
 
 
 SLOW = {"strategy": {"kind": "zero", "stage": 3}, "micro_batch": 1}
-"""What its user runs today: seven pairs decide, where two that are alike may take all there are."""
+"""The user's own configuration as baseline: seven pairs decide, whereas two equal configurations may take all pairs."""
 BUDGET = {"max_trials": 4, "max_pairs": 7, "repeat_disturbed": 0}
 
 
@@ -55,7 +55,8 @@ def finished(site) -> str:
 
 
 def create_by_mouse(page: Page) -> None:
-    """And follow its first trial; its final comparison would take all pairs there are, and repeat what other tests disturb."""
+    """Start a study and follow its first trial; its final comparison would take all pairs there are, and repeat what
+    other tests disturb."""
     fill_in(page, batch="4")
     expect(page.locator("#result")).to_contain_text("What fits llama")
     page.get_by_role("button", name="Create study").click()

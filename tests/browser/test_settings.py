@@ -23,8 +23,8 @@ def locked(chromium, tmp_path_factory):
     stack = Stack(tmp_path_factory.mktemp("locked"))
     try:
         stack.start_service(webhook_allow_private="1")
-        made = stack.http.post("/v1/keys", json={"name": "first", "scopes": ["admin"]})
-        yield Site(stack, chromium), made.json()["secret"]
+        response = stack.http.post("/v1/keys", json={"name": "first", "scopes": ["admin"]})
+        yield Site(stack, chromium), response.json()["secret"]
     finally:
         stack.close()
 

@@ -18,9 +18,9 @@ from tests.support.values.tuner_inputs import cpu, gpus, llama
 
 CLUSTERS = (gpus(2, 4).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3"}), cpu(4))
 MIXTURE = llama("llama-tiny").model_copy(update={"experts": 8, "expert_width": 8, "expert_note": None})
-"""With experts, so that these can be divided."""
+"""A model with experts, so that expert parallelism can divide them."""
 DRAWS = 24
-"""Of each cluster."""
+"""Number of configurations drawn for each cluster."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Drawn:
     config: TrialConfig
     table: Flat
     others: dict[str, TrialConfig]
-    """By knob: the same with another value of it, and what follows from that."""
+    """Copies of the configuration by knob, with another value of that knob and its consequences."""
 
 
 def drawn(kind: str, backend: SearchedBackend[Any], varied: str | None) -> Iterator[Drawn]:
-    """The same ones every time. `varied`: the only knob whose other values are drawn."""
+    """Draw configurations from a fixed seed. `varied`: the only knob whose other values are drawn."""
     rng = random.Random(2)
     for cluster in CLUSTERS:
         for number in range(DRAWS):
             precision = PRECISIONS["fp32" if number % 2 else "bf16-mixed"]
             workload = Workload(sequence_length=64, global_batch=8 * cluster.world_size, precision=precision)
-            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).one(varied)
+            yield _Draw(kind, backend, Domains(workload, cluster, MIXTURE), rng).draw_one(varied)
 
 
 class _Draw:
@@ -51,22 +51,22 @@ class _Draw:
     def __init__(self, kind: str, backend: SearchedBackend[Any], domains: Domains, rng: random.Random) -> None:
         self._kind, self._backend, self._domains, self._rng = kind, backend, domains, rng
 
-    def one(self, varied: str | None) -> Drawn:
-        asked: dict[str, Question] = {}
+    def draw_one(self, varied: str | None) -> Drawn:
+        questions: dict[str, Question] = {}
 
         def choose(question: Question) -> Any:
-            asked[question.knob] = question
+            questions[question.knob] = question
             return self._rng.choice(question.values)
 
         table, others = self._run(choose), {}
-        for knob, question in asked.items():
+        for knob, question in questions.items():
             different = [value for value in question.values if (value, type(value)) != (table[knob], type(table[knob]))]
             if different and knob == (varied or knob):
                 others[knob] = self._other(table, knob, self._rng.choice(different))
         return Drawn(self._domains.workload, self._domains.cluster, self._config(table), table, others)
 
     def _other(self, table: Flat, knob: str, value: Any) -> TrialConfig:
-        """The same but for one value, where that is legal."""
+        """Copy a configuration with one value changed, where that is legal."""
         try:
             alone = self._config({**table, knob: value})
             sample_groups.check(alone, self._domains.cluster, self._domains.workload)
@@ -77,11 +77,11 @@ class _Draw:
         return alone
 
     def _with(self, table: Flat, knob: str, value: Any) -> Flat:
-        """The same answers but one; where that leaves an answer without a place, the first candidate."""
+        """Repeat the answers with one changed; where that leaves an answer without a place, the first candidate."""
 
         def answer(question: Question) -> Any:
-            wanted = value if question.knob == knob else table.get(question.knob)
-            equal = (one for one in question.values if one == wanted and type(one) is type(wanted))
+            wanted_value = value if question.knob == knob else table.get(question.knob)
+            equal = (value for value in question.values if value == wanted_value and type(value) is type(wanted_value))
             return next(equal, question.values[0])
 
         return self._run(answer)

@@ -46,7 +46,7 @@ _COMMON_PLACES = {
     PREDICTION: "tuner/prediction/configs.py",
     EXPORT: "tuner/export",
 }
-"""Where the rows are of knobs that every backend has."""
+"""Heading of the rows of knobs that every backend has."""
 _RANK = "".join(
     (ROOT / name).read_text()
     for name in (
@@ -61,7 +61,7 @@ _RANK = "".join(
 
 @dataclass(frozen=True)
 class Registries:
-    """All of them, as the product has them; see `PRODUCT`."""
+    """All registries as the product has them; see `PRODUCT`."""
 
     schemas: Mapping[str, type[StrategySchema]]
     listed: tuple[str, ...]
@@ -77,7 +77,7 @@ class Registries:
 
 
 def _union() -> dict[str, type[StrategySchema]]:
-    return {get_args(one.model_fields["kind"].annotation)[0]: one for one in get_args(get_args(Strategy)[0])}
+    return {get_args(arg.model_fields["kind"].annotation)[0]: arg for arg in get_args(get_args(Strategy)[0])}
 
 
 PRODUCT = Registries(
@@ -107,7 +107,7 @@ def places_without_backend(r: Registries) -> list[str]:
         "service/pages/static/app.css: colours .s-KIND": set(re.findall(r"\.s-([a-z0-9_]+)", r.styles)),
     }
     union = set(r.schemas)
-    lacking = [f"{place} lacks {kind!r}" for place, known in places.items() for kind in sorted(union - known)]
+    lacking = [f"{place} lacks {kind!r}" for place, recorded in places.items() for kind in sorted(union - recorded)]
     foreign = [
         f"{place} has {kind!r}, which no strategy is" for place, k in places.items() for kind in sorted(k - union)
     ]
@@ -125,34 +125,35 @@ def places_without_knob(r: Registries, kind: str, varied: str | None = None) -> 
     sample = list(drawn(kind, backend, varied))
     fields = {name for name in schema.model_fields if name != "kind"}
     knobs = {*backend.to_knobs(sample[0].config.strategy), *_COMMON}
-    known, decided = {*COMMON, *backend.knobs}, {name for one in sample for name in one.table}
-    found = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known)]
-    found += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
-    found += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]
-    found += [f"{PAGE} has no row for {name!r}" for name in sorted(knobs) if f"| `{name}` |" not in r.page]
-    found += [f"{RANK.format(kind)} does not read {name!r}" for name in sorted(fields) if not _is_read(r, kind, name)]
-    found += [f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if f".{name}" not in _RANK]
-    return found + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
+    known_names, decided = {*COMMON, *backend.knobs}, {name for item in sample for name in item.table}
+    places = [f"{_place(SPACE, kind, name)}: no row for {name!r}" for name in sorted(knobs - known_names)]
+    places += [f"{_place(SPACE, kind, name)}: draw never decides {name!r}" for name in sorted(knobs - decided)]
+    places += [f"{KNOB_WORDS} lacks {name!r}" for name in sorted(knobs - set(r.knob_words))]
+    places += [f"{PAGE} has no row for {name!r}" for name in sorted(knobs) if f"| `{name}` |" not in r.page]
+    places += [f"{RANK.format(kind)} does not read {name!r}" for name in sorted(fields) if not _is_read(r, kind, name)]
+    places += [f"{_COMMON_PLACES[RANK]} does not read {name!r}" for name in sorted(_COMMON) if f".{name}" not in _RANK]
+    return places + _without_term(r, kind, sample) + _without_statement(r, kind, sample)
 
 
 def _place(place: str, kind: str, knob: str) -> str:
-    """Where the row of a knob is: with its backend, or with what every backend has."""
+    """Heading over the row of a knob: with its backend, or with what every backend has."""
     return _COMMON_PLACES[place] if knob in _COMMON else place.format(kind)
 
 
 def _is_read(r: Registries, kind: str, field: str) -> bool:
-    """By the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy all strategies share."""
+    """Whether a knob is read by the rank, or by a renderer of the strategy (`to_ddp`, `to_deepspeed`, …) or the policy
+    all strategies share."""
     schema = r.schemas[kind]
     names = [name for name in dir(schema) if name.startswith(("to_", "_zero_section")) or name == "sync_policy"]
-    found = [inspect.getattr_static(schema, name) for name in names]
-    renderers = [inspect.getsource(value.fget if isinstance(value, property) else value) for value in found]
+    attributes = [inspect.getattr_static(schema, name) for name in names]
+    renderers = [inspect.getsource(value.fget if isinstance(value, property) else value) for value in attributes]
     return re.search(rf"\.{field}\b", "".join([r.rank_sources[kind], *renderers])) is not None
 
 
 def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that change no prediction and have no reason for it, and reasons of knobs that do change one."""
-    knobs = {knob for one in sample for knob in one.others}
-    moved = {knob for one in sample for knob, other in one.others.items() if _predicted(r, one, other)}
+    knobs = {knob for item in sample for knob in item.others}
+    moved = {knob for item in sample for knob, other in item.others.items() if _predicted(r, item, other)}
     reasons = {knob for knob, reason in {**WITHOUT_TERM, **r.predicted[kind].without_term}.items() if reason}
     silent, stale = sorted(knobs - moved - reasons), sorted(moved & reasons)
     return [
@@ -164,38 +165,38 @@ def _without_term(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     ]
 
 
-def _predicted(r: Registries, one: Drawn, other: TrialConfig) -> bool:
+def _predicted(r: Registries, sample: Drawn, other: TrialConfig) -> bool:
     """Whether memory or time differ; a backend's records are handed in, so that planted ones are asked."""
-    world, batch = one.cluster.world_size, one.workload.global_batch
-    rows = from_configs([one.config, other], one.workload.sequence_length, world, batch, r.predicted)
-    whole = shape("llama-tiny")
+    world, batch = sample.cluster.world_size, sample.workload.global_batch
+    rows = from_configs([sample.config, other], sample.workload.sequence_length, world, batch, r.predicted)
+    llama_shape = shape("llama-tiny")
     # As many parameters, in experts.
-    mixture = replace(whole, experts=8, experts_per_token=2, ffn=whole.ffn // 8)
-    found = evaluate(mixture, rows, one.workload, one.cluster)
-    assert found.step is not None
-    sizes = (found.memory.reserved, found.memory.host, found.step.total / one.config.micro_batch)
+    mixture = replace(llama_shape, experts=8, experts_per_token=2, ffn=llama_shape.ffn // 8)
+    evaluation = evaluate(mixture, rows, sample.workload, sample.cluster)
+    assert evaluation.step is not None
+    sizes = (evaluation.memory.reserved, evaluation.memory.host, evaluation.step.total / sample.config.micro_batch)
     return any(not np.isclose(size[0], size[-1], rtol=1e-9, atol=0) for size in map(np.atleast_1d, sizes))
 
 
 def _without_statement(r: Registries, kind: str, sample: list[Drawn]) -> list[str]:
     """Knobs that an exported file neither says nor lists among what it cannot say."""
     silent = set()
-    for one in sample:
-        for knob, other in one.others.items():
-            before, after = (_exported(r, one, config) for config in (one.config, other))
+    for item in sample:
+        for knob, other in item.others.items():
+            before, after = (_exported(r, item, config) for config in (item.config, other))
             silent |= {(name, knob) for name in before if before[name] == after.get(name)}
     return [f"{_place(EXPORT, kind, knob)}: {name} says nothing of {knob!r}" for name, knob in sorted(silent)]
 
 
-def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
-    """What each consumer is told, by consumer: the file beside what it lists as lost."""
-    study = study_of("llama-tiny", one.workload.precision.name, one.cluster, one.workload.global_batch)
+def _exported(r: Registries, sample: Drawn, config: TrialConfig) -> dict[str, str]:
+    """Exported text by consumer: the file beside what it lists as lost."""
+    study = study_of("llama-tiny", sample.workload.precision.name, sample.cluster, sample.workload.global_batch)
     contender = contender_of(config).model_copy(update={"description": ""})
     source = ExportSource(study, contender, llama("llama-tiny"))
     backend = r.exported[config.backend]
     own = "".join(backend.files(source, config.strategy).values())
-    said = {"train_snippet.py": snippet.source(source, r.exported) + own}
-    said["accelerate.yaml"] = accelerate.document(source, r.exported) + own
+    files = {"train_snippet.py": snippet.source(source, r.exported) + own}
+    files["accelerate.yaml"] = accelerate.document(source, r.exported) + own
     for name, module in (
         ("training_arguments.json", training_arguments),
         ("torchtitan.toml", torchtitan),
@@ -205,5 +206,5 @@ def _exported(r: Registries, one: Drawn, config: TrialConfig) -> dict[str, str]:
             rendered = module.render(source, r.exported)
         except ValueError:
             continue
-        said[name] = "".join([*rendered.files.values(), *rendered.lossy])
-    return said
+        files[name] = "".join([*rendered.files.values(), *rendered.lossy])
+    return files

@@ -32,21 +32,22 @@ def exported(
 
 
 def apart(form: str, folder: Path) -> dict[str, Any]:
-    """In a process of its own, as the command line does: DeepSpeed's integration stays in the one that has used it."""
+    """Export in a separate process, as the command line does: DeepSpeed's integration stays in the one that has used
+    it."""
     printed = preloaded_forks.output_of(
         "shardtune.workers.rank.check_export", form, str(folder), log=folder / "check.txt"
     )
-    found: dict[str, Any] = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
-    return found
+    actual_printed: dict[str, Any] = json.loads(next(line for line in printed.splitlines() if line.startswith("{")))
+    return actual_printed
 
 
 def read_back(config: TrialConfig, form: ExportFormat, folder: Path, cluster: Cluster = EIGHT_GPUS) -> str:
     precision = "fp32" if cluster is CPU else "bf16-mixed"
     for name, text in exported(config, form, cluster, precision).files.items():
         (folder / name).write_text(text)
-    found = check_export.check(form, folder) if config is not ZERO else apart(form, folder)
-    assert found["checked"], found["says"]
-    return str(found["says"])
+    actual = check_export.check(form, folder) if config is not ZERO else apart(form, folder)
+    assert actual["checked"], actual["says"]
+    return str(actual["says"])
 
 
 @pytest.mark.parametrize("config", [DDP, FSDP2, ZERO], ids=lambda config: config.backend)
@@ -60,8 +61,12 @@ def test_the_trainer_snippet_makes_them_too(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
     names: dict[str, object] = {"__file__": str(tmp_path / "trainer_snippet.py")}
     exec(compile((tmp_path / "trainer_snippet.py").read_text(), "trainer_snippet.py", "exec"), names)
-    made = names["training_arguments"](str(tmp_path), max_steps=3)  # type: ignore[operator]
-    assert (made.ddp_bucket_cap_mb, made.max_steps, made.gradient_accumulation_steps) == (7, 3, 2)
+    training_arguments = names["training_arguments"](str(tmp_path), max_steps=3)  # type: ignore[operator]
+    assert (
+        training_arguments.ddp_bucket_cap_mb,
+        training_arguments.max_steps,
+        training_arguments.gradient_accumulation_steps,
+    ) == (7, 3, 2)
     assert "ddp_handler.gradient_as_bucket_view = True" in (tmp_path / "trainer_snippet.py").read_text()
 
 
@@ -75,57 +80,57 @@ def test_torchtitan_shards_over_the_ranks_that_share_samples(tmp_path: Path) -> 
     pytest.importorskip("tyro")
     shared = PLAIN_FSDP2.model_copy(update={"context_parallel": 2})
     assert f"dp 1 × 4, local batch {shared.micro_batch}" in read_back(shared, "torchtitan", tmp_path)
-    found = exported(shared, "torchtitan")
-    assert "context_parallel_degree = 2" in found.files["torchtitan.toml"]
-    assert any("in a ring" in line for line in found.lossy)
+    files = exported(shared, "torchtitan")
+    assert "context_parallel_degree = 2" in files.files["torchtitan.toml"]
+    assert any("in a ring" in line for line in files.lossy)
 
 
 def test_torchtitan_splits_over_the_ranks_that_did(tmp_path: Path) -> None:
     pytest.importorskip("tyro")
     split = TrialConfig(strategy=Fsdp2Config(dp_shard=4, tensor_parallel=2))
     assert "dp 1 × 4, local batch 1" in read_back(split, "torchtitan", tmp_path)
-    found = exported(split, "torchtitan")
-    assert "tensor_parallel_degree = 2" in found.files["torchtitan.toml"]
-    assert any("splits it at the embedding" in line for line in found.lossy)
+    files = exported(split, "torchtitan")
+    assert "tensor_parallel_degree = 2" in files.files["torchtitan.toml"]
+    assert any("splits it at the embedding" in line for line in files.lossy)
 
 
 def test_torchtitan_trains_in_as_many_stages(tmp_path: Path) -> None:
     pytest.importorskip("tyro")
     cut = TrialConfig(strategy=Fsdp2Config(dp_shard=4, pipeline_parallel=2))
-    found = exported(cut, "torchtitan")
-    toml = found.files["torchtitan.toml"]
+    files = exported(cut, "torchtitan")
+    toml = files.files["torchtitan.toml"]
     assert "pipeline_parallel_degree = 2" in toml and 'pipeline_parallel_schedule = "1F1B"' in toml
     assert "dp 1 × 4, local batch 8" in read_back(cut, "torchtitan", tmp_path)
-    assert any("as a block" in line for line in found.lossy)
+    assert any("as a block" in line for line in files.lossy)
 
 
 @pytest.mark.parametrize(
-    ("virtual", "said"),
+    ("virtual", "stated"),
     [(2, None), (3, "pipeline_parallel_layers_per_stage = 3"), (4, None)],
     ids=["its default", "by layers", "no number of layers"],
 )
-def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: int, said: str | None) -> None:
-    """Of 16 blocks, and two that it counts for the tables."""
+def test_torchtitan_has_as_many_stages_on_a_rank_where_layers_say_so(virtual: int, stated: str | None) -> None:
+    """A pipeline of 16 blocks, and two that it counts for the embedding tables."""
     strategy = Fsdp2Config(
         dp_shard=4, pipeline_parallel=2, pipeline_schedule="interleaved_1f1b", pipeline_virtual_stages=virtual
     )
     study = study_of("llama-tiny", "bf16-mixed", EIGHT_GPUS, global_batch=32)
     assert study.model_summary is not None
     study = study.model_copy(update={"model_summary": study.model_summary.model_copy(update={"pipeline_blocks": 16})})
-    found = export(study, contender_of(TrialConfig(strategy=strategy)), "torchtitan")
-    toml = found.files["torchtitan.toml"]
+    files = export(study, contender_of(TrialConfig(strategy=strategy)), "torchtitan")
+    toml = files.files["torchtitan.toml"]
     assert 'pipeline_parallel_schedule = "Interleaved1F1B"' in toml
-    assert (said or "") in toml and ("layers_per_stage" in toml) == (said is not None)
-    assert any("pipeline_virtual_stages" in line for line in found.lossy) == (virtual == 4)
+    assert (stated or "") in toml and ("layers_per_stage" in toml) == (stated is not None)
+    assert any("pipeline_virtual_stages" in line for line in files.lossy) == (virtual == 4)
 
 
 def test_torchtitan_divides_experts_over_as_many_ranks(tmp_path: Path) -> None:
     pytest.importorskip("tyro")
     divided = TrialConfig(strategy=Fsdp2Config(dp_shard=8, expert_parallel=2))
-    found = exported(divided, "torchtitan")
-    assert "expert_parallel_degree = 2" in found.files["torchtitan.toml"]
+    files = exported(divided, "torchtitan")
+    assert "expert_parallel_degree = 2" in files.files["torchtitan.toml"]
     assert "dp 1 × 8" in read_back(divided, "torchtitan", tmp_path)
-    assert any("load_balance_coeff" in line for line in found.lossy)
+    assert any("load_balance_coeff" in line for line in files.lossy)
 
 
 @pytest.mark.parametrize("form", ["training-arguments", "lightning"])
@@ -154,9 +159,9 @@ def test_who_has_no_words_for_shared_samples_says_so(form: ExportFormat) -> None
 
 def test_torchtitan_counts_checkpointed_blocks_as_the_trial_does() -> None:
     counted = PLAIN_FSDP2.model_copy(update={"activation_checkpointing": "full", "checkpoint_every": 3})
-    found = exported(counted, "torchtitan")
-    assert 'mode = "selective"\nselective_ac_option = "3"' in found.files["torchtitan.toml"]
-    assert found.lossy_config is None
+    files = exported(counted, "torchtitan")
+    assert 'mode = "selective"\nselective_ac_option = "3"' in files.files["torchtitan.toml"]
+    assert files.lossy_config is None
     lost = exported(counted.model_copy(update={"activation_checkpointing": "selective"}), "torchtitan")
     assert "checkpoint_every: 3 was measured; torchtitan has 1" in lost.lossy
 
@@ -167,7 +172,7 @@ def test_torchtitan_has_no_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "cluster", "made"),
+    ("config", "cluster", "created"),
     [
         (DDP, CPU, "a Trainer with DDPStrategy"),
         (FSDP2, EIGHT_GPUS, "a ModelParallelStrategy"),
@@ -175,17 +180,17 @@ def test_torchtitan_has_no_zero() -> None:
     ],
     ids=["ddp", "fsdp2", "zero"],
 )
-def test_lightning_makes_the_strategy(config: TrialConfig, cluster: Cluster, made: str, tmp_path: Path) -> None:
-    assert made in read_back(config, "lightning", tmp_path, cluster)
+def test_lightning_makes_the_strategy(config: TrialConfig, cluster: Cluster, created: str, tmp_path: Path) -> None:
+    assert created in read_back(config, "lightning", tmp_path, cluster)
 
 
 def test_what_a_consumer_cannot_say_is_listed_and_kept_as_a_configuration() -> None:
     trainer, titan = exported(FSDP2, "training-arguments"), exported(FSDP2, "torchtitan")
-    for found in (trainer, titan):
-        listed = " ".join(found.lossy)
+    for actual in (trainer, titan):
+        listed = " ".join(actual.lossy)
         for knob in ("forward_prefetch: 2", "blocks_per_unit: 2", "reshard_after_forward: 4"):
             assert knob in listed
-        assert all(line in "".join(found.files.values()) for line in found.lossy)
+        assert all(line in "".join(actual.files.values()) for line in actual.lossy)
     assert "activation_checkpointing: selective was measured; Trainer has none" in trainer.lossy
     assert "grad_sync: last was measured; torchtitan has every" in titan.lossy
     assert trainer.lossy_config is not None and trainer.lossy_config.strategy == Fsdp2Config(
@@ -199,18 +204,20 @@ def test_bf16_under_ddp_is_autocast_in_every_consumer_and_fsdp2_says_where_it_is
     ddp = exported(DDP, form, precision="bf16-autocast")
     assert not any(line.startswith("precision:") for line in ddp.lossy)
     assert any("autocast keeps them in float32" in line for line in exported(DDP, form).lossy)
-    said = [
+    stated = [
         line for line in exported(PLAIN_FSDP2, form, precision="bf16-autocast").lossy if line.startswith("precision:")
     ]
     # Lightning's plugin for it is autocast, and the exported policy leaves weights alone.
-    assert [line.startswith("precision: float32 weights under autocast") for line in said] == [True] * (
+    assert [line.startswith("precision: float32 weights under autocast") for line in stated] == [True] * (
         form != "lightning"
     )
 
 
 def test_trainer_leaves_deepspeeds_autocast_alone() -> None:
-    found = json.loads(exported(ZERO, "training-arguments", precision="bf16-autocast").files["training_arguments.json"])
-    assert found["bf16"] is False and found["deepspeed"]["torch_autocast"]["enabled"]
+    printed = json.loads(
+        exported(ZERO, "training-arguments", precision="bf16-autocast").files["training_arguments.json"]
+    )
+    assert printed["bf16"] is False and printed["deepspeed"]["torch_autocast"]["enabled"]
     ddp = json.loads(exported(DDP, "training-arguments", precision="bf16-autocast").files["training_arguments.json"])
     assert ddp["bf16"] is True
 
@@ -222,8 +229,8 @@ def test_where_no_knob_is_lost_there_is_no_lossy_configuration() -> None:
 
 def test_a_consumer_that_is_not_installed_has_checked_nothing(tmp_path: Path) -> None:
     absent = {"torchtitan": ("no-such-package", lambda _: "never")}
-    found = check_export.check("torchtitan", tmp_path, absent)
-    assert found == {
+    check = check_export.check("torchtitan", tmp_path, absent)
+    assert check == {
         "checked": False,
         "says": "no-such-package is not installed here, so nothing of it has read the files",
     }

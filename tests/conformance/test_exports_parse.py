@@ -173,7 +173,7 @@ SLURM = {
     "scontrol": 'if [ "$1" = show ] && [ "$2" = job ]; then echo "JobId=7 Command=$JOB_FILE --steps 3 X=1"; else printf "n4\\nn5\\n"; fi',
     "srun": 'shift 2; for node in 0 1; do SLURM_NODEID=$node "$@"; done',
 }
-"""What the script asks of Slurm, in two lines; tests/lab runs it through a real one."""
+"""Two lines in which the script requests resources from Slurm; tests/lab runs it through a real one."""
 
 
 def test_slurm_runs_the_launcher_on_every_node(tmp_path: Path) -> None:

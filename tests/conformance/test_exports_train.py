@@ -61,7 +61,7 @@ def launch(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def losses_and_norms(output: str) -> list[tuple[float, float]]:
-    """Of the two steps."""
+    """Losses of the two steps."""
     steps = [(float(loss), float(norm)) for _, loss, norm in _STEP.findall(output)]
     assert len(steps) == 2, output
     return steps
@@ -76,7 +76,7 @@ def train(folder: Path, ranks: int = 2) -> list[tuple[float, float]]:
 
 
 def train_launched(folder: Path) -> list[tuple[float, float]]:
-    """The same, as a user starts it."""
+    """Losses of a script started as a user starts it."""
     done = launch(folder, "--steps", "2")
     assert done.returncode == 0, done.stderr[-4000:]
     return losses_and_norms(done.stdout)
@@ -93,7 +93,8 @@ def test_ddp_and_zero_2_scripts_train_the_same(tmp_path: Path) -> None:
 
 
 def test_ranks_that_share_samples_train_as_one_does(tmp_path: Path) -> None:
-    """The same made-up tokens: of a group of two ranks, and of a rank of its own. Each prints the loss of what it trains."""
+    """Two launches on equal made-up tokens: a group of two ranks, and a single rank. Each prints the loss of what it
+    trains."""
     norms = []
     for ranks, strategy in ((1, DdpConfig()), (2, ZeroConfig(stage=2))):
         folder = tmp_path / str(ranks)

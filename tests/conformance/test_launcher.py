@@ -1,4 +1,4 @@
-"""What every launcher promises (workers/launchers/base.py), for each of them; the ranks are played."""
+"""Contract of launchers (workers/launchers/base.py), tested on each launcher; the ranks are played."""
 
 import json
 import os
@@ -28,17 +28,17 @@ def mark() -> Iterator[str]:
     """A device pool of this test's own; nothing of it may live after the test."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
-    left = marked(name)
+    live_pids = marked(name)
     kill_marked(name)
-    assert not left, f"processes {left} were left behind"
+    assert not live_pids, f"processes {live_pids} were left behind"
 
 
 @pytest.fixture(params=LAUNCHERS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[Make]:
     """Makes the launcher, with ranks that act as told (tests/support/workers/fake_fork_server.py)."""
-    made: list[Launcher] = []
+    gangs: list[Launcher] = []
 
-    def one(*acts: str) -> Launcher:
+    def make_launcher(*acts: str) -> Launcher:
         if request.param.endswith("unsafe"):
             acts = (*acts, "fork_unsafe")
         environment, log = {**os.environ, "FAKE_ACTS": json.dumps(acts)}, tmp_path / "host.log"
@@ -49,11 +49,11 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, mark: str) -> Iterator[
         else:
             launcher = LocalLauncher(environment, mark, log, 30, commands=(FAKE_HOST, FAKE_HOST))
         launcher.prepare(lambda: False)
-        made.append(launcher)
+        gangs.append(launcher)
         return launcher
 
-    yield one
-    for launcher in made:
+    yield make_launcher
+    for launcher in gangs:
         launcher.close()
 
 

@@ -64,8 +64,10 @@ def _planted(parts: dict[str, Callable[[Registries], Registries]], start: Regist
 @pytest.mark.parametrize("place", ["", *PLANT_BACKEND])
 def test_a_planted_backend_is_missed_in_the_place_that_forgot_it(place: str) -> None:
     union = replace(PRODUCT, schemas={**PRODUCT.schemas, "planted": PlantedConfig})
-    found = places_without_backend(_planted(PLANT_BACKEND, union, place))
-    assert [line.partition(":")[0].partition(" lacks")[0] for line in found] == ([place] if place else [])
+    actual_places_without_backend = places_without_backend(_planted(PLANT_BACKEND, union, place))
+    assert [line.partition(":")[0].partition(" lacks")[0] for line in actual_places_without_backend] == (
+        [place] if place else []
+    )
 
 
 class ThinnedConfig(Fsdp2Config):
@@ -79,8 +81,8 @@ def _plain(strategy: ThinnedConfig) -> Fsdp2Config:
 
 
 def _schema(r: Registries) -> Registries:
-    known = r.searched["fsdp2"]
-    searched = {**r.searched, "fsdp2": replace(known, config=ThinnedConfig, defaults=known.defaults)}
+    fsdp2 = r.searched["fsdp2"]
+    searched = {**r.searched, "fsdp2": replace(fsdp2, config=ThinnedConfig, defaults=fsdp2.defaults)}
     exported = {**r.exported, "fsdp2": replace(r.exported["fsdp2"], **_consumers(r, says=False))}
     return replace(r, schemas={**r.schemas, "fsdp2": ThinnedConfig}, searched=searched, exported=exported)
 
@@ -98,46 +100,46 @@ def _consumers(r: Registries, says: bool) -> dict[str, Any]:
         return replace(parts, in_code=(*parts.in_code, f"{prefix}{strategy.thinned}")) if says else parts
 
     def consumer(name: str) -> Callable[[Any, ThinnedConfig], ConsumerParts]:
-        def told(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
+        def loaded_parts(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
             parts = getattr(fsdp2, name)(source, _plain(strategy))
             done = ThinnedConfig(**parts.done.model_dump(), thinned=False if says else strategy.thinned)
             return replace(parts, done=done)
 
-        return told
+        return loaded_parts
 
     names = ("training_arguments", "torchtitan", "lightning")
     return {"snippet": snippet, "accelerate": accelerate, **{name: consumer(name) for name in names}}
 
 
 def _row(r: Registries) -> Registries:
-    known = r.searched["fsdp2"]
-    return replace(r, searched={**r.searched, "fsdp2": replace(known, knobs={**known.knobs, "thinned": Knob("bool")})})
+    fsdp2 = r.searched["fsdp2"]
+    return replace(r, searched={**r.searched, "fsdp2": replace(fsdp2, knobs={**fsdp2.knobs, "thinned": Knob("bool")})})
 
 
 def _draw(r: Registries) -> Registries:
-    known = r.searched["fsdp2"]
+    fsdp2 = r.searched["fsdp2"]
 
     def draw(drawing: Any, accumulates: bool) -> None:
-        known.draw(drawing, accumulates)
+        fsdp2.draw(drawing, accumulates)
         drawing.pick("thinned", (False, True))
 
-    return replace(r, searched={**r.searched, "fsdp2": replace(known, draw=draw)})
+    return replace(r, searched={**r.searched, "fsdp2": replace(fsdp2, draw=draw)})
 
 
 def _term(r: Registries) -> Registries:
-    known = r.predicted["fsdp2"]
+    fsdp2 = r.predicted["fsdp2"]
 
     def row(strategy: ThinnedConfig, world_size: int) -> dict[str, float]:
-        plain = known.row(strategy, world_size)
+        plain = fsdp2.row(strategy, world_size)
         return {**plain, "blocks_per_unit": 3} if strategy.thinned else plain
 
-    return replace(r, predicted={**r.predicted, "fsdp2": replace(known, row=row)})
+    return replace(r, predicted={**r.predicted, "fsdp2": replace(fsdp2, row=row)})
 
 
 def _reason(r: Registries) -> Registries:
-    known = r.predicted["fsdp2"]
-    reasons = {**known.without_term, "thinned": "it is planted"}
-    return replace(r, predicted={**r.predicted, "fsdp2": replace(known, without_term=reasons)})
+    fsdp2 = r.predicted["fsdp2"]
+    reasons = {**fsdp2.without_term, "thinned": "it is planted"}
+    return replace(r, predicted={**r.predicted, "fsdp2": replace(fsdp2, without_term=reasons)})
 
 
 def _statement(r: Registries) -> Registries:
@@ -161,9 +163,11 @@ PLANT_KNOB: dict[str, Callable[[Registries], Registries]] = {
 
 @pytest.mark.parametrize("place", ["", *PLANT_KNOB])
 def test_a_planted_knob_is_missed_in_the_place_that_forgot_it(place: str) -> None:
-    found = places_without_knob(_planted(PLANT_KNOB, _schema(PRODUCT), place), "fsdp2", varied="thinned")
-    assert all("'thinned'" in line and line.startswith(place) for line in found)
-    assert bool(found) is bool(place)
+    actual_places_without_knob = places_without_knob(
+        _planted(PLANT_KNOB, _schema(PRODUCT), place), "fsdp2", varied="thinned"
+    )
+    assert all("'thinned'" in line and line.startswith(place) for line in actual_places_without_knob)
+    assert bool(actual_places_without_knob) is bool(place)
 
 
 def test_a_planted_knob_without_a_term_needs_a_reason_and_one_with_a_term_has_none() -> None:

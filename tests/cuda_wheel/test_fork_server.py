@@ -52,7 +52,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 RANKS = {"DS_ACCELERATOR": "cuda", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-"""As `rank_devices` says it, with every GPU visible."""
+"""Environment that `rank_devices` makes, with every GPU visible."""
 
 
 @pytest.fixture(scope="module")
@@ -61,27 +61,27 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> FakeDriver:
 
 
 @pytest.fixture(scope="module")
-def told(driver: FakeDriver) -> list[dict[str, Any]]:
-    """By the host, then by a process forked from it."""
+def probe_driver(driver: FakeDriver) -> list[dict[str, Any]]:
+    """Reports of the fork server and of a process forked from it."""
     done = driver.python("-c", HOST, **RANKS)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def test_the_host_has_one_thread_and_has_initialised_nothing(told: list[dict[str, Any]]) -> None:
-    host = told[0]
+def test_the_host_has_one_thread_and_has_initialised_nothing(probe_driver: list[dict[str, Any]]) -> None:
+    host = probe_driver[0]
     assert (host["threads"], host["initialised"], host["bad_fork"], host["driver"]) == (1, False, False, False)
     assert host["gpus"] == 8
 
 
-def test_a_fork_computes_and_may_still_begin_with_cuda(told: list[dict[str, Any]]) -> None:
-    fork = told[1]
+def test_a_fork_computes_and_may_still_begin_with_cuda(probe_driver: list[dict[str, Any]]) -> None:
+    fork = probe_driver[1]
     assert fork["libraries"]["cuda"] == CUDA and fork["libraries"]["nccl"]
     assert (fork["product"], fork["initialised"], fork["bad_fork"], fork["gpus"]) == (512.0, False, False, 8)
 
 
-def test_the_allocator_of_a_fork_takes_settings_before_cuda_begins(told: list[dict[str, Any]]) -> None:
-    assert "expandable_segments:True" in told[1]["allocator"]
+def test_the_allocator_of_a_fork_takes_settings_before_cuda_begins(probe_driver: list[dict[str, Any]]) -> None:
+    assert "expandable_segments:True" in probe_driver[1]["allocator"]
 
 
 def test_the_machine_is_offered_with_the_versions_of_its_build(driver: FakeDriver) -> None:

@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Store:
-    """Where `buildah` keeps images: a Debian of packages from its mirror, and what is built over it."""
+    """Storage of `buildah`: a Debian of packages from its mirror, and what is built over it."""
 
     def __init__(self, folder: Path) -> None:
         self._buildah = ["buildah", "--storage-driver=vfs", f"--root={folder}/root", f"--runroot={folder}/run"]
@@ -53,14 +53,14 @@ class Store:
         subprocess.run(["tar", "--extract", f"--directory={self._source}"], input=packed.stdout, check=True)
 
     def build(self, name: str) -> "Image":
-        """By its Containerfile, unpacked."""
+        """Root of an image built from its Containerfile, unpacked."""
         self.say(
             *("build", "--isolation=chroot", "--pull=never", "--build-arg=BASE=localhost/base", f"--tag={name}"),
             *self._certificates,
             *(f"--file=deploy/containers/{name}.Containerfile", str(self._source)),
         )
-        held = self.say("from", f"localhost/{name}")
-        return Image(Path(self.say("mount", held)), json.loads(self.say("inspect", held))["OCIv1"]["config"])
+        say = self.say("from", f"localhost/{name}")
+        return Image(Path(self.say("mount", say)), json.loads(self.say("inspect", say))["OCIv1"]["config"])
 
     def say(self, *words: str) -> str:
         """Tell `buildah`, and what it said last."""
@@ -78,10 +78,10 @@ class Image:
 
     @contextmanager
     def running(
-        self, args: list[str], given: Mapping[str, str], out: IO[bytes] | None = None
+        self, args: list[str], inputs: Mapping[str, str], out: IO[bytes] | None = None
     ) -> Iterator[subprocess.Popen[bytes]]:
         """The image's program as its user, in a network of its own, where the manifests mount what can be written to."""
-        variables = [*self.config["Env"], *(f"{name}={value}" for name, value in given.items())]
+        variables = [*self.config["Env"], *(f"{name}={value}" for name, value in inputs.items())]
         program = ["env", "-i", f"--chdir={self.config['WorkingDir']}", *variables, *self.config["Entrypoint"], *args]
         root = shlex.quote(str(self.root))
         script = f"""
@@ -120,8 +120,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 def container(name: str) -> dict[str, Any]:
     documents = yaml.safe_load_all((BASE / name).read_text())
-    found: dict[str, Any] = next(one for one in documents if one["kind"] in ("Deployment", "Job"))
-    (only,) = found["spec"]["template"]["spec"]["containers"]
+    next_run: dict[str, Any] = next(document for document in documents if document["kind"] in ("Deployment", "Job"))
+    (only,) = next_run["spec"]["template"]["spec"]["containers"]
     return dict(only)
 
 
@@ -131,8 +131,8 @@ def test_the_service_answers_without_root_on_a_file_system_that_cannot_be_writte
     service, migrate = container("service.yaml"), container("migrate.yaml")
     with image.running(migrate["args"], DATABASE) as migrating:
         assert migrating.wait(120) == 0
-    given = DATABASE | {one["name"]: one["value"] for one in service["env"]}
-    with image.running(service["args"], given) as serving:
+    inputs = DATABASE | {item["name"]: item["value"] for item in service["env"]}
+    with image.running(service["args"], inputs) as serving:
         answer = await_answer(serving, service["readinessProbe"]["httpGet"]["path"])
     assert answer.startswith("200"), answer
 
@@ -144,22 +144,24 @@ def test_the_worker_trains_without_root_on_a_file_system_that_cannot_be_written_
     assert image.config["User"] == "10001:10001"
     task = tiny_task({"kind": "ddp"}).model_dump_json()
     (image.root / "task.json").write_text(task)
-    said = tmp_path / "said"
+    stated = tmp_path / "said"
     with (
-        said.open("wb") as out,
+        stated.open("wb") as out,
         image.running(["--work-dir", "/work", "run-trial", "/task.json", "--json"], {}, out) as training,
     ):
         assert training.wait(300) == 0
-    measured = json.loads(said.read_text())
+    measured = json.loads(stated.read_text())
     assert len(measured["ranks"]) == 2 and measured["tokens_per_s_per_gpu"] > 0
 
 
 def await_answer(serving: subprocess.Popen[bytes], path: str) -> str:
-    """Of the service, asked within its network: the status, and what it says."""
+    """Response of the service within its network: status and body."""
     ends_s = time.monotonic() + 120
-    asked = "import urllib.request as r, sys; a = r.urlopen(sys.argv[1], timeout=5); print(a.status, a.read().decode())"
+    requested = (
+        "import urllib.request as r, sys; a = r.urlopen(sys.argv[1], timeout=5); print(a.status, a.read().decode())"
+    )
     while time.monotonic() < ends_s and serving.poll() is None:
-        within = ["nsenter", "--net", f"--target={serving.pid}", "/usr/bin/env", "python3", "-c", asked]
+        within = ["nsenter", "--net", f"--target={serving.pid}", "/usr/bin/env", "python3", "-c", requested]
         done = subprocess.run([*within, f"http://127.0.0.1:8470{path}"], check=False, capture_output=True, text=True)
         if done.returncode == 0:
             return done.stdout

@@ -77,8 +77,10 @@ def test_a_new_driver_makes_the_answer_stale_and_one_retune_renews_it(replicas: 
     until(lambda: replicas.get("/v1/workers")["workers"], 120, "worker registered")
     created = replicas.clients[1].post("/v1/studies", json=study())
     assert created.status_code == 201, created.text
-    found = until(lambda: first(replicas.get("/v1/recommendations")["recommendations"]), 300, "the study is answered")
-    key = found["target_key"]
+    difference = until(
+        lambda: first(replicas.get("/v1/recommendations")["recommendations"]), 300, "the study is answered"
+    )
+    key = difference["target_key"]
     worker.stop()
     worker = Worker(tmp_path, service[2], "560.35.03")
     try:

@@ -48,7 +48,7 @@ class Story:
         budgets = [budget | {"resume_check": number == DEEDS} for number in range(1, DEEDS + 1)]
         self._studies = [stack.create(study(budget=budget, space={"backends": ["ddp"]})) for budget in budgets]
         self.hit: dict[str, str] = {}
-        """What was done to each run, by id."""
+        """Faults injected into each run, by id."""
         self.last = ""
 
     def next_crew(self, deed: str) -> Crew:
@@ -72,14 +72,14 @@ class Story:
         self.agent = self._stack.start_worker()
 
     def ends(self) -> dict[str, list[str]]:
-        """How the attempts at each run ended."""
+        """Ends of the attempts at each run."""
         return {run["run_id"]: [attempt["end"] for attempt in run["attempts"]] for run in self._runs(*self._studies)}
 
     def finished(self) -> list[dict[str, Any]]:
         def studies() -> list[dict[str, Any]]:
             return [self._stack.study(study_id) for study_id in self._studies]
 
-        until(lambda: all(found["state"] != "running" for found in studies()), 300, "the studies end")
+        until(lambda: all(actual_study["state"] != "running" for actual_study in studies()), 300, "the studies end")
         return studies()
 
 
@@ -115,8 +115,8 @@ def test_whatever_is_killed_or_stopped_every_study_finishes_and_nothing_is_left(
     crew.rank.suspend()
     until(lambda: is_gone(crew.rank), 30, "the agent ends a rank that stands still")
 
-    for found in story.finished():
-        assert (found["state"], found["trials"]) == ("complete", {"complete": 1}), found["reason"]
+    for actual in story.finished():
+        assert (actual["state"], actual["trials"]) == ("complete", {"complete": 1}), actual["reason"]
     ends = story.ends()
     assert {deed: ends[run_id][0] for run_id, deed in story.hit.items()} == {
         "agent killed": "worker_lost",

@@ -54,9 +54,9 @@ class Life:
         self.agent = stack.start_worker()
         self.study_id = stack.create(study(budget={"max_trials": 14}, space=SPACE))
         until(lambda: stack.study(self.study_id)["state"] != "running", 400, "the search ends")
-        found = stack.study(self.study_id)
-        assert found["state"] == "complete", found["reason"]
-        self.runs = sum(found["trials"].values()) + found["result"]["final_comparison"]["runs"]
+        actual_study = stack.study(self.study_id)
+        assert actual_study["state"] == "complete", actual_study["reason"]
+        self.runs = sum(actual_study["trials"].values()) + actual_study["result"]["final_comparison"]["runs"]
         for trial in stack.trials(self.study_id):
             print(trial["tokens_per_s_per_gpu"], trial["description"])
         url = f"sqlite:///{folder}/shardtune.sqlite3"
@@ -71,16 +71,16 @@ class Life:
             row = queue.request(session, project_id=project_id, target_key=key, cause=cause, not_before=now, now=now)
             retune_id = row.id
         until(lambda: self._step(retune_id), 200, "the retune ends")
-        found: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
-        return found
+        body: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
+        return body
 
     def canary(self) -> CanaryRow:
         """One canary, from being sent to its verdict."""
         time.sleep(1.1)
         with self.context.db.read() as session:
-            known = best.current(session, *self.case)
-            assert known is not None
-            case = known.project_id, known.target_key
+            current = best.current(session, *self.case)
+            assert current is not None
+            case = current.project_id, current.target_key
         assert send.begin(self.context, *case, period_s=1.0)
         until(lambda: judge.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
         return self._last()
@@ -133,10 +133,10 @@ class Slowed:
         except psutil.NoSuchProcess:
             return False
 
-    def _signal(self, ranks: list[psutil.Process], what: str) -> None:
+    def _signal(self, ranks: list[psutil.Process], description: str) -> None:
         for rank in ranks:
             try:
-                getattr(rank, what)()
+                getattr(rank, description)()
             except psutil.NoSuchProcess:
                 continue
 
@@ -152,14 +152,14 @@ def life(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
 
 
 def test_a_challenge_costs_a_third_of_a_search_and_keeps_what_has_not_changed(life: Life) -> None:
-    found = life.retune(RetuneCause.MANUAL)
-    assert (found["outcome"], found["search_study_id"]) == ("kept", None), found["reason"]
-    trials = life.stack.trials(found["challenge_study_id"])
+    retune = life.retune(RetuneCause.MANUAL)
+    assert (retune["outcome"], retune["search_study_id"]) == ("kept", None), retune["reason"]
+    trials = life.stack.trials(retune["challenge_study_id"])
     runs = sum(len(trial["runs"]) for trial in trials)
-    print(f"search: {life.runs} runs; challenge: {runs} runs; {found['reason']}")
+    print(f"search: {life.runs} runs; challenge: {runs} runs; {retune['reason']}")
     assert 2 <= runs <= life.runs / 3
     renewed = life.stack.http.get("/v1/best", params={"target_key": life.case[1]}).json()
-    assert renewed["study_id"] == found["challenge_study_id"] and renewed["freshness"] == "fresh"
+    assert renewed["study_id"] == retune["challenge_study_id"] and renewed["freshness"] == "fresh"
 
 
 def test_ranks_slowed_by_a_fifth_are_noticed_by_the_next_canary_and_others_pass(life: Life) -> None:

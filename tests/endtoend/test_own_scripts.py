@@ -35,10 +35,10 @@ QUICK = {
 }
 IS_LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHARDED = {"fsdp2_loop": Fsdp2Config(dp_shard=2), "deepspeed_loop": ZeroConfig(stage=1)}
-"""That these train what the others do is shown by tests/rank/test_adapter.py, which costs less."""
+"""tests/rank/test_adapter.py shows at less cost that these train the same as the others."""
 NAMES = ("plain_loop", "accelerate_loop", "trainer", "trainer_lora", *(SHARDED if IS_LONG else ()))
 COMPARED = "plain_loop" if IS_LONG else None
-"""The one that is compared with another in pairs: what follows the trials knows nothing of the script."""
+"""Script whose winner is compared in pairs: the final comparison does not depend on the script."""
 
 
 @pytest.fixture(scope="module")
@@ -65,15 +65,15 @@ def small(name: str, trials: int) -> dict[str, Any]:
 def test_an_example_is_tuned(stack: Stack, name: str, trials: int) -> None:
     study_id = stack.create(small(name, trials))
     until(lambda: stack.study(study_id)["state"] != "running", 380, "the study ends")
-    found = stack.study(study_id)
-    assert (found["state"], found["trials"]) == ("complete", {"complete": trials}), (
-        found["reason"],
+    study = stack.study(study_id)
+    assert (study["state"], study["trials"]) == ("complete", {"complete": trials}), (
+        study["reason"],
         stack.trials(study_id),
     )
-    result = found["result"]
+    result = study["result"]
     assert result["best"]["tokens_per_s_per_gpu"] > 0 and result["best"]["peak_allocated_gib"] > 0
     assert (result["final_comparison"] is not None) == (trials == 2), "the challenger came into the final comparison"
-    assert (found["model_summary"]["trainable_parameters"] < found["model_summary"]["parameters"]) == (
+    assert (study["model_summary"]["trainable_parameters"] < study["model_summary"]["parameters"]) == (
         name == "trainer_lora"
     )
 
@@ -88,8 +88,8 @@ def test_an_example_trains_unchanged_with_the_best_that_is_known_and_with_its_ow
     cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
     model = ModelSpec(name="own", script="own", config={"rank": 4})
     task = TrialTask(model=model, workload=workload, cluster=cluster, config=config)
-    known = _train(name, tmp_path)
-    assert "best/config.json cannot be read" in known and "the script's own default" in known
+    train = _train(name, tmp_path)
+    assert "best/config.json cannot be read" in train and "the script's own default" in train
     (tmp_path / "best").mkdir()
     (tmp_path / "best" / "config.json").write_text(task.model_dump_json())
     assert f"shardtune: training with {config.describe()} (best/config.json)" in _train(name, tmp_path)
@@ -132,5 +132,5 @@ def test_what_a_script_starts_ends_with_it(tmp_path: Path) -> None:
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["kind"] == "no_progress"
     time.sleep(0.2)
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
-    assert left == []
+    remaining = [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])]
+    assert remaining == []

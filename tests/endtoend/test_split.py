@@ -25,15 +25,15 @@ Lease = tuple[AttemptRow, RunRow]
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    made = Stack(tmp_path)
-    made.start_service()
-    yield made
-    made.close()
+    new_stack = Stack(tmp_path)
+    new_stack.start_service()
+    yield new_stack
+    new_stack.close()
 
 
-def together(one: Lease, other: Lease) -> bool:
+def together(lease: Lease, other: Lease) -> bool:
     """Whether two leases were held at the same time."""
-    (first, _), (second, _) = one, other
+    (first, _), (second, _) = lease, other
     return first.started_at < second.finished_at and second.started_at < first.finished_at
 
 
@@ -41,14 +41,20 @@ def test_searches_of_two_studies_go_side_by_side_and_validation_runs_have_the_ma
     stack: Stack, tmp_path: Path
 ) -> None:
     agent = stack.start_worker(options=["--split", "1"])
-    workers = until(lambda: len(found := stack.http.get("/v1/workers").json()["workers"]) == 2 and found, 60, "both")
+    workers = until(
+        lambda: len(workers := stack.http.get("/v1/workers").json()["workers"]) == 2 and workers, 60, "both"
+    )
     (cluster,) = {str(worker["inventory"]["cluster"]): worker["inventory"]["cluster"] for worker in workers}.values()
     assert cluster["gpus_per_node"] == 1
     devices = [set(worker["inventory"]["share"]["devices"]) for worker in workers]
     assert devices[0].isdisjoint(devices[1])
     studies = [stack.create(study(cluster=cluster)) for _ in workers]
-    until(lambda: all(stack.study(one)["state"] != "running" for one in studies), 500, "both studies end")
-    assert [stack.study(one)["state"] for one in studies] == ["complete"] * 2
+    until(
+        lambda: all(stack.study(single_study)["state"] != "running" for single_study in studies),
+        500,
+        "both studies end",
+    )
+    assert [stack.study(single_study)["state"] for single_study in studies] == ["complete"] * 2
 
     database = Database(f"sqlite:///{tmp_path}/shardtune.sqlite3")
     with database.read() as session:

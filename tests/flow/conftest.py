@@ -55,7 +55,7 @@ def answered_sqlite(sqlite_template: Path, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def answered_postgres(postgres_server: str, postgres_template: str) -> Callable[[str], str]:
-    """The same on Postgres."""
+    """Postgres database that holds the answered study."""
 
     @functools.cache
     def measured_by(worker: str = "sim") -> str:
@@ -70,14 +70,14 @@ def answered_postgres(postgres_server: str, postgres_template: str) -> Callable[
 
 @pytest.fixture
 def sqlite_start(request: pytest.FixtureRequest, sqlite_template: Path) -> Path:
-    """Where the test is marked `answered`, a database with that study in it."""
+    """Database that holds the study where the test is marked `answered`."""
     marked = request.node.get_closest_marker("answered")
     return request.getfixturevalue("answered_sqlite")(**marked.kwargs) if marked else sqlite_template
 
 
 @pytest.fixture
 def postgres_start(request: pytest.FixtureRequest, postgres_template: str) -> str:
-    """The same on Postgres."""
+    """Postgres database that holds the study where the test is marked `answered`."""
     marked = request.node.get_closest_marker("answered")
     return request.getfixturevalue("answered_postgres")(**marked.kwargs) if marked else postgres_template
 
@@ -90,7 +90,7 @@ def spare_apps() -> list[FastAPI]:
 
 @pytest.fixture
 def spare_app(spare_apps: list[FastAPI]) -> Iterator[FastAPI]:
-    """One of them, to give a context of the test's own."""
+    """Database of one kind, for a context that the test makes."""
     app = spare_apps.pop() if spare_apps else create_app(Settings(), migrate=False)
     yield app
     spare_apps.append(app)
@@ -128,7 +128,7 @@ def quick_client(open_service: Callable[[str], TestClient], sqlite_url: str) -> 
 
 @pytest.fixture
 def context(quick_client: TestClient) -> Context:
-    """What stands behind `quick_client`."""
+    """Context of the service behind `quick_client`."""
     return quick_client.app.state.context
 
 

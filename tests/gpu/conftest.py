@@ -18,13 +18,13 @@ TRY_ON_CPU = "SHARDTUNE_TRY_GPU_TESTS_ON_CPU"
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
-    found = find_gpus()
-    if not found.devices and TRY_ON_CPU not in os.environ:
+    gpus = find_gpus()
+    if not gpus.devices and TRY_ON_CPU not in os.environ:
         pytest.skip("no CUDA GPU here")
-    yield from _held(tmp_path_factory.mktemp("gpu"), len(found.devices) or 2)
+    yield from _open_machine(tmp_path_factory.mktemp("gpu"), len(gpus.devices) or 2)
 
 
-def _held(folder: Path, ranks: int) -> Iterator[GpuMachine]:
+def _open_machine(folder: Path, ranks: int) -> Iterator[GpuMachine]:
     settings = WorkerSettings(work_dir=folder)
     with device_hold.hold(settings, ranks) as (gpus, launcher):
         prepared = device_hold.prepare(settings, launcher, lambda: False)

@@ -50,7 +50,7 @@ class GpuMachine:
         )
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> Result:
-        """What the task came to."""
+        """Outcome of the task."""
         done = attempt(
             self.place,
             task,
@@ -62,7 +62,7 @@ class GpuMachine:
         return done.result
 
     def measured(self, task: TrialTask) -> Measurement:
-        """What the trial measured; it must have."""
+        """Measurement of the trial, which must have one."""
         result = self.run(task)
         assert isinstance(result, Measurement), result
         return result

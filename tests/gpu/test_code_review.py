@@ -1,4 +1,4 @@
-"""What was found by reading, mended without a GPU, and only a GPU can show (docs/how-to/gpus.md)."""
+"""Faults that were found by reading and fixed without a GPU, where only a GPU can show the fix (docs/how-to/gpus.md)."""
 
 import json
 import os
@@ -25,10 +25,10 @@ ZERO: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def gpus() -> Gpus:
-    found = find_gpus()
-    if not found.devices:
+    actual_gpus = find_gpus()
+    if not actual_gpus.devices:
         pytest.skip("no CUDA GPU here")
-    return found
+    return actual_gpus
 
 
 def run(gpus: Gpus, folder: Path, strategy: dict[str, Any], length: int = 512, **environment: str) -> dict[str, Any]:

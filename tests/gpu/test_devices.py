@@ -1,4 +1,4 @@
-"""What NVML says of a real GPU around real runs: the watch, and what a trial records of it."""
+"""NVML's readings of a real GPU around real runs: the watch, and what a trial records of it."""
 
 import json
 import subprocess
@@ -29,10 +29,10 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def gpu() -> str:
-    found = find_gpus()
-    if not found.devices:
+    gpus = find_gpus()
+    if not gpus.devices:
         pytest.skip("no CUDA GPU here")
-    return found.uuids[0]
+    return gpus.uuids[0]
 
 
 def test_a_real_device_answers_everything_that_is_judged(gpu: str) -> None:

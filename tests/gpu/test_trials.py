@@ -50,7 +50,7 @@ def test_every_backend_trains_the_same(machine: GpuMachine, precision: str) -> N
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])
-def test_a_restart_goes_on(machine: GpuMachine, strategy: dict[str, Any]) -> None:
+def test_a_resumed_trial_continues_training(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     task = machine.task(strategy)
     result = machine.run(ResumeTask.model_validate({"trial": task.model_dump(), "plan": {"max_train_s": 0.1}}))
     assert isinstance(result, ResumeMeasurement), result
@@ -115,11 +115,13 @@ def test_a_trace_says_what_device_memory_was_made_of(machine: GpuMachine, strate
     trial = machine.task(strategy)
     result = machine.run(TraceTask(trial=trial))
     assert isinstance(result, Traced) and result.memory is not None, result
-    told, counted = result.memory, machine.measured(trial).memory
-    assert 0.95 <= sum(told.kinds.values()) / told.bytes <= 1.05, told
-    assert told.kinds["parameters"] > 0 and told.reserved_bytes is not None and told.reserved_bytes >= told.bytes
+    memory, counted = result.memory, machine.measured(trial).memory
+    assert 0.95 <= sum(memory.kinds.values()) / memory.bytes <= 1.05, memory
+    assert (
+        memory.kinds["parameters"] > 0 and memory.reserved_bytes is not None and memory.reserved_bytes >= memory.bytes
+    )
     assert counted.peak_allocated_gib is not None
-    assert told.peak_bytes / GIB == pytest.approx(counted.peak_allocated_gib, rel=0.05)
+    assert memory.peak_bytes / GIB == pytest.approx(counted.peak_allocated_gib, rel=0.05)
 
 
 @pytest.mark.parametrize("strategy", [DDP, ZERO3, FSDP2, FSDP1], ids=lambda strategy: strategy["kind"])

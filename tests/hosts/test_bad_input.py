@@ -1,4 +1,5 @@
-"""What people get wrong about hosts, over the engines' real daemons: exit code 2 (`setup` on a run), host and remedy in words, and
+"""Mistakes of users about hosts, over the engines' real daemons: exit code 2 (`setup` on a run), host and remedy in
+words, and
 nothing left behind on any host.
 """
 
@@ -31,12 +32,12 @@ SCRIPT = "/tmp/plain.py"
 @pytest.fixture(scope="module", params=["slurm", "ray"])
 def laboratory(request: pytest.FixtureRequest) -> Iterator[Laboratory]:
     requirements.require(request.param)
-    with for_this_process(hosts=2, ranks=1, engine=request.param) as made:
-        yield made
+    with for_this_process(hosts=2, ranks=1, engine=request.param) as running_laboratory:
+        yield running_laboratory
 
 
 def detect(laboratory: Laboratory, *options: str) -> str:
-    """Of a worker over all hosts that is told what cannot be: what it says, once it has ended with exit code 2."""
+    """Output of a worker over all hosts whose settings are rejected, after it ended with exit code 2."""
     engine = laboratory.claim.plan.engine
     words = [sys.executable, "-m", "shardtune.workers", "detect", "--launcher", engine, "--nodes", "2", "--cold"]
     words += ["--ranks", "1", "--memory-gib", "1", "--work-dir", "/tmp/work", *options]
@@ -46,11 +47,11 @@ def detect(laboratory: Laboratory, *options: str) -> str:
 
 def rejected(laboratory: Laboratory, host: str, words: list[str]) -> str:
     running = laboratory.start(host, words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    _, said = running.communicate(timeout=300)
-    assert running.returncode == 2, said.decode()
+    _, stated = running.communicate(timeout=300)
+    assert running.returncode == 2, stated.decode()
     assert_nothing_is_left(laboratory)
-    last = said.decode().strip().splitlines()[-1]
-    assert last.startswith("error: ") and b"Traceback" not in said, said.decode()
+    last = stated.decode().strip().splitlines()[-1]
+    assert last.startswith("error: ") and b"Traceback" not in stated, stated.decode()
     return last
 
 
@@ -66,25 +67,25 @@ def on(host: Host, *words: str) -> None:
 
 
 def test_a_blocked_port_is_told_with_who_does_not_reach_which_address(laboratory: Laboratory) -> None:
-    one, other = laboratory.nodes
-    rules = [(one, other.address), (other, one.address)]
+    first, other = laboratory.nodes
+    rules = [(first, other.address), (other, first.address)]
     for host, address in rules:
         on(host, *f"ip rule add to {address} ipproto tcp dport 7000 prohibit".split())
     try:
-        said = detect(laboratory, "--meet-ports", "7000-7000")
+        output = detect(laboratory, "--meet-ports", "7000-7000")
     finally:
         for host, address in rules:
             on(host, *f"ip rule delete to {address} ipproto tcp dport 7000 prohibit".split())
     # Which of them is the first, where ranks meet, is the engine's to say.
-    told = [f"does not reach {host.address}:7000 of host {host.name}" in said for host in (one, other)]
-    assert told.count(True) == 1 and "--meet-ports FIRST-LAST" in said, said
-    assert f"host {(other if told[0] else one).name}" in said
+    reported = [f"does not reach {host.address}:7000 of host {host.name}" in output for host in (first, other)]
+    assert reported.count(True) == 1 and "--meet-ports FIRST-LAST" in output, output
+    assert f"host {(other if reported[0] else first).name}" in output
 
 
 def test_a_folder_that_is_not_shared_is_told_with_the_host_that_does_not_see_it(laboratory: Laboratory) -> None:
-    said = detect(laboratory, "--shared-dir", "/tmp/together")
-    assert "shared_dir (/tmp/together) is not the same folder on host n" in said
-    assert "give --shared-dir a folder of a file system that every host has mounted there" in said
+    output = detect(laboratory, "--shared-dir", "/tmp/together")
+    assert "shared_dir (/tmp/together) is not the same folder on host n" in output
+    assert "give --shared-dir a folder of a file system that every host has mounted there" in output
     assert laboratory.run(HEAD, ["ls", "-A", "/tmp/together"]) == ""
 
 
@@ -93,8 +94,8 @@ def test_a_script_that_one_host_lacks_is_told_with_the_host(laboratory: Laborato
     assert laboratory.head is not None
     for host in (laboratory.head, first):
         on(host, "touch", SCRIPT)
-    said = detect(laboratory, "--allow-script", f"plain={SCRIPT}")
-    assert said.startswith(f"error: host {last.name}") and "must name a Python script that exists" in said
+    output = detect(laboratory, "--allow-script", f"plain={SCRIPT}")
+    assert output.startswith(f"error: host {last.name}") and "must name a Python script that exists" in output
 
 
 def test_a_script_that_one_host_has_lost_is_the_run_s_failure_and_names_the_host(
@@ -133,10 +134,10 @@ def test_an_open_ray_cluster_is_not_joined() -> None:
         worker = [sys.executable, "-m", "shardtune.workers", "detect", "--launcher", "ray", "--nodes", "1"]
         worker += ["--ray-address", f"{host.address}:6379", "--work-dir", "/tmp/work"]
         shown = ["env", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN=0123456789abcdef0123456789abcdef"]
-        said = rejected(laboratory, host.name, [*shown, *worker])
+        stated_rejected = rejected(laboratory, host.name, [*shown, *worker])
         assert (
-            "answers without a token: the cluster is open" in said
-            and "Start all of it with RAY_AUTH_MODE=token" in said
+            "answers without a token: the cluster is open" in stated_rejected
+            and "Start all of it with RAY_AUTH_MODE=token" in stated_rejected
         )
-        said = rejected(laboratory, host.name, ["env", "--unset=RAY_AUTH_MODE", *worker])
-        assert "RAY_AUTH_MODE (not set) must be token" in said
+        stated_rejected = rejected(laboratory, host.name, ["env", "--unset=RAY_AUTH_MODE", *worker])
+        assert "RAY_AUTH_MODE (not set) must be token" in stated_rejected

@@ -31,12 +31,12 @@ STEP = re.compile(r"step \d+: loss ([\d.]+), gradient norm ([\d.]+)")
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
     requirements.require("slurm")
-    with for_this_process(hosts=2, ranks=2, engine="slurm") as made:
-        yield made
+    with for_this_process(hosts=2, ranks=2, engine="slurm") as running_laboratory:
+        yield running_laboratory
 
 
 def exported(folder: Path, cluster: Cluster) -> Path:
-    """Its files, in a new folder."""
+    """Files of the export, in a new folder."""
     folder.mkdir()
     for name, text in files(study_of("llama-tiny", "fp32", cluster, global_batch=16), contender_of(CONFIG)).items():
         (folder / name).write_text(text)
@@ -45,7 +45,7 @@ def exported(folder: Path, cluster: Cluster) -> Path:
 
 
 def submitted(laboratory: Laboratory, job: Path) -> str:
-    """What a job prints, once it has ended."""
+    """Output of a job, after it has ended."""
     log = job.with_name("job.log")
     words = ["env", f"PYTHON={sys.executable}", "CUDA_VISIBLE_DEVICES=", "sbatch", "--parsable", f"--output={log}"]
     number = laboratory.run(HEAD, [*words, str(job), "--steps", "2"]).strip()
@@ -58,9 +58,9 @@ def submitted(laboratory: Laboratory, job: Path) -> str:
 
 def steps(output: str) -> list[tuple[float, float]]:
     """Loss and gradient norm of each."""
-    found = [(float(loss), float(norm)) for loss, norm in STEP.findall(output)]
-    assert len(found) == 2, output
-    return found
+    actual = [(float(loss), float(norm)) for loss, norm in STEP.findall(output)]
+    assert len(actual) == 2, output
+    return actual
 
 
 def test_a_job_over_two_hosts_trains_as_on_one(laboratory: Laboratory, tmp_path: Path) -> None:

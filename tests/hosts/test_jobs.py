@@ -35,7 +35,7 @@ class Job:
         (self._registered,) = self._await(self._own, 300, "the worker registers")
 
     def _own(self) -> list[dict[str, Any]]:
-        return [one for one in self._service.get("/v1/workers")["workers"] if one["name"] == self.name]
+        return [worker for worker in self._service.get("/v1/workers")["workers"] if worker["name"] == self.name]
 
     def study_in_mid_trial(self, micro_batches: tuple[int, ...] = (1,)) -> str:
         """A new one, of as many trials."""
@@ -84,8 +84,8 @@ class Job:
         assert {attempt["worker"] for attempt in self.attempts(study)} == {self.name}
 
     @staticmethod
-    def _await(condition: Any, seconds: float, what: str) -> Any:
-        return LabService.await_true(condition, seconds, what)
+    def _await(condition: Any, seconds: float, description: str) -> Any:
+        return LabService.await_true(condition, seconds, description)
 
 
 def _is_measuring(run: dict[str, Any]) -> bool:
@@ -95,8 +95,8 @@ def _is_measuring(run: dict[str, Any]) -> bool:
 @pytest.fixture(scope="module")
 def laboratory() -> Iterator[Laboratory]:
     requirements.require("slurm")
-    with for_this_process(hosts=2, ranks=1, engine="slurm") as made:
-        yield made
+    with for_this_process(hosts=2, ranks=1, engine="slurm") as running_laboratory:
+        yield running_laboratory
 
 
 @pytest.fixture(scope="module")

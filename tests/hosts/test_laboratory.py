@@ -38,17 +38,17 @@ def cleared() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def two_hosts() -> Iterator[Laboratory]:
     requirements.require("none")
-    with for_this_process(hosts=2, ranks=1) as made:
-        yield made
+    with for_this_process(hosts=2, ranks=1) as running_laboratory:
+        yield running_laboratory
 
 
 def namespaces(pids: set[int]) -> set[str]:
-    found = set()
+    names = set()
     for pid in pids:
         for kind in KINDS:
             with suppress(OSError):
-                found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
-    return found - {str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in KINDS}
+                names.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
+    return names - {str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in KINDS}
 
 
 @contextmanager
@@ -69,8 +69,13 @@ def everybody() -> set[int]:
 def traces() -> dict[str, object]:
     links = {name for name in present() if name.startswith(bridge_name(251))}
     mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if str(folder_of(251)) in line]
-    left = {"links": links, "mounts": mounts, "processes": marked(folder_of(251)), "folder": folder_of(251).exists()}
-    return {what: found for what, found in left.items() if found}
+    remaining = {
+        "links": links,
+        "mounts": mounts,
+        "processes": marked(folder_of(251)),
+        "folder": folder_of(251).exists(),
+    }
+    return {subject: actual for subject, actual in remaining.items() if actual}
 
 
 def test_up_says_what_there_is_and_down_leaves_nothing_of_it():
@@ -81,14 +86,14 @@ def test_up_says_what_there_is_and_down_leaves_nothing_of_it():
     answer = json.loads(printed)
     assert answer["up_s"] > 0 and {**answer, "up_s": 0} == {
         "hosts": [
-            {"name": f"n{one}", "address": f"10.87.251.1{one}", "interface": "eth0", "ranks": 2} for one in range(2)
+            {"name": f"n{item}", "address": f"10.87.251.1{item}", "interface": "eth0", "ranks": 2} for item in range(2)
         ],
         "inter_mbit": 200,
         "engine": "slurm",
         "up_s": 0,
     }
-    said = subprocess.run([*LAB, "exec", "n1", "--", "srun", "-N2", "hostname"], check=True, capture_output=True)
-    assert sorted(said.stdout.split()) == [b"n0", b"n1"]
+    completed = subprocess.run([*LAB, "exec", "n1", "--", "srun", "-N2", "hostname"], check=True, capture_output=True)
+    assert sorted(completed.stdout.split()) == [b"n0", b"n1"]
     with kept_numbers(marked(folder_of(251))) as own:
         assert len(own) >= 3 * len(KINDS)
         subprocess.run([*LAB, "down"], check=True)
@@ -138,8 +143,8 @@ while True:
 CALL = "import socket; socket.create_connection(('n0', 7000), 1).close()"
 
 
-def reaches(made: Laboratory) -> bool:
-    call = made.start("n1", [sys.executable, "-c", CALL], stderr=subprocess.DEVNULL)
+def reaches(laboratory: Laboratory) -> bool:
+    call = laboratory.start("n1", [sys.executable, "-c", CALL], stderr=subprocess.DEVNULL)
     return call.wait() == 0
 
 
@@ -173,8 +178,8 @@ def test_a_host_is_frozen_and_runs_on_and_dies_with_all_that_is_on_it(two_hosts)
 
 
 def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
-    left = "from tests.lab.laboratory import for_this_process as f; print(f(1, 1).host('n0').pid)"
-    first = int(subprocess.run([sys.executable, "-c", left], check=True, capture_output=True, text=True).stdout)
+    remaining = "from tests.lab.laboratory import for_this_process as f; print(f(1, 1).host('n0').pid)"
+    first = int(subprocess.run([sys.executable, "-c", remaining], check=True, capture_output=True, text=True).stdout)
     assert not is_dead(first)
     with for_this_process(hosts=0, ranks=1):
         assert is_dead(first) and two_hosts.host("n0").is_up
@@ -182,8 +187,10 @@ def test_what_an_owner_left_goes_with_the_next_laboratory(two_hosts):
 
 def test_a_cluster_of_ray_has_its_hosts_and_asks_for_a_token():
     requirements.require("ray")
-    with for_this_process(hosts=1, ranks=2, engine="ray") as made:
-        assert made.run("head", RAY_NODES).split() == ["0", "2"]
+    with for_this_process(hosts=1, ranks=2, engine="ray") as running_laboratory:
+        assert running_laboratory.run("head", RAY_NODES).split() == ["0", "2"]
         open_call = ["env", "--unset=RAY_AUTH_MODE", sys.executable, "-m", "ray.scripts.scripts", "health-check"]
-        rejected = made.start("n0", [*open_call, "--address", made.engine.address], stderr=subprocess.PIPE)
+        rejected = running_laboratory.start(
+            "n0", [*open_call, "--address", running_laboratory.engine.address], stderr=subprocess.PIPE
+        )
         assert b"AuthenticationError" in rejected.communicate()[1] and rejected.returncode

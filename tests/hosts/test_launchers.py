@@ -1,4 +1,4 @@
-"""What a launcher promises an attempt, for each with the real daemons of its engine: how runs end, and that nothing is left.
+"""Contract of launchers, tested with the real daemons of each engine: how runs end, and that nothing is left.
 
 Two hosts with two ranks each, or four ranks here; one gang for all, warm between the runs.
 """
@@ -41,9 +41,9 @@ class Place:
     """Processes while no task runs."""
 
     def task(self, strategy: dict[str, Any], ranks: int = 4, **changes: Any) -> TrialTask:
-        one = tiny_task(strategy, ranks=ranks, **changes).model_dump(mode="json")
+        payload = tiny_task(strategy, ranks=ranks, **changes).model_dump(mode="json")
         hosts = {} if self.laboratory is None else {"nodes": ranks // 2, "gpus_per_node": 2}
-        return TrialTask.model_validate({**one, "cluster": {**one["cluster"], **hosts, "memory_gib": 1}})
+        return TrialTask.model_validate({**payload, "cluster": {**payload["cluster"], **hosts, "memory_gib": 1}})
 
     def script(self, act: str) -> TrialTask:
         task = self.task({"kind": "ddp"}).model_dump(mode="json")
@@ -53,7 +53,7 @@ class Place:
         until(lambda: len(living(self.laboratory, self.session) - self.at_rest) >= 4, "four ranks")
 
     def assert_nothing_is_left(self) -> None:
-        """By the time the result is there, ranks are gone; what cleans up after them may take a moment."""
+        """Wait for cleanup: ranks are gone when the result is there, but their cleanup may take a moment."""
         until(lambda: not living(self.laboratory, self.session) - self.at_rest, "nothing is left")
 
 
@@ -63,10 +63,10 @@ def living(laboratory: Laboratory | None, session: GangSession) -> set[int]:
     return {child.pid for child in psutil.Process(session.process.pid).children(recursive=True)}
 
 
-def until(condition: Any, what: str) -> None:
+def until(condition: Any, description: str) -> None:
     ends_s = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < ends_s, what
+        assert time.monotonic() < ends_s, description
         time.sleep(0.1)
 
 
@@ -172,8 +172,10 @@ def assert_trains_as_one(place: Place, strategy: dict[str, Any], ranks: int) -> 
     task = place.task(strategy, ranks=ranks, **TWO_BLOCKS)
     answer = place.session.run(task)
     assert answer["kind"] == "Measurement", answer
-    found = deviation(TypeAdapter(tuple[StepRecord, ...]).validate_python(answer["result"]["trajectory"]), train(task))
-    assert all(found[what] <= BOUND[what] for what in BOUND), found
+    largest_deviation = deviation(
+        TypeAdapter(tuple[StepRecord, ...]).validate_python(answer["result"]["trajectory"]), train(task)
+    )
+    assert all(largest_deviation[subject] <= BOUND[subject] for subject in BOUND), largest_deviation
 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="eight ranks: `make test-long`")
@@ -204,5 +206,5 @@ def own_processes(place: Place) -> set[int]:
     """The session's own, where it runs."""
     if place.laboratory is None:
         return {place.session.process.pid}
-    found = {pid for host in place.laboratory.hosts for pid in host.find("-m tests.lab.gang_session")}
-    return {pid for pid in found if "python" in psutil.Process(pid).name()}
+    actual = {pid for host in place.laboratory.hosts for pid in host.find("-m tests.lab.gang_session")}
+    return {pid for pid in actual if "python" in psutil.Process(pid).name()}

@@ -1,4 +1,4 @@
-"""What the containers of the Kubernetes manifests run, word for word but for sizes, on made-up hosts: a worker over all of them, which
+"""Commands of the Kubernetes manifests, unchanged except for sizes, on made-up hosts: a worker over all of them, which
 a study is finished on. Pods, their names and their volumes are the laboratory's.
 """
 
@@ -48,12 +48,12 @@ class Pods:
             print(self.nodes[0].address, "shardtune-gang-node-0-0.shardtune-gang", file=names)
 
     def run(self, host: Host, container: dict[str, Any], words: list[str], pod: str = "") -> None:
-        """What the container runs, with its variables."""
-        own = {one["name"]: self._value(one, pod) for one in container.get("env", [])}
-        given = {f"SHARDTUNE_WORKER_{name}": value for name, value in ONE_RANK.items()} | own
-        given["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        """Run the container's command with its variables."""
+        own = {item["name"]: self._value(item, pod) for item in container.get("env", [])}
+        inputs = {f"SHARDTUNE_WORKER_{name}": value for name, value in ONE_RANK.items()} | own
+        inputs["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         smaller = [SMALLER.get(word, word).replace("$(POD_NAME)", pod) for word in words]
-        host.daemon("container", ["env", *(f"{name}={value}" for name, value in given.items()), *smaller], {})
+        host.daemon("container", ["env", *(f"{name}={value}" for name, value in inputs.items()), *smaller], {})
 
     def _value(self, variable: dict[str, Any], pod: str) -> str:
         if variable["name"] == "SHARDTUNE_API_KEY_FILE":
@@ -63,12 +63,12 @@ class Pods:
         return TOKEN if "secretKeyRef" in variable["valueFrom"] else pod
 
     def finish_a_study(self, worker: str, nodes: int) -> None:
-        """On the worker of that name, once it is there."""
-        (one,) = self.service.await_true(
+        """Finish a study on the worker of that name, after it registered."""
+        (first,) = self.service.await_true(
             lambda: self.service.get("/v1/workers")["workers"], 300, "the worker registers"
         )
-        cluster = one["inventory"]["cluster"]
-        assert (one["name"], cluster["nodes"]) == (worker, nodes)
+        cluster = first["inventory"]["cluster"]
+        assert (first["name"], cluster["nodes"]) == (worker, nodes)
         study = self.service.create(
             {
                 "model": TINY,
@@ -91,7 +91,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
 
 def containers(name: str) -> list[dict[str, Any]]:
     """All of an overlay's file, in the order in which they stand there."""
-    return [one for document in yaml.safe_load_all((OVERLAYS / name).read_text()) for one in found_in(document)]
+    return [item for document in yaml.safe_load_all((OVERLAYS / name).read_text()) for item in found_in(document)]
 
 
 def found_in(node: Any) -> Iterator[dict[str, Any]]:

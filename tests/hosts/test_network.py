@@ -54,13 +54,13 @@ def test_a_link_that_was_made_slower_makes_stale_by_its_bandwidth_and_a_retune_f
 
 def _begin(worker: LabWorker, service: LabService) -> dict[str, Any]:
     """Measure the hosts and start the worker there; what it offers."""
-    before = {one["worker_id"] for one in service.get("/v1/workers")["workers"]}
+    before = {worker["worker_id"] for worker in service.get("/v1/workers")["workers"]}
     worker.measure_hardware()
     worker.start()
 
     def registered() -> list[dict[str, Any]]:
-        return [one for one in service.get("/v1/workers")["workers"] if one["worker_id"] not in before]
+        return [worker for worker in service.get("/v1/workers")["workers"] if worker["worker_id"] not in before]
 
-    (one,) = service.await_true(registered, 300, "the worker registers")
-    inventory: dict[str, Any] = one["inventory"]
+    (first,) = service.await_true(registered, 300, "the worker registers")
+    inventory: dict[str, Any] = first["inventory"]
     return inventory

@@ -47,15 +47,15 @@ def _parser() -> argparse.ArgumentParser:
     execute.set_defaults(command=_execute)
     execute.add_argument("host")
     execute.add_argument("words", nargs=argparse.REMAINDER)
-    for name, said, command in (
+    for name, help_text, command in (
         ("cut", "cut a host's link", lambda lab, host: lab.cut(host)),
         ("kill", "cut a host's power", lambda lab, host: lab.host(host).cut_power()),
         ("stop", "freeze a host", lambda lab, host: lab.host(host).stop()),
         ("restore", "undo cut, stop or kill", lambda lab, host: lab.restore(host)),
     ):
-        one = commands.add_parser(name, help=said)
-        one.add_argument("host")
-        one.set_defaults(command=_on_host, act=command)
+        command_parser = commands.add_parser(name, help=help_text)
+        command_parser.add_argument("host")
+        command_parser.set_defaults(command=_on_host, act=command)
     down = commands.add_parser("down", help="take all of it away, also what a killed `up` left")
     down.set_defaults(command=_down)
     return parser
@@ -65,8 +65,8 @@ def _up(options: argparse.Namespace) -> int:
     if lacking := requirements.lacking(options.engine):
         raise NoLaboratory(f"a laboratory with --engine {options.engine} needs {lacking}")
     began_s = time.monotonic()
-    made = Laboratory.up(Plan(options.hosts, options.ranks, options.inter_mbit, options.engine), options.lab)
-    answer = described(made, time.monotonic() - began_s)
+    laboratory = Laboratory.up(Plan(options.hosts, options.ranks, options.inter_mbit, options.engine), options.lab)
+    answer = described(laboratory, time.monotonic() - began_s)
     print(json.dumps(answer) if options.json else _words(answer))
     return DONE
 
@@ -79,12 +79,12 @@ def _words(answer: dict[str, object]) -> str:
 
 
 def _execute(options: argparse.Namespace) -> int:
-    made = Laboratory.at(options.lab)
+    laboratory = Laboratory.at(options.lab)
     words = [word for place, word in enumerate(options.words) if place or word != "--"]
     if not words:
         raise NoLaboratory("exec HOST needs a command: exec n0 hostname")
-    command = made.host(options.host).command(words)
-    os.execvpe(command[0], command, {**os.environ, **made.environment, MARK: str(made.claim.folder)})
+    command = laboratory.host(options.host).command(words)
+    os.execvpe(command[0], command, {**os.environ, **laboratory.environment, MARK: str(laboratory.claim.folder)})
 
 
 def _on_host(options: argparse.Namespace) -> int:

@@ -19,13 +19,13 @@ Engine = Literal["none", "slurm", "ray"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a laboratory consists of."""
+    """Plan of a laboratory."""
 
     hosts: int = 2
     ranks: int = 2
-    """Per host: told to the engine, and to who asks."""
+    """Ranks per host, as the engine and callers are told."""
     inter_mbit: int = 0
-    """What each host's link carries in each direction, in Mbit/s; 0: as much as it can."""
+    """Bandwidth of each host's link in each direction, in Mbit/s; 0: unlimited."""
     engine: Engine = "none"
     owner: tuple[int, float] | None = None
     """Process (id, start) with which the laboratory is over, where it belongs to one."""
@@ -67,14 +67,14 @@ def claim(plan: Plan, number: int | None) -> Claim:
         NoLaboratory: the number is taken.
     """
     ROOT.mkdir(exist_ok=True)
-    for tried in range(1, _MOST) if number is None else (number,):
+    for attempt in range(1, _MOST) if number is None else (number,):
         try:
-            folder_of(tried).mkdir()
+            folder_of(attempt).mkdir()
         except FileExistsError:
             continue
-        (folder_of(tried) / "shared").mkdir()
-        (folder_of(tried) / "plan.json").write_text(json.dumps(asdict(plan)))
-        return Claim(tried, plan)
+        (folder_of(attempt) / "shared").mkdir()
+        (folder_of(attempt) / "plan.json").write_text(json.dumps(asdict(plan)))
+        return Claim(attempt, plan)
     raise NoLaboratory(
         f"laboratory {number} is up already: `python -m tests.lab down`, or another number with --lab"
         if number is not None
@@ -103,7 +103,11 @@ def abandoned() -> list[Claim]:
     if not ROOT.exists():
         return []
     claims = [find(int(folder.name)) for folder in ROOT.iterdir()]
-    return [one for one in claims if one.plan.owner is not None and not _lives(*one.plan.owner)]
+    return [
+        single_claim
+        for single_claim in claims
+        if single_claim.plan.owner is not None and not _lives(*single_claim.plan.owner)
+    ]
 
 
 def this_process() -> tuple[int, float]:

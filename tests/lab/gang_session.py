@@ -29,7 +29,7 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 
 
 class Orders:
-    """What the other end says; a cancellation counts for the task that is running."""
+    """Messages from the other end of the pipe; a cancellation counts for the task that is running."""
 
     def __init__(self) -> None:
         self.cancelled: str | None = None

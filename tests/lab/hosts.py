@@ -71,9 +71,9 @@ class Host:
         self, words: Sequence[str], environment: Mapping[str, str], outlive: bool = False, **options: Any
     ) -> "subprocess.Popen[bytes]":
         """Run something on the host; `options` are Popen's."""
-        given = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
+        popen_options = {"stdin": subprocess.DEVNULL, "start_new_session": True, **options}
         marked = {**os.environ, **environment, MARK: str(self.claim.folder)}
-        return subprocess.Popen(self.command(words, outlive), env=marked, **given)
+        return subprocess.Popen(self.command(words, outlive), env=marked, **popen_options)
 
     def daemon(self, name: str, words: Sequence[str], environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
         """Run something that stays until the host goes; what it says is in the laboratory's folder."""
@@ -113,6 +113,8 @@ def _visible() -> list[str]:
     """Folders under /tmp that hosts need: the repository, the interpreter's, libraries built for it."""
     extensions = os.environ.get("TORCH_EXTENSIONS_DIR")
     needed = [str(REPOSITORY), sys.prefix, sys.base_prefix, *sys.path, *([extensions] if extensions else [])]
-    folders = sorted({Path(one).resolve() for one in needed if one and Path(one).is_dir()})
-    under_tmp = [one for one in folders if one.is_relative_to(_TMP)]
-    return [str(one) for one in under_tmp if not any(one != other and one.is_relative_to(other) for other in under_tmp)]
+    folders = sorted({Path(item).resolve() for item in needed if item and Path(item).is_dir()})
+    under_tmp = [folder for folder in folders if folder.is_relative_to(_TMP)]
+    return [
+        str(item) for item in under_tmp if not any(item != other and item.is_relative_to(other) for other in under_tmp)
+    ]

@@ -19,7 +19,7 @@ def main() -> None:
     # Before /proc is the host's own, it tells the machine's number for us.
     number = Path("/proc/self").readlink()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    _own_tmp(folder / f"{name}.tmp", [Path(one) for one in sys.argv[3:]])
+    _own_tmp(folder / f"{name}.tmp", [Path(item) for item in sys.argv[3:]])
     _mount("-t", "tmpfs", "tmpfs", "/dev/shm")
     _mount("--bind", str(folder / "hosts"), "/etc/hosts")
     _mount("-t", "proc", "proc", "/proc")

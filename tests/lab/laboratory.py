@@ -12,7 +12,7 @@ from tests.lab.ray_cluster import RayCluster
 from tests.lab.slurm import Slurm
 
 HEAD = "head"
-"""Where slurmctld or Ray's head runs; it trains nothing, and its link is not shaped."""
+"""Host on which slurmctld or Ray's head runs; it trains nothing, and its link is not shaped."""
 
 
 class Laboratory:
@@ -22,7 +22,7 @@ class Laboratory:
         self.claim = claimed
         plan, number = claimed.plan, claimed.number
         self.nodes = tuple(
-            Host(claimed, f"n{one}", f"10.87.{number}.{10 + one}", plan.inter_mbit) for one in range(plan.hosts)
+            Host(claimed, f"n{item}", f"10.87.{number}.{10 + item}", plan.inter_mbit) for item in range(plan.hosts)
         )
         """The hosts that train."""
         self.head = None if plan.engine == "none" else Host(claimed, HEAD, f"10.87.{number}.2", 0)
@@ -43,16 +43,16 @@ class Laboratory:
         Raises:
             NoLaboratory: the number is taken.
         """
-        for left in abandoned():
+        for abandoned_claim in abandoned():
             with suppress(NoLaboratory, FileNotFoundError):  # another process was quicker
-                cls(left).down()
-        made = cls(claim(plan, number))
-        made._make()
-        return made
+                cls(abandoned_claim).down()
+        instance = cls(claim(plan, number))
+        instance._make()
+        return instance
 
     @classmethod
     def at(cls, number: int) -> Self:
-        """The one with this number.
+        """Laboratory with this number.
 
         Raises:
             NoLaboratory: there is none.
@@ -66,7 +66,7 @@ class Laboratory:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What programs on the hosts need to know of the engine."""
+        """Environment variables that programs on the hosts need for the engine."""
         return self.engine.environment if self.engine else {}
 
     def _make(self) -> None:
@@ -88,7 +88,7 @@ class Laboratory:
         for host in self.hosts:
             if host.name == name:
                 return host
-        raise NoLaboratory(f"host {name!r} is not in the laboratory: {', '.join(one.name for one in self.hosts)}")
+        raise NoLaboratory(f"host {name!r} is not in the laboratory: {', '.join(host.name for host in self.hosts)}")
 
     def start(self, name: str, words: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
         """Run something on a host, which dies with this process's child; `options` are Popen's."""
@@ -138,7 +138,7 @@ class Laboratory:
 
 
 def described(laboratory: Laboratory, up_s: float) -> dict[str, Any]:
-    """What `up --json` prints."""
+    """Facts that `up --json` prints."""
     plan = laboratory.claim.plan
     return {
         "hosts": [
@@ -152,5 +152,5 @@ def described(laboratory: Laboratory, up_s: float) -> dict[str, Any]:
 
 
 def for_this_process(hosts: int, ranks: int, inter_mbit: int = 0, engine: str = "none") -> Laboratory:
-    """One that the next laboratory takes down, should this process die without doing so."""
+    """Laboratory of this process; the next laboratory takes it down if this process dies before."""
     return Laboratory.up(Plan(hosts, ranks, inter_mbit, engine, owner=this_process()))  # type: ignore[arg-type]

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterable
 
 INTERFACE = "eth0"
-"""What a host calls its link."""
+"""Name of a link on its host."""
 _BURST = "64kb"
 
 
@@ -22,7 +22,7 @@ def port_name(number: int, host: str) -> str:
 
 
 def gateway(number: int) -> str:
-    """Where the hosts reach this machine: a service, a proxy."""
+    """Address at which the hosts reach this machine: a service, a proxy."""
     return f"10.87.{number}.1"
 
 
@@ -49,14 +49,14 @@ def plug(number: int, host: str, pid: int, address: str, mbit: int) -> None:
 
 
 def shape(number: int, host: str, pid: int, mbit: int) -> None:
-    """What the link carries from now on, in Mbit/s in each direction; 0: as much as it can."""
+    """Set the link's bandwidth in Mbit/s in each direction; 0: unlimited."""
     for device, inside in ((port_name(number, host), []), (INTERFACE, ["nsenter", "-t", str(pid), "-n"])):
         limit = ["tbf", "rate", f"{mbit}mbit", "burst", _BURST, "latency", "50ms"] if mbit else ["noqueue"]
         subprocess.run([*inside, "tc", "qdisc", "replace", "dev", device, "root", *limit], check=True)
 
 
 def cut(number: int, host: str) -> None:
-    """Nothing arrives any more, in neither direction; nobody is told."""
+    """Cut the link silently in both directions."""
     _ip(f"link set {port_name(number, host)} down")
 
 

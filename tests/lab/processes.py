@@ -1,4 +1,4 @@
-"""Which processes are in a network namespace or carry a laboratory's mark; by /proc, never by name."""
+"""Processes in a network namespace, or with a laboratory's launch tag; by /proc, never by name."""
 
 import os
 import signal
@@ -19,19 +19,19 @@ def on_host(first: int) -> set[int]:
 
 
 def with_host(first: int) -> set[int]:
-    """The same, known by their network, and our own that entered it: `nsenter` waits outside for what it started."""
+    """Processes of a network namespace, and our own that entered it: `nsenter` waits outside for what it started."""
     network = _namespace(first, "net")
     return {pid for pid in _all() if network is not None and _namespace(pid, "net") == network}
 
 
 def marked(folder: Path) -> set[int]:
     """All processes whose environment names the laboratory, but this one."""
-    wanted = f"{MARK}={folder}".encode()
-    return {pid for pid in _all() if wanted in _read(pid, "environ").split(b"\0")} - {os.getpid()}
+    tag = f"{MARK}={folder}".encode()
+    return {pid for pid in _all() if tag in _read(pid, "environ").split(b"\0")} - {os.getpid()}
 
 
 def words_of(pid: int) -> list[str]:
-    """Its command line; empty when it is gone."""
+    """Command line of a process; empty when it is gone."""
     return _read(pid, "cmdline").decode(errors="replace").split("\0")[:-1]
 
 
@@ -62,18 +62,18 @@ def resume_all(find: Callable[[], set[int]]) -> None:
 
 def _until(find: Callable[[], set[int]], number: signal.Signals, is_done: Callable[[str], bool]) -> None:
     """Again and again: a process may fork between the look and the signal, and one that is dying is not found any more."""
-    ends_s, seen = time.monotonic() + _LIMIT_S, find()
-    while left := {pid for pid in seen if not is_done(state_of(pid))}:
-        assert time.monotonic() < ends_s, f"processes {sorted(left)} took no notice of {number.name}"
-        for pid in left:
+    ends_s, pids = time.monotonic() + _LIMIT_S, find()
+    while live_pids := {pid for pid in pids if not is_done(state_of(pid))}:
+        assert time.monotonic() < ends_s, f"processes {sorted(live_pids)} took no notice of {number.name}"
+        for pid in live_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
         time.sleep(0.01)
-        seen = left | find()
+        pids = live_pids | find()
 
 
 def _namespace(pid: int, kind: str) -> str | None:
-    """None when the process is gone."""
+    """State of a process; None when it is gone."""
     try:
         return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
     except OSError:

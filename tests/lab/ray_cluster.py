@@ -11,7 +11,7 @@ from tests.lab.hosts import Host
 PORT = 6379
 _START_S = 120.0
 _STORE_BYTES = 80_000_000
-"""Of each node's object store, about the least Ray takes; nothing large is ever put there."""
+"""Size of each node's object store, about the least Ray takes; nothing large is ever put there."""
 
 
 class RayCluster:
@@ -30,7 +30,7 @@ class RayCluster:
             "RAY_enable_worker_prestart": "0",
             "RAY_prestart_worker_first_driver": "0",
         }
-        """What every command and program of Ray needs to know."""
+        """Environment variables that every command and program of Ray needs."""
 
     def start(self) -> None:
         """Start the head, then all nodes at once; each command returns when its daemons are up."""
@@ -52,9 +52,9 @@ class RayCluster:
         words = [str(Path(sys.executable).parent / "ray"), "start", *role, *amounts]
         words += [f"--node-ip-address={host.address}", f"--object-store-memory={_STORE_BYTES}"]
         words += ["--disable-usage-stats"] if is_head else []
-        given = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
+        environment_variables = {name: value for name, value in self.environment.items() if name != "RAY_ADDRESS"}
         # The daemons must not think that they are a test's or a session's.
-        return host.daemon("ray", ["env", *(f"--unset={name}" for name in _inherited()), *words], given)
+        return host.daemon("ray", ["env", *(f"--unset={name}" for name in _inherited()), *words], environment_variables)
 
 
 def _inherited() -> list[str]:

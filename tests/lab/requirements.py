@@ -1,4 +1,4 @@
-"""What a laboratory needs of the machine, and what a test does without."""
+"""Requirements of a laboratory, and skips of tests on machines that lack them."""
 
 import importlib.util
 import os

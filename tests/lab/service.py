@@ -89,18 +89,18 @@ class LabService:
         return [run for trial in rows for run in trial["runs"]]
 
     @staticmethod
-    def await_true(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+    def await_true(condition: Callable[[], Any], seconds: float, description: str) -> Any:
         """Poll until the condition gives something true.
 
         Raises:
             TimeoutError: it did not.
         """
         ends_s = time.monotonic() + seconds
-        while not (found := condition()):
+        while not (outcome := condition()):
             if time.monotonic() > ends_s:
-                raise TimeoutError(f"not within {seconds:g} s: {what}")
+                raise TimeoutError(f"not within {seconds:g} s: {description}")
             time.sleep(0.1)
-        return found
+        return outcome
 
     def __enter__(self) -> Self:
         self.start()

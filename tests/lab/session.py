@@ -19,12 +19,12 @@ class GangSession:
     """A worker without a service, from `with` on; `ready` waits until all hosts are."""
 
     def __init__(self, laboratory: Laboratory | None, folder: Path, ranks: int, **settings: Any) -> None:
-        """Without a laboratory: on this machine, as one host. `folder`: for the work directory."""
+        """Open a session without a laboratory, on this machine as one host. `folder`: for the work directory."""
         engine = laboratory.claim.plan.engine if laboratory else "none"
-        given = {"work_dir": str(folder / "work"), "ranks": ranks, "memory_gib": 1, "allowed_scripts": _SCRIPTS}
+        options = {"work_dir": str(folder / "work"), "ranks": ranks, "memory_gib": 1, "allowed_scripts": _SCRIPTS}
         if laboratory is not None:
-            given |= {"launcher": engine, "nodes": len(laboratory.nodes), "shared_dir": str(laboratory.claim.shared)}
-        words = [*SESSION, json.dumps({**given, "min_free_gib": 0, **settings})]
+            options |= {"launcher": engine, "nodes": len(laboratory.nodes), "shared_dir": str(laboratory.claim.shared)}
+        words = [*SESSION, json.dumps({**options, "min_free_gib": 0, **settings})]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self._log = (folder / "session.log").open("ab")
         if laboratory is None:
@@ -37,7 +37,7 @@ class GangSession:
             self.process = laboratory.start("head", words, stderr=self._log, **pipes)
 
     def ready(self) -> dict[str, Any]:
-        """What the gang offers."""
+        """Inventory that the gang offers."""
         return self._answer()["ready"]
 
     def begin(self, task: Task, **limits: float) -> None:

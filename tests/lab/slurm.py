@@ -13,7 +13,7 @@ from tests.lab.hosts import Host
 NEEDS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol")
 _START_S = 60.0
 _SOCKET = "/tmp/munge/socket"
-"""On each host its own."""
+"""Folder of Slurm on each host."""
 _CONF = """
 ClusterName=lab
 SlurmctldHost=head({head})
@@ -50,7 +50,7 @@ class Slurm:
         self._head, self._nodes, self._ranks = head, nodes, ranks
         self._folder = head.claim.folder / "slurm"
         self.environment = {"SLURM_CONF": str(self._folder / "slurm.conf")}
-        """What every command of Slurm needs to know."""
+        """Environment variables that every command of Slurm needs."""
 
     def start(self) -> None:
         """Start all daemons and wait until every host takes work."""
@@ -95,7 +95,9 @@ class Slurm:
         key = self._folder / "munge.key"
         key.touch(mode=0o400)
         key.write_bytes(secrets.token_bytes(128))
-        nodes = [f"NodeName={one.name} NodeAddr={one.address} CPUs={self._ranks} State=UNKNOWN" for one in self._nodes]
+        nodes = [
+            f"NodeName={node.name} NodeAddr={node.address} CPUs={self._ranks} State=UNKNOWN" for node in self._nodes
+        ]
         values = {"head": self._head.address, "socket": _SOCKET, "folder": self._folder, "nodes": "\n".join(nodes)}
         (self._folder / "slurm.conf").write_text(_CONF.format(**values))
         (self._folder / "cgroup.conf").write_text("CgroupAutomount=no\nCgroupPlugin=cgroup/v1\n")

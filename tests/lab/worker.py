@@ -13,12 +13,12 @@ from tests.lab.service import LabService
 from tests.lab.slurm import Slurm
 
 NAME = "gang"
-"""Of the worker on Ray; Slurm's is named after its job."""
+"""Name of the worker on Ray; Slurm's is named after its job."""
 _AGENT = "-m shardtune.workers --launcher"
 
 
 class LabWorker:
-    """Over all hosts of the laboratory."""
+    """Worker over all hosts of the laboratory."""
 
     def __init__(self, laboratory: Laboratory, service: LabService) -> None:
         self._laboratory = laboratory
@@ -40,7 +40,7 @@ class LabWorker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def measure_hardware(self) -> None:
-        """As an operator does once: kept in the work directory, which the worker then finds."""
+        """Measure the hardware once, as an operator does; the worker finds the result in its work directory."""
         words = [
             sys.executable,
             "-m",
@@ -52,8 +52,8 @@ class LabWorker:
         words += ["--nodes", str(len(self._laboratory.nodes)), "--work-dir", str(self._work_dir)]
         if isinstance(self._laboratory.engine, Slurm):
             words = ["salloc", "--quiet", f"--nodes={len(self._laboratory.nodes)}", "--exclusive", *words]
-        given = [f"{name}={value}" for name, value in self._environment.items()]
-        self._laboratory.run(HEAD, ["env", *given, *words], timeout_s=600)
+        environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
+        self._laboratory.run(HEAD, ["env", *environment_assignments, *words], timeout_s=600)
 
     def start(self) -> None:
         """Submit the job, or start the process."""
@@ -61,8 +61,8 @@ class LabWorker:
         if isinstance(self._laboratory.engine, Slurm):
             words = ["sbatch", "--parsable", f"--nodes={nodes}", f"--output={self._log}"]
             script = str(REPOSITORY / "deploy/slurm/worker.sbatch")
-            given = [f"{name}={value}" for name, value in self._environment.items()]
-            self.job = self._laboratory.run(HEAD, ["env", *given, *words, script, self._url]).strip()
+            environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
+            self.job = self._laboratory.run(HEAD, ["env", *environment_assignments, *words, script, self._url]).strip()
             return
         words = [
             sys.executable,
@@ -75,12 +75,15 @@ class LabWorker:
             "--work-dir",
             "/tmp/work",
         ]
-        given = [f"{name}={value}" for name, value in self._environment.items()]
+        environment_assignments = [f"{name}={value}" for name, value in self._environment.items()]
         with self._log.open("ab") as log:
-            self._process = self._laboratory.start(HEAD, ["env", *given, *words], stdout=log, stderr=log)
+            self._process = self._laboratory.start(
+                HEAD, ["env", *environment_assignments, *words], stdout=log, stderr=log
+            )
 
     def tend(self) -> None:
-        """What a supervisor does, once: start again what ended. Slurm's jobs requeue themselves; daemons are nobody's but ours."""
+        """Restart ended processes once, as a supervisor does. Slurm's jobs requeue themselves; daemons are nobody's but
+        ours."""
         for host in self._laboratory.hosts:
             if host.is_up:
                 self._daemons(host)
@@ -107,7 +110,7 @@ class LabWorker:
 
     @property
     def agent_host(self) -> Host:
-        """Where the agent is, or would be."""
+        """Host of the agent."""
         return next(host for host in self._laboratory.hosts if self.agents_on(host))
 
     def agents_on(self, host: Host) -> set[int]:
@@ -126,5 +129,5 @@ class LabWorker:
             time.sleep(0.2)
 
     def log(self) -> str:
-        """What it wrote for people."""
+        """Log of the worker."""
         return Path(self._log).read_text()

@@ -1,4 +1,4 @@
-"""What a GPU's allocator did, as torch's snapshot has it: what was held at the fullest moment, of what, and where."""
+"""History of a GPU's allocator, as in torch's snapshot: bytes held at the fullest moment, by kind and place."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from shardtune.workers.rank.training import trace
 
 
 def entry(action: str, address: int, size: int, at_us: int) -> dict:
-    """As `torch.cuda.memory._snapshot()` has it."""
+    """Entry as in `torch.cuda.memory._snapshot()`."""
     return {"action": action, "addr": address, "size": size, "time_us": at_us, "stream": 0, "frames": []}
 
 
@@ -29,17 +29,17 @@ STEP = [
 
 def test_a_block_is_held_until_its_release_is_complete():
     events = events_of(STEP, allocated=50, reserved=60)
-    assert [(one.total_bytes, one.reserved_bytes) for one in events] == [
+    assert [(event.total_bytes, event.reserved_bytes) for event in events] == [
         (450, 1060), (950, 1060), (450, 1060), (550, 1260),
     ]  # fmt: skip
-    assert [(one.born, one.died, one.bytes) for one in lives(events) if one.pointer == 400] == [
+    assert [(live.born, live.died, live.bytes) for live in lives(events) if live.pointer == 400] == [
         (3000, 6000, 500),
         (8000, 1 << 63, 100),
     ]
 
 
 class MadeHistory:
-    """Of a step in which the second layer's output is the most that is held."""
+    """Recorder of a step in which the second layer's output holds the most memory."""
 
     def __init__(self, recorder: moments.MomentRecorder) -> None:
         self.recorder, self.now, self.entries = recorder, 0, []
@@ -56,19 +56,19 @@ def test_the_fullest_moment_of_a_gpu_says_phase_module_kinds_and_what_is_reserve
     recorder = moments.MomentRecorder(0, None, "ddp", is_compiled=False, is_cuda=True)
     history = recorder._history = MadeHistory(recorder)
 
-    def took(address: int, size: int) -> None:
+    def allocate(address: int, size: int) -> None:
         history.entries.append(entry("alloc", address, size, next(clock)))
 
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    took(model[0].weight.untyped_storage().data_ptr(), 100)
+    allocate(model[0].weight.untyped_storage().data_ptr(), 100)
     recorder.watch_modules(model)
     recorder.note("parameters", [model[0].weight])
     recorder.enter("forward")
     recorder.enter_module("0")
-    took(1, 300)
+    allocate(1, 300)
     recorder.leave_module("0", [])
     recorder.enter_module("1")
-    took(2, 600)
+    allocate(2, 600)
     moment = recorder.told()
     assert (moment.phase, moment.module, moment.bytes, moment.reserved_bytes) == ("forward", "1", 1000, 4096)
     assert moment.kinds == {"activations": 900, "parameters": 100} and moment.holders == {"1": 600, "0": 300}

@@ -65,9 +65,9 @@ def test_kind_follows_from_type_and_phase(error: Exception, phase: classify.Phas
 
 
 def test_a_chain_that_bites_its_tail_ends() -> None:
-    one, other = RuntimeError("one"), RuntimeError("other")
-    one.__context__, other.__context__ = other, one
-    assert classify.failure_of(one, "training", rank=0).kind is FailureKind.CRASH
+    runtime_error, other = RuntimeError("one"), RuntimeError("other")
+    runtime_error.__context__, other.__context__ = other, runtime_error
+    assert classify.failure_of(runtime_error, "training", rank=0).kind is FailureKind.CRASH
 
 
 def test_attention_whose_package_is_missing_is_the_worker_s_lack() -> None:

@@ -1,4 +1,5 @@
-"""How many communicators a strategy makes does not depend on how deep the model is: NCCL's each take memory of the device."""
+"""The number of a strategy's communicators does not depend on the depth of the model: NCCL's each take memory of the
+device."""
 
 import json
 
@@ -11,16 +12,16 @@ pytestmark = pytest.mark.ranks
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
-    """By strategy, with few and with more blocks, on four ranks."""
+def group_counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """Communicators by strategy, with few and with more blocks, on four ranks."""
     log = tmp_path_factory.mktemp("communicators") / "ranks.log"
-    found: dict[str, list[int]] = json.loads(
+    printed: dict[str, list[int]] = json.loads(
         preloaded_forks.output_of("tests.rank.helpers.communicators", log=log).splitlines()[-1]
     )
-    return found
+    return printed
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_deeper_model_has_no_more_communicators(made: dict[str, list[int]], name: str) -> None:
-    few, more = made[name]
+def test_a_deeper_model_has_no_more_communicators(group_counts: dict[str, list[int]], name: str) -> None:
+    few, more = group_counts[name]
     assert more <= few

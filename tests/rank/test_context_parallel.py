@@ -26,7 +26,7 @@ from tests.support.ranks.tiny_tasks import GPT2, LLAMA, MIXTRAL, tiny_task
 LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 SHORT_LLAMA = LLAMA | {"num_hidden_layers": 2}
 MISTRAL = SHORT_LLAMA | {"model_type": "mistral", "sliding_window": 8}
-"""Its window reaches from one rank's part of the sequence into the other's."""
+"""Model whose attention window reaches from one rank's part of the sequence into the other's."""
 BUCKETS = {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 SHARED = {"context_parallel": 2, "micro_batch": 2, "parity_steps": 3, "max_grad_norm": 0.3}
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -57,12 +57,14 @@ def test_shared_samples_train_the_same(quick: dict[str, tuple[StepRecord, ...]],
 
 @pytest.mark.ranks
 def test_a_loss_without_its_factor_is_caught(quick: dict[str, tuple[StepRecord, ...]]) -> None:
-    whole, faulty = train(QUICK["llama, ddp"])[0], quick[f"llama, ddp, {FAULT}"][0]
-    said = parity.step_difference(whole, faulty, parity.FP32, "one process")
-    assert said is not None and said.startswith("loss of step 0")
-    norms = faulty.model_copy(update={"loss": whole.loss})
-    said = parity.step_difference(whole, norms, parity.FP32, "one process")
-    assert said is not None and said.startswith("gradient norm of step 0"), "also where the loss alone would not tell"
+    full, faulty = train(QUICK["llama, ddp"])[0], quick[f"llama, ddp, {FAULT}"][0]
+    difference = parity.step_difference(full, faulty, parity.FP32, "one process")
+    assert difference is not None and difference.startswith("loss of step 0")
+    norms = faulty.model_copy(update={"loss": full.loss})
+    difference = parity.step_difference(full, norms, parity.FP32, "one process")
+    assert difference is not None and difference.startswith("gradient norm of step 0"), (
+        "also where the loss alone would not tell"
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +81,9 @@ def test_a_loss_without_its_factor_is_caught(quick: dict[str, tuple[StepRecord, 
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
 def test_a_model_says_whether_its_heads_can_be_shared_out(model: dict[str, Any], heads: int, why: str | None) -> None:
-    found = shared_heads.of(ModelSpec(name="m", config=model), Workload(sequence_length=32, global_batch=8))
-    assert found.context_heads == heads
-    assert found.context_note is None if why is None else why in (found.context_note or ""), found
+    actual = shared_heads.of(ModelSpec(name="m", config=model), Workload(sequence_length=32, global_batch=8))
+    assert actual.context_heads == heads
+    assert actual.context_note is None if why is None else why in (actual.context_note or ""), actual
 
 
 @pytest.mark.ranks
@@ -104,9 +106,9 @@ def test_shared_samples_train_the_same_with_everything(tmp_path: Path, precision
         for backend, model, mode in itertools.product(BACKENDS, models, ("none", "selective", "full"))
         if (backend, mode) != ("zero-3", "selective")
     }
-    found = trajectories(tasks, tmp_path)
+    actual_trajectories = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
+        assert_same(actual_trajectories[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks
@@ -115,14 +117,14 @@ def test_every_model_type_that_says_it_can_trains_the_same(tmp_path: Path) -> No
     tasks = {}
     for config in small_models.configs():
         with contextlib.suppress(Exception):  # what does not build with these sizes
-            found = shared_heads.of(ModelSpec(name="m", config=config), Workload(sequence_length=32, global_batch=8))
-            if found.context_heads > 1:
+            actual = shared_heads.of(ModelSpec(name="m", config=config), Workload(sequence_length=32, global_batch=8))
+            if actual.context_heads > 1:
                 tasks[config["model_type"]] = tiny_task(BACKENDS["ddp"], model=config, **SHARED)
     # DDP fails by itself where a model has parameters that its loss does not use (BERT's kind).
-    found = {kind: records for kind, records in trajectories(tasks, tmp_path).items() if records}
-    assert len(found) >= 70
-    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in found.items()}
-    assert {kind: one for kind, one in apart.items() if any(one[name] > FP32[name] for name in FP32)} == {}
+    actual = {kind: records for kind, records in trajectories(tasks, tmp_path).items() if records}
+    assert len(actual) >= 70
+    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in actual.items()}
+    assert {kind: item for kind, item in apart.items() if any(item[name] > FP32[name] for name in FP32)} == {}
 
 
 @pytest.mark.ranks
@@ -140,6 +142,6 @@ def test_shared_samples_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -
         for (name, strategy), size in itertools.product(strategies.items(), (2, 4))
         if (name, size) != ("hpz", 4)  # DeepSpeed makes the groups of hpZ once in a process
     }
-    found = trajectories(tasks, tmp_path, ranks=4)
+    actual_trajectories = trajectories(tasks, tmp_path, ranks=4)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32)
+        assert_same(actual_trajectories[name], task, FP32)

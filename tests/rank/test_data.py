@@ -14,8 +14,8 @@ def filled(start: int, count: int, *, name: str = "a.weight", seed: int = 3, chu
 
 
 def test_a_shard_is_its_range_of_the_whole() -> None:
-    whole = filled(0, 200_000)
-    assert torch.equal(filled(70_001, 99_999), whole[70_001:170_000])
+    full_filled = filled(0, 200_000)
+    assert torch.equal(filled(70_001, 99_999), full_filled[70_001:170_000])
 
 
 def test_weights_depend_on_seed_and_name() -> None:
@@ -51,9 +51,9 @@ def test_values_are_the_same_on_every_machine() -> None:
 
 
 def test_samples_do_not_depend_on_who_asks() -> None:
-    whole = data.samples(1, 5, range(8), 64, 512, CPU)
-    assert torch.equal(data.samples(1, 5, range(3, 5), 64, 512, CPU), whole[3:5])
-    assert not torch.equal(whole, data.samples(1, 6, range(8), 64, 512, CPU))
+    samples = data.samples(1, 5, range(8), 64, 512, CPU)
+    assert torch.equal(data.samples(1, 5, range(3, 5), 64, 512, CPU), samples[3:5])
+    assert not torch.equal(samples, data.samples(1, 6, range(8), 64, 512, CPU))
 
 
 def test_every_sample_is_taken_once_whatever_the_split() -> None:

@@ -1,4 +1,5 @@
-"""What a rank asks of a GPU, with a device played on the processor: clock, memory, restart, environment, and its end for want of memory."""
+"""Calls of a rank to a GPU, with a fake device on the processor: clock, memory, restart, environment, and its end for
+want of memory."""
 
 from pathlib import Path
 
@@ -34,14 +35,14 @@ def folder_of(task: TrialTask | ResumeTask, folder: Path) -> Path:
 def test_a_trial_waits_for_its_device_counts_its_memory_and_takes_it_only_once_it_is_set_up(tmp_path: Path) -> None:
     task = tiny_task({"kind": "ddp"}, ranks=1, parity_steps=2, window_steps=3)
     task = task.model_copy(update={"config": task.config.model_copy(update=ENVIRONMENT)})
-    asked = run_rank(folder_of(task, tmp_path))
+    requested_run_rank = run_rank(folder_of(task, tmp_path))
     report = RankReport.model_validate_json((tmp_path / "rank_0.json").read_text())
     assert report.status == "complete", report.failure
     assert min(report.window_step_times_s) >= STEP_S and min(report.warmup_step_times_s) >= STEP_S
     assert report.memory is not None and report.memory.allocator_retries == 1
     assert (report.memory.peak_reserved_gib, report.memory.device_used_gib) == (3.0, 6.0)
     # What the check of the pace has cached is given back before memory is counted.
-    assert asked == ["allocator expandable_segments:True", "bind exclusive", "use", "release", "count"]
+    assert requested_run_rank == ["allocator expandable_segments:True", "bind exclusive", "use", "release", "count"]
 
 
 def test_new_processes_go_on_with_the_random_state_of_their_device(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ def test_a_failed_call_of_nccl_on_a_full_device_is_for_want_of_memory(tmp_path: 
 
 @pytest.mark.parametrize("form", faulty_ranks.OUT_OF_MEMORY)
 def test_one_rank_without_memory_ends_both_and_the_run_is_out_of_memory(tmp_path: Path, form: str) -> None:
-    """Nobody ends the other: it meets the end of its peer in the middle of a collective."""
+    """Peers do not end each other: a rank meets the end of its peer in the middle of a collective."""
     task = tiny_task({"kind": "ddp"}, parity_steps=4)
     faulty_ranks.run_ranks(form, folder_of(task, tmp_path))
     directory = TrialDir(tmp_path)

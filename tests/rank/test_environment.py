@@ -49,5 +49,5 @@ def test_threads_and_malloc_take_effect_in_a_fork() -> None:
 
 
 def _plain() -> dict[str, str]:
-    """Without variables that would decide instead."""
+    """Environment without variables that would decide instead."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MALLOC_"))}

@@ -66,9 +66,9 @@ def test_ranks_that_divide_experts_train_the_same(quick: dict[str, tuple[StepRec
 
 @pytest.mark.ranks
 def test_gradients_of_experts_that_are_not_divided_are_caught(quick: dict[str, tuple[StepRecord, ...]]) -> None:
-    whole, faulty = train(QUICK["mixtral, full"])[0], quick[f"mixtral, {FAULT}"][0]
-    said = parity.step_difference(whole, faulty, parity.FP32, "one process")
-    assert said is not None and said.startswith("gradient norm of step 0")
+    full, faulty = train(QUICK["mixtral, full"])[0], quick[f"mixtral, {FAULT}"][0]
+    difference = parity.step_difference(full, faulty, parity.FP32, "one process")
+    assert difference is not None and difference.startswith("gradient norm of step 0")
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_gradients_of_experts_that_are_not_divided_are_caught(quick: dict[str, t
 def test_a_model_says_whether_its_experts_can_be_divided(
     model: dict[str, Any], count: int, width: int, why: str | None
 ) -> None:
-    found = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
-    assert (found.experts, found.expert_width) == (count, width), found
-    assert found.expert_note is None if why is None else why in (found.expert_note or ""), found
+    actual = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
+    assert (actual.experts, actual.expert_width) == (count, width), actual
+    assert actual.expert_note is None if why is None else why in (actual.expert_note or ""), actual
 
 
 @pytest.mark.ranks
@@ -108,9 +108,9 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision:
         f"{name}, {mode}": tiny_task(DIVIDED, model=model, activation_checkpointing=mode, precision=precision, **SHARED)
         for (name, model), mode in itertools.product(models.items(), ("none", "selective", "full"))
     }
-    found = trajectories(tasks, tmp_path)
+    actual_trajectories = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
+        assert_same(actual_trajectories[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks
@@ -137,9 +137,9 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         name: tiny_task(strategy, ranks=4, **{"model": MIXTRAL, **SHARED, "micro_batch": 1, **changes})
         for name, (strategy, changes) in meshes.items()
     }
-    found = trajectories(tasks, tmp_path, ranks=4)
+    actual_trajectories = trajectories(tasks, tmp_path, ranks=4)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32)
+        assert_same(actual_trajectories[name], task, FP32)
 
 
 @pytest.mark.ranks
@@ -152,14 +152,14 @@ def test_every_model_type_whose_experts_can_be_divided_trains_the_same(tmp_path:
             task = tiny_task(DIVIDED, model=config, **SHARED)
             train(task)
             tasks[config["model_type"]] = task
-    found: dict[str, tuple[StepRecord, ...]] = {}
+    actual: dict[str, tuple[StepRecord, ...]] = {}
     # Forks have a limit of time, whatever they have to do.
     for first in range(0, len(tasks), 10):
         folder = tmp_path / str(first)
         folder.mkdir()
-        found |= trajectories(dict(itertools.islice(tasks.items(), first, first + 10)), folder)
-    assert [kind for kind, records in found.items() if not records] == []
-    assert len(found) >= 20
-    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in found.items()}
+        actual |= trajectories(dict(itertools.islice(tasks.items(), first, first + 10)), folder)
+    assert [kind for kind, records in actual.items() if not records] == []
+    assert len(actual) >= 20
+    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in actual.items()}
     bound = FP32 | {"parameter_sum": 1e-5}
-    assert {kind: one for kind, one in apart.items() if any(one[name] > bound[name] for name in bound)} == {}
+    assert {kind: item for kind, item in apart.items() if any(item[name] > bound[name] for name in bound)} == {}

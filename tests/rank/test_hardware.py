@@ -1,4 +1,4 @@
-"""What ranks measure of their links: within each host, across hosts with one rank of each, and over all."""
+"""Bandwidths that ranks measure: within each host, across hosts with one rank of each, and over all."""
 
 import os
 from pathlib import Path
@@ -28,6 +28,6 @@ def _as_on_hosts_of(ranks: int, folder: Path) -> None:
 )
 def test_groups_follow_the_hosts(tmp_path: Path, per_host: int, groups: list[tuple[int, int]]) -> None:
     preloaded_forks.ranks(_as_on_hosts_of, per_host, tmp_path, logs=tmp_path, count=4)
-    found = MeasuredHardware.model_validate_json((tmp_path / "hardware.json").read_bytes()).collectives
-    assert list(dict.fromkeys((one.ranks, one.nodes) for one in found)) == groups
-    assert len(found) == 3 * 2 * len(groups)
+    collectives = MeasuredHardware.model_validate_json((tmp_path / "hardware.json").read_bytes()).collectives
+    assert list(dict.fromkeys((item.ranks, item.nodes) for item in collectives)) == groups
+    assert len(collectives) == 3 * 2 * len(groups)

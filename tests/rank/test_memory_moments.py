@@ -1,4 +1,4 @@
-"""Out of memory at a declared limit: rank, phase and module are those that took it, and kinds sum to what was held."""
+"""Failures by a declared memory limit: rank, phase and module are those that took it, and kinds sum to what was held."""
 
 import os
 

@@ -27,29 +27,29 @@ WORKLOAD = Workload(sequence_length=256, global_batch=8)
     ],
 )
 def test_sizes_are_the_published_ones(name: str, parameters: int, blocks: int, block_class: str) -> None:
-    found = model_summary.of(preset(name), WORKLOAD)
-    assert (found.parameters, len(found.blocks), found.block_class) == (parameters, blocks, block_class)
-    assert found.active_parameters == parameters and found.moe_class is None
+    actual = model_summary.of(preset(name), WORKLOAD)
+    assert (actual.parameters, len(actual.blocks), actual.block_class) == (parameters, blocks, block_class)
+    assert actual.active_parameters == parameters and actual.moe_class is None
 
 
 def test_a_mixture_of_experts_uses_a_part_of_itself_per_token() -> None:
-    found = model_summary.of(preset("mixtral-8x7b"), WORKLOAD)
-    assert (found.parameters, found.active_parameters) == (46_702_792_704, 12_879_925_248)
-    assert found.moe_class == "MixtralSparseMoeBlock"
+    actual = model_summary.of(preset("mixtral-8x7b"), WORKLOAD)
+    assert (actual.parameters, actual.active_parameters) == (46_702_792_704, 12_879_925_248)
+    assert actual.moe_class == "MixtralSparseMoeBlock"
 
 
 def test_what_a_mask_hides_is_not_in_the_least_that_a_token_costs() -> None:
-    """So that a fused kernel at a long sequence is no number that cannot be true."""
+    """Masked positions are left out, so that a fused kernel at a long sequence does not exceed the peak rate."""
     long = WORKLOAD.model_copy(update={"sequence_length": 32_768})
-    found = model_summary.of(preset("llama-tiny"), long)
+    actual = model_summary.of(preset("llama-tiny"), long)
     halved = model_summary.of(preset("llama-tiny"), WORKLOAD.model_copy(update={"sequence_length": 16_384}))
-    assert found.least_flops_per_token == halved.forward_flops_per_token
-    assert found.forward_flops_per_token is not None and found.least_flops_per_token is not None
-    assert found.least_flops_per_token < 0.6 * found.forward_flops_per_token
+    assert actual.least_flops_per_token == halved.forward_flops_per_token
+    assert actual.forward_flops_per_token is not None and actual.least_flops_per_token is not None
+    assert actual.least_flops_per_token < 0.6 * actual.forward_flops_per_token
 
 
 def test_our_samples_are_not_searched_for_packed_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To look is to wait for the device in each forward; where tensors hold no values, it is an error."""
+    """Reading values waits for the device in each forward, and is an error for tensors without values."""
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", masking_utils.find_packed_sequence_indices)
     trained = CausalStep(preset("llama-tiny"), WORKLOAD)
     model = trained.build_model().to("meta")
@@ -58,24 +58,24 @@ def test_our_samples_are_not_searched_for_packed_ones(monkeypatch: pytest.Monkey
 
 def test_flops_are_two_per_active_weight_and_the_attention() -> None:
     config = preset("llama-2-7b").config
-    found = model_summary.of(preset("llama-2-7b"), WORKLOAD)
+    actual = model_summary.of(preset("llama-2-7b"), WORKLOAD)
     embedding = config["vocab_size"] * config["hidden_size"]
     attention = 4 * config["num_hidden_layers"] * config["hidden_size"] * WORKLOAD.sequence_length
-    assert found.forward_flops_per_token == pytest.approx(2 * (found.parameters - embedding) + attention, rel=1e-3)
-    blocks = sum(block.forward_flops_per_token for block in found.blocks)
-    assert blocks == pytest.approx(found.forward_flops_per_token - 2 * embedding, rel=1e-6)
+    assert actual.forward_flops_per_token == pytest.approx(2 * (actual.parameters - embedding) + attention, rel=1e-3)
+    blocks = sum(block.forward_flops_per_token for block in actual.blocks)
+    assert blocks == pytest.approx(actual.forward_flops_per_token - 2 * embedding, rel=1e-6)
 
 
 def test_a_model_is_counted_for_predictions_at_its_own_length() -> None:
-    """What `predict` asks for where an architecture has no closed form."""
+    """Count that `predict` needs where an architecture has no closed form."""
     small = {"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128}
     config = small | {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     model = ModelSpec(name="g", config=config | {"model_type": "gemma2", "max_position_embeddings": 128})
-    found = count_model.count(model)
-    assert found == count_model.count(model, 128) != count_model.count(model, 64)
-    request = PredictionRequest(model=model, cluster="8xh100", model_summary=found, top=1)
+    counts = count_model.count(model)
+    assert counts == count_model.count(model, 128) != count_model.count(model, 64)
+    request = PredictionRequest(model=model, cluster="8xh100", model_summary=counts, top=1)
     table = fastest.table(request)
-    assert (table.parameters, table.sequence_length) == (found.parameters, 128) and table.fastest
+    assert (table.parameters, table.sequence_length) == (counts.parameters, 128) and table.fastest
 
 
 def test_an_unknown_architecture_is_named() -> None:
@@ -85,7 +85,7 @@ def test_an_unknown_architecture_is_named() -> None:
 
 
 def test_a_model_that_the_meta_device_cannot_run_is_described_without_its_flops() -> None:
-    """Its trials may run all the same."""
+    """Trials of such a model may run."""
     small = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2}
     config = small | {
         "model_type": "mamba2",
@@ -95,7 +95,7 @@ def test_a_model_that_the_meta_device_cannot_run_is_described_without_its_flops(
         "n_groups": 1,
         "expand": 2,
     }
-    found = model_summary.of(ModelSpec(name="mamba2", config=config), WORKLOAD)
-    assert found.parameters > 0 and found.vocab_size == 256
-    assert found.forward_flops_per_token is None and "could not be counted" in (found.note or "")
-    assert traced_shape.of_study(ModelSpec(name="mamba2", config=config), found) is None
+    actual = model_summary.of(ModelSpec(name="mamba2", config=config), WORKLOAD)
+    assert actual.parameters > 0 and actual.vocab_size == 256
+    assert actual.forward_flops_per_token is None and "could not be counted" in (actual.note or "")
+    assert traced_shape.of_study(ModelSpec(name="mamba2", config=config), actual) is None

@@ -34,13 +34,13 @@ def test_the_table_says_what_happens(kind: str, attention: str, predicted: str, 
     if kind not in OFTEN and os.environ.get("SHARDTUNE_TEST_LONG") != "1":
         pytest.skip("every architecture is walked with SHARDTUNE_TEST_LONG=1")
     config = config_of(kind, more)
-    found = model_summary.of(ModelSpec(name="m", config=config), WORKLOAD)
-    assert (found.attention or "sdpa") == attention
-    if found.forward_flops_per_token is None:
-        assert predicted == "nothing", found.note
+    actual = model_summary.of(ModelSpec(name="m", config=config), WORKLOAD)
+    assert (actual.attention or "sdpa") == attention
+    if actual.forward_flops_per_token is None:
+        assert predicted == "nothing", actual.note
     else:
         assert predicted == ("closed form" if kind in model_shape.FAMILIES else "counted")
-    assert len(found.blocks) == 2
+    assert len(actual.blocks) == 2
 
 
 def test_the_table_was_found() -> None:
@@ -49,7 +49,7 @@ def test_the_table_was_found() -> None:
 
 def test_of_a_multimodal_model_the_text_part_is_built() -> None:
     text = config_of("gemma3_text", {})
-    whole = ModelSpec(
+    model_spec = ModelSpec(
         name="m", config={"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 32}}
     )
-    assert model_summary.of(whole, WORKLOAD) == model_summary.of(ModelSpec(name="m", config=text), WORKLOAD)
+    assert model_summary.of(model_spec, WORKLOAD) == model_summary.of(ModelSpec(name="m", config=text), WORKLOAD)

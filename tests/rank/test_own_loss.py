@@ -22,8 +22,8 @@ STRATEGIES = {
 def losses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
     folder = tmp_path_factory.mktemp("losses")
     printed = preloaded_forks.ranks(custom_loss.print_losses, STRATEGIES, folder, logs=folder)
-    found: dict[str, list[float]] = json.loads(printed[0].splitlines()[-1])
-    return found
+    actual_printed: dict[str, list[float]] = json.loads(printed[0].splitlines()[-1])
+    return actual_printed
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

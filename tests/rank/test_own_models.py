@@ -37,26 +37,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*install, "--target", str(site), str(root / "source")], check=True, timeout=120)
     own = ModelSpec(name="lora", entry_point="lora-llama", config={"layers": 2})
-    wanted = tiny_task({"kind": "ddp"}, parity_steps=4, micro_batch=2)
+    expected_tiny_task = tiny_task({"kind": "ddp"}, parity_steps=4, micro_batch=2)
     tasks = {
         name: tiny_task(strategy, parity_steps=4, micro_batch=2).model_copy(update={"model": own})
         for name, strategy in STRATEGIES.items()
     }
     unknown = {"model": ModelSpec(name="x", entry_point="no-such")}
-    tasks |= {"unknown": wanted.model_copy(update=unknown)}
-    made = {}
-    for name, task in [*tasks.items(), ("model_summary", ModelSummaryTask(model=own, workload=wanted.workload))]:
-        made[name] = root / name
-        made[name].mkdir()
-        (made[name] / "task.json").write_text(task.model_dump_json())
+    tasks |= {"unknown": expected_tiny_task.model_copy(update=unknown)}
+    created = {}
+    for name, task in [
+        *tasks.items(),
+        ("model_summary", ModelSummaryTask(model=own, workload=expected_tiny_task.workload)),
+    ]:
+        created[name] = root / name
+        created[name].mkdir()
+        (created[name] / "task.json").write_text(task.model_dump_json())
     for name in RESTARTED:
-        made[f"restart {name}"] = root / f"restart-{name}"
-        made[f"restart {name}"].mkdir()
+        created[f"restart {name}"] = root / f"restart-{name}"
+        created[f"restart {name}"].mkdir()
         task = ResumeTask(trial=tasks[name], plan=ResumePlan(most_steps=8, steps_after=3))
-        (made[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
-    for folder in (*made.values(), *(made[f"restart {name}"] for name in RESTARTED)):
+        (created[f"restart {name}"] / "task.json").write_text(task.model_dump_json())
+    for folder in (*created.values(), *(created[f"restart {name}"] for name in RESTARTED)):
         custom_model_rank.run_ranks(folder, site)
-    return made
+    return created
 
 
 def report(folder: Path) -> RankReport:

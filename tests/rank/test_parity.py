@@ -50,8 +50,8 @@ def assert_same_training(host: HostProcess, bound: dict[str, float], strategy: d
     task = tiny_task(strategy, **changes)
     report = host.run(task)[0]
     assert report.status == "complete", report.failure
-    found = deviation(report.trajectory, train(task))
-    assert all(found[name] <= bound[name] for name in bound), found
+    largest_deviation = deviation(report.trajectory, train(task))
+    assert all(largest_deviation[name] <= bound[name] for name in bound), largest_deviation
 
 
 @pytest.mark.parametrize("micro_batch", [4, 1], ids=["accumulation 1", "accumulation 4"])
@@ -62,7 +62,7 @@ def test_fp32_training_is_the_same(host: HostProcess, name: str, micro_batch: in
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_bf16_training_stays_within_the_stated_bound(host: HostProcess, name: str) -> None:
-    """Where each backend casts shows in bfloat16 alone; few steps, since most processors emulate it."""
+    """Placement of casts differs between backends in bfloat16 alone; few steps, since most processors emulate it."""
     assert_same_training(host, BF16, STRATEGIES[name], precision="bf16-mixed", **({"parity_steps": 6} | QUICK))
 
 
@@ -77,7 +77,7 @@ def test_autocast_training_stays_within_the_stated_bound(host: HostProcess, name
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp2"])
 def test_compiled_blocks_train_the_same(host: HostProcess, name: str) -> None:
-    """On CPU ranks the compiler writes C++."""
+    """Compilation on CPU ranks writes C++."""
     model = LLAMA | {"num_hidden_layers": 2}
     assert_same_training(host, FP32, STRATEGIES[name], compile=True, model=model, parity_steps=3)
 

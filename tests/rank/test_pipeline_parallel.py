@@ -67,9 +67,9 @@ def test_stages_train_the_same(quick: dict[str, tuple[StepRecord, ...]], name: s
 
 @pytest.mark.ranks
 def test_tied_tables_whose_gradients_are_not_summed_are_caught(quick: dict[str, tuple[StepRecord, ...]]) -> None:
-    whole, faulty = train(QUICK["gpt2, full"])[0], quick[f"gpt2, {FAULT}"][0]
-    said = parity.step_difference(whole, faulty, parity.FP32, "one process")
-    assert said is not None and said.startswith("gradient norm of step 0")
+    full, faulty = train(QUICK["gpt2, full"])[0], quick[f"gpt2, {FAULT}"][0]
+    difference = parity.step_difference(full, faulty, parity.FP32, "one process")
+    assert difference is not None and difference.startswith("gradient norm of step 0")
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_tied_tables_whose_gradients_are_not_summed_are_caught(quick: dict[str, 
     ids=["llama", "gpt2", "gemma3", "mixtral", "mpt", "one block"],
 )
 def test_a_model_says_whether_it_can_be_cut(model: dict[str, Any], blocks: int, why: str | None) -> None:
-    found = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
-    assert found.pipeline_blocks == blocks, found
-    assert found.pipeline_note is None if why is None else why in (found.pipeline_note or ""), found
+    actual = model_summary.of(ModelSpec(name="m", config=model), WORKLOAD)
+    assert actual.pipeline_blocks == blocks, actual
+    assert actual.pipeline_note is None if why is None else why in (actual.pipeline_note or ""), actual
 
 
 WORKLOAD = Workload(sequence_length=32, global_batch=8)
@@ -120,9 +120,9 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision:
         for (name, model), mode, schedule in itertools.product(models.items(), ("none", "selective", "full"), schedules)
         if schedule not in ZERO_BUBBLE or mode != "selective"
     }
-    found = trajectories(tasks, tmp_path)
+    actual_trajectories = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
+        assert_same(actual_trajectories[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks
@@ -162,15 +162,15 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
             "tensor 2, tied": (CUT | fields | {"tensor_parallel": 2}, {"model": longer}),
             "context 2": (CUT | fields | {"dp_shard": 2}, {"context_parallel": 2}),
         }
-        meshes |= {f"2, {schedule}, {name}": one for name, one in split.items()}
+        meshes |= {f"2, {schedule}, {name}": item for name, item in split.items()}
     meshes["4, zbv"] = (CUT | ZERO_BUBBLE["zbv_zero_bubble"] | {"pipeline_parallel": 4}, {"model": ten})
     tasks = {
         name: tiny_task(strategy, ranks=4, **{"model": four, **SHARED, "micro_batch": 1, **changes})
         for name, (strategy, changes) in meshes.items()
     }
-    found = trajectories(tasks, tmp_path, ranks=4)
+    actual_trajectories = trajectories(tasks, tmp_path, ranks=4)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32)
+        assert_same(actual_trajectories[name], task, FP32)
 
 
 @pytest.mark.ranks
@@ -181,10 +181,10 @@ def test_every_model_type_that_can_be_cut_trains_the_same(tmp_path: Path) -> Non
         with contextlib.suppress(Exception):  # what does not build with these sizes
             if stage_plan.of(ModelSpec(name="m", config=config), WORKLOAD)[0] is not None:
                 tasks[config["model_type"]] = tiny_task(CUT, model=config, **SHARED)
-    found = trajectories(tasks, tmp_path)
-    assert [kind for kind, records in found.items() if not records] == []
-    assert len(found) >= 30
-    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in found.items()}
+    actual_trajectories = trajectories(tasks, tmp_path)
+    assert [kind for kind, records in actual_trajectories.items() if not records] == []
+    assert len(actual_trajectories) >= 30
+    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in actual_trajectories.items()}
     # Without norms' weights, as OLMo has none, the sum of all weights is near 0.
     bound = FP32 | {"parameter_sum": 1e-5}
-    assert {kind: one for kind, one in apart.items() if any(one[name] > bound[name] for name in bound)} == {}
+    assert {kind: item for kind, item in apart.items() if any(item[name] > bound[name] for name in bound)} == {}

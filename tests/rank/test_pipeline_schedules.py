@@ -16,15 +16,16 @@ from shardtune.tuner.prediction.model_shape import from_config
 SHAPE = from_config(preset("llama-3.1-8b").config)
 
 
-def held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
-    """At most at once, by the actions that torch plans for a rank; parts of a micro batch count one by one."""
-    made: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
-    made.pp_group_size, made.rank, made._n_microbatches = ranks, rank, micro_batches
-    made.n_local_stages, made.num_stages, made._num_stages = virtual, ranks * virtual, ranks * virtual
-    made.number_of_rounds = max(1, micro_batches // ranks)
-    made.microbatches_per_round = micro_batches // made.number_of_rounds
+def most_held(schedule: PipelineSchedule, rank: int, ranks: int, virtual: int, micro_batches: int) -> int:
+    """Most micro batches held at once, by the actions that torch plans for a rank; parts of a micro batch count one by
+    one."""
+    new: Any = object.__new__(torchs.get_schedule_class(FACTS[schedule].title))
+    new.pp_group_size, new.rank, new._n_microbatches = ranks, rank, micro_batches
+    new.n_local_stages, new.num_stages, new._num_stages = virtual, ranks * virtual, ranks * virtual
+    new.number_of_rounds = max(1, micro_batches // ranks)
+    new.microbatches_per_round = micro_batches // new.number_of_rounds
     now = most = 0
-    for planned in made._calculate_single_rank_operations(rank):
+    for planned in new._calculate_single_rank_operations(rank):
         for action in (planned.sub_actions or (planned,)) if planned is not None else ():
             now += action.computation_type == torchs.FORWARD
             most = max(most, now)
@@ -59,4 +60,4 @@ def test_a_rank_holds_what_torchs_schedule_begins(
     rows = from_configs([TrialConfig(strategy=config)], 4096, ranks, micro_batches)
     parts = stages.of(SHAPE, stages.StageLayout(ranks, virtual, schedule))
     predicted = [float(in_flight(part, rows)[0][0]) * virtual for part in parts]
-    assert predicted == [held(schedule, rank, ranks, virtual, micro_batches) for rank in range(ranks)]
+    assert predicted == [most_held(schedule, rank, ranks, virtual, micro_batches) for rank in range(ranks)]

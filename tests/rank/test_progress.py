@@ -1,4 +1,4 @@
-"""What a rank says of itself while one thing takes long, and figures of it that are arithmetic."""
+"""Progress notes of a rank during long phases, and the arithmetic of its figures."""
 
 import time
 from pathlib import Path

@@ -121,7 +121,7 @@ FAULTS = ("none", "forgotten_optimizer", "forgotten_weights")
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16-mixed"])
 def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> None:
-    """Under both: the bounds of bf16-mixed are wider, and must still tell."""
+    """Faults are noticed under both precisions: the bounds of bf16-mixed are wider, and must still tell."""
     task = ResumeTask(trial=tiny_task({"kind": "ddp"}, precision=precision), plan=PLAN)
     folders = {fault: tmp_path / fault for fault in FAULTS}
     for fault, folder in folders.items():
@@ -129,10 +129,10 @@ def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> N
         (folder / "task.json").write_text(task.model_dump_json())
         for _life in range(2):
             faulty_ranks.run_ranks(fault, folder)
-    found = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
-    assert found["none"] is None
+    actual = {fault: _judged(TrialDir(folder), task) for fault, folder in folders.items()}
+    assert actual["none"] is None
     for fault in FAULTS[1:]:
-        failure = found[fault]
+        failure = actual[fault]
         assert failure is not None and failure.kind is FailureKind.NUMERICS and "in new processes" in failure.message
 
 

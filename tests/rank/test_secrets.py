@@ -1,4 +1,5 @@
-"""What runs other people's models finds no secret of the worker's: not in its environment, and not in the agent's."""
+"""Processes that run other people's models find no secret of the worker: not in its environment, and not in the
+agent's."""
 
 import os
 import sys

@@ -50,10 +50,10 @@ def test_ranks_that_split_a_model_train_the_same(quick: dict[str, tuple[StepReco
 
 @pytest.mark.ranks
 def test_gradients_of_norms_that_are_not_summed_are_caught(quick: dict[str, tuple[StepRecord, ...]]) -> None:
-    """By the weights' sum of squares: loss and norm of the first step hide it."""
-    whole, faulty = train(QUICK["llama"])[0], quick[f"llama, {FAULT}"][0]
-    said = parity.step_difference(whole, faulty, parity.FP32, "one process")
-    assert said is not None and said.startswith("parameter square sum of step 0")
+    """Detection by the weights' sum of squares: loss and norm of the first step hide it."""
+    full, faulty = train(QUICK["llama"])[0], quick[f"llama, {FAULT}"][0]
+    difference = parity.step_difference(full, faulty, parity.FP32, "one process")
+    assert difference is not None and difference.startswith("parameter square sum of step 0")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_gradients_of_norms_that_are_not_summed_are_caught(quick: dict[str, tupl
     ids=["llama", "gemma3", "one head of keys", "gpt2", "mixtral"],
 )
 def test_a_model_says_whether_it_can_be_split(model: dict[str, Any], divisor: int, why: str | None) -> None:
-    found = tensor_plan.widths_of(_built(model))
-    assert found.tensor_divisor == divisor
-    assert found.tensor_note is None if why is None else why in (found.tensor_note or ""), found
+    widths_of = tensor_plan.widths_of(_built(model))
+    assert widths_of.tensor_divisor == divisor
+    assert widths_of.tensor_note is None if why is None else why in (widths_of.tensor_note or ""), widths_of
 
 
 @pytest.mark.ranks
@@ -95,9 +95,9 @@ def test_they_train_the_same_with_every_checkpointing(tmp_path: Path, precision:
         f"{name}, {mode}": tiny_task(SPLIT, model=model, activation_checkpointing=mode, precision=precision, **SHARED)
         for (name, model), mode in itertools.product(models.items(), ("none", "selective", "full"))
     }
-    found = trajectories(tasks, tmp_path)
+    actual_trajectories = trajectories(tasks, tmp_path)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32 if precision == "fp32" else BF16)
+        assert_same(actual_trajectories[name], task, FP32 if precision == "fp32" else BF16)
 
 
 @pytest.mark.ranks
@@ -121,9 +121,9 @@ def test_they_train_the_same_on_meshes_of_four_ranks(tmp_path: Path) -> None:
         name: tiny_task(strategy, ranks=4, **{"model": four, **SHARED, **changes})
         for name, (strategy, changes) in meshes.items()
     }
-    found = trajectories(tasks, tmp_path, ranks=4)
+    actual_trajectories = trajectories(tasks, tmp_path, ranks=4)
     for name, task in tasks.items():
-        assert_same(found[name], task, FP32)
+        assert_same(actual_trajectories[name], task, FP32)
 
 
 @pytest.mark.ranks
@@ -134,8 +134,8 @@ def test_every_model_type_with_a_plan_trains_the_same(tmp_path: Path) -> None:
         with contextlib.suppress(Exception):  # what does not build with these sizes
             if tensor_plan.widths_of(_built(config)).tensor_divisor > 1:
                 tasks[config["model_type"]] = tiny_task(SPLIT, model=config, **SHARED)
-    found = trajectories(tasks, tmp_path)
-    assert [kind for kind, records in found.items() if not records] == []
-    assert len(found) >= 30
-    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in found.items()}
-    assert {kind: one for kind, one in apart.items() if any(one[name] > FP32[name] for name in FP32)} == {}
+    actual_trajectories = trajectories(tasks, tmp_path)
+    assert [kind for kind, records in actual_trajectories.items() if not records] == []
+    assert len(actual_trajectories) >= 30
+    apart = {kind: deviation(records, train(tasks[kind])) for kind, records in actual_trajectories.items()}
+    assert {kind: item for kind, item in apart.items() if any(item[name] > FP32[name] for name in FP32)} == {}

@@ -44,8 +44,8 @@ def test_ranks_leave_traces_that_say_where_their_steps_went(host, name):
     for rank in range(2):
         with gzip.open(folder / "traces" / f"rank_{rank}.json.gz") as file:
             tables.append(kineto.read(file, f"rank_{rank}"))
-    found = diagnosis(tables)
-    assert {(one.rank, one.step) for one in found.steps} == {(0, 4), (0, 5), (1, 4), (1, 5)}
-    assert kinds <= {one.kind for one in found.collectives} and not found.notes
-    assert all(one.message_bytes and one.group_size == 2 for one in found.collectives)
-    assert all(step.parts.optimizer_s > 0 and step.parts.compute_s > 0 for step in found.steps)
+    actual_diagnosis = diagnosis(tables)
+    assert {(step.rank, step.step) for step in actual_diagnosis.steps} == {(0, 4), (0, 5), (1, 4), (1, 5)}
+    assert kinds <= {collective.kind for collective in actual_diagnosis.collectives} and not actual_diagnosis.notes
+    assert all(collective.message_bytes and collective.group_size == 2 for collective in actual_diagnosis.collectives)
+    assert all(step.parts.optimizer_s > 0 and step.parts.compute_s > 0 for step in actual_diagnosis.steps)

@@ -1,4 +1,4 @@
-"""What a trial leaves behind: measurements when it runs, and the right kind of failure when it does not."""
+"""Results of a trial: measurements when it runs, and the right kind of failure when it does not."""
 
 import os
 import subprocess

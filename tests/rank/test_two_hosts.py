@@ -31,18 +31,18 @@ def hosts(host: HostProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def launch(hosts: list[HostProcess]) -> Callable[..., list[RankReport]]:
     """Run a launch over both hosts, half of its ranks on each; the reports by rank."""
 
-    def over_both(folders: Folders, whole: Launch) -> list[RankReport]:
+    def over_both(folders: Folders, full_launch: Launch) -> list[RankReport]:
         hosts[0].order({"store": str(folders[0]), "ports": [0, 1]})
         where = rendezvous("127.0.0.1", hosts[0].event()["port"]) | LOOPBACK
-        half = whole.ranks // 2
-        shares = [whole.share(first, half, where) for first in (0, half)]
+        half = full_launch.ranks // 2
+        shares = [full_launch.share(first, half, where) for first in (0, half)]
         for host, folder, share in zip(hosts, folders, shares, strict=True):
             host.order(launch_order(folder, share))
         codes = [event["code"] for host in hosts for event in [host.event() for _ in range(1 + half)][1:]]
         hosts[0].order({"kill": str(folders[0])})
         assert hosts[0].event()["event"] == "closed", "the store outlives its host's ranks, and no more"
-        assert codes == [0] * whole.ranks
-        paths = [folders[rank // half] / f"rank_{rank}.json" for rank in range(whole.ranks)]
+        assert codes == [0] * full_launch.ranks
+        paths = [folders[rank // half] / f"rank_{rank}.json" for rank in range(full_launch.ranks)]
         return [RankReport.model_validate_json(path.read_bytes()) for path in paths]
 
     return over_both

@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: fakes, helpers, real parts. No tests here."""
+"""Fakes, helpers and real parts that tests and benchmarks share. No tests here."""

@@ -38,7 +38,7 @@ def main() -> int:
 
 
 def _why_not() -> str | None:
-    """Why the index cannot say what is known of a version; a mirror of packages need not have that."""
+    """Reason why the index does not list a version's known faults; a mirror of packages need not have that."""
     version = next(line for line in _VERSIONS.read_text().splitlines() if line.startswith(f"{_ASKED_FIRST}=="))
     try:
         answer = httpx.get(f"{_INDEX}/{version.replace('==', '/')}/json", timeout=5)

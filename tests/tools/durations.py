@@ -29,7 +29,7 @@ def module_of(classname: str) -> str:
 
 
 def processor() -> str:
-    """What runs here, as the kernel calls it."""
+    """Name of the processor, as the kernel reports it."""
     names = [line.partition(": ")[2] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
 
@@ -62,11 +62,11 @@ def main(run: Path) -> None:
         module, seconds = module_of(case.attrib["classname"]), float(case.attrib["time"])
         modules[module] += seconds  # type: ignore[assignment]
         tests[f"{module}::{case.attrib['name']}"] += seconds  # type: ignore[assignment]
-    known = json.loads(SECONDS.read_text()) | {name: round(seconds, 1) for name, seconds in modules.items()}
-    present = {name: seconds for name, seconds in sorted(known.items()) if (ROOT / name).is_file()}
+    recorded_seconds = json.loads(SECONDS.read_text()) | {name: round(seconds, 1) for name, seconds in modules.items()}
+    present = {name: seconds for name, seconds in sorted(recorded_seconds.items()) if (ROOT / name).is_file()}
     SECONDS.write_text(json.dumps(present, indent=2) + "\n")
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    _, _, after = rest.partition(END)
+    before, _, after_begin = PAGE.read_text().partition(BEGIN)
+    _, _, after = after_begin.partition(END)
     measured = page_of(modules, tests, float(suite.attrib["time"]))
     PAGE.write_text(f"{before}{BEGIN}{measured}{END}{after}")
     sys.stdout.write(measured)

@@ -1,4 +1,4 @@
-"""Which test modules run when: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
+"""Order of test modules: one of pytest-xdist's workers begins with the slowest, the others with the quickest.
 
 A module stays on one worker, so that what its tests share (a fork server, a browser, a study) is made once; those of
 `tests/hosts` all stay on one, because one laboratory is load enough. At the slow end are training ranks, browsers and
@@ -15,7 +15,7 @@ from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
 SECONDS = Path(__file__).with_name("durations.json")
-"""Of each module, as `make durations` measured last. Nothing but the order depends on it."""
+"""Seconds of each module, as `make durations` measured last. Nothing but the order depends on it."""
 
 
 class FromBothEnds(LoadScopeScheduling):
@@ -44,5 +44,5 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FromBothEnds
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slowest modules first, before them those that were never measured."""
     if hasattr(config, "workerinput"):
-        known: dict[str, float] = json.loads(SECONDS.read_text())
-        items.sort(key=lambda item: -known.get(item.nodeid.partition("::")[0], float("inf")))
+        recorded_seconds: dict[str, float] = json.loads(SECONDS.read_text())
+        items.sort(key=lambda item: -recorded_seconds.get(item.nodeid.partition("::")[0], float("inf")))

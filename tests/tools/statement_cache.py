@@ -16,16 +16,16 @@ _CONNECTED: dict[Hashable, Engine] = {}
 
 
 def install() -> None:
-    """From now on an engine of this process shares what was compiled with the first one of its kind that connected."""
+    """Make engines of this process share compiled statements with the first connected one of their kind."""
     session.make_engine = _sharing
 
 
 def _sharing(url: str, *arguments: Any, **options: Any) -> Engine:
-    made = _make_engine(url, *arguments, **options)
-    kind = (made.url.drivername, options.get("json_deserializer"))
-    if (known := _CONNECTED.get(kind)) is None:
+    engine = _make_engine(url, *arguments, **options)
+    kind = (engine.url.drivername, options.get("json_deserializer"))
+    if (shared_cache := _CONNECTED.get(kind)) is None:
         # Its dialect knows its server once it has connected.
-        event.listen(made, "first_connect", lambda *_: _CONNECTED.setdefault(kind, made))
+        event.listen(engine, "first_connect", lambda *_: _CONNECTED.setdefault(kind, engine))
     else:
-        made.dialect, made._compiled_cache = known.dialect, known._compiled_cache
-    return made
+        engine.dialect, engine._compiled_cache = shared_cache.dialect, shared_cache._compiled_cache
+    return engine

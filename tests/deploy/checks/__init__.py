@@ -1,1 +1,1 @@
-"""What `make check-deploy` looks at in deploy/: each check takes the folder and returns what is wrong, in words."""
+"""Checks of deploy/ for `make check-deploy`: each check takes the folder and returns what is wrong, in words."""

@@ -10,7 +10,7 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 
 def main() -> int:
     """Run all checks."""
-    wrong = [f"{name}: {one}" for name, check in CHECKS.items() for one in check(DEPLOY)]
+    wrong = [f"{name}: {item}" for name, check in CHECKS.items() for item in check(DEPLOY)]
     print("\n".join(wrong) or f"deploy/: {', '.join(CHECKS)}: nothing to complain about")
     return 1 if wrong else 0
 

@@ -13,7 +13,7 @@ _SCHEMA = json.loads((Path(__file__).with_name("schemas") / "compose.json").read
 
 
 def compose(deploy: Path) -> list[str]:
-    """Its fields are the specification's, and everything it refers to is there."""
+    """Check that the fields are the specification's and that every reference resolves."""
     path = deploy / "compose/compose.yaml"
     content = yaml.safe_load(path.read_text())
     checker = jsonschema.Draft7Validator(_SCHEMA)
@@ -23,16 +23,16 @@ def compose(deploy: Path) -> list[str]:
 
 def _dangling(content: dict, folder: Path) -> list[str]:
     """References that podman-compose does not follow: services, secrets, volumes, files of ours."""
-    found = []
+    actual = []
     for name, service in content["services"].items():
-        found += [
+        actual += [
             f"{name}: no service {other}" for other in service.get("depends_on", []) if other not in content["services"]
         ]
-        found += [f"{name}: no secret {one}" for one in service.get("secrets", []) if one not in content["secrets"]]
+        actual += [f"{name}: no secret {item}" for item in service.get("secrets", []) if item not in content["secrets"]]
         for source in (volume.split(":")[0] for volume in service.get("volumes", [])):
-            known = (folder / source).exists() if source.startswith(".") else source in content["volumes"]
-            found += [] if known else [f"{name}: no volume {source}"]
-    return found
+            recorded = (folder / source).exists() if source.startswith(".") else source in content["volumes"]
+            actual += [] if recorded else [f"{name}: no volume {source}"]
+    return actual
 
 
 def _read_by_podman(path: Path) -> list[str]:

@@ -38,7 +38,9 @@ def _folder(folder: Path) -> list[str]:
         return [built.stderr.strip()]
     manifests = list(yaml.safe_load_all(built.stdout))
     return [
-        f"{one['kind']} {one['metadata']['name']}: {wrong}" for one in manifests for wrong in _manifest(one)
+        f"{manifest['kind']} {manifest['metadata']['name']}: {wrong}"
+        for manifest in manifests
+        for wrong in _manifest(manifest)
     ] + _labels(manifests)
 
 
@@ -55,8 +57,8 @@ def _fields(manifest: Manifest) -> list[str]:
     if kind in _MODELS:
         return list(_lost(manifest, _MODELS[kind].from_dict(manifest).to_dict()))
     if kind == "RayJob":
-        found = jsonschema.Draft7Validator(_RAYJOB).iter_errors(manifest)
-        return [f"{'.'.join(map(str, error.path))}: {error.message[:300]}" for error in found]
+        iter_errors = jsonschema.Draft7Validator(_RAYJOB).iter_errors(manifest)
+        return [f"{'.'.join(map(str, error.path))}: {error.message[:300]}" for error in iter_errors]
     return list(_core(manifest))
 
 
@@ -67,27 +69,27 @@ def _core(manifest: Manifest) -> tuple[str, ...]:
 @cache
 def _validated(text: str) -> tuple[str, ...]:
     """Remembered: the base is part of every overlay."""
-    found = []
+    actual = []
     for version in VERSIONS:
         try:
             kubernetes_validate.validate(json.loads(text), version, strict=True)
         except kubernetes_validate.ValidationError as error:
-            found.append(f"{version}: {'.'.join(map(str, error.path))}: {error.message[:300]}")
+            actual.append(f"{version}: {'.'.join(map(str, error.path))}: {error.message[:300]}")
         except kubernetes_validate.SchemaNotFoundError as error:
-            found.append(error.message)
-    return tuple(found)
+            actual.append(error.message)
+    return tuple(actual)
 
 
-def _lost(given: object, kept: object, at: str = "") -> Iterator[str]:
-    """Where a published model keeps less than was written: it drops fields that it does not know without a word."""
-    if isinstance(given, Mapping) and isinstance(kept, Mapping):
-        for name in given:
-            yield from _lost(given[name], kept[name], f"{at}.{name}") if name in kept else [f"{at}.{name} is no field"]
-    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
-        for number, (one, other) in enumerate(zip(given, kept, strict=True)):
-            yield from _lost(one, other, f"{at}[{number}]")
-    elif given != kept:
-        yield f"{at} ({given}) becomes {kept}"
+def _lost(inputs: object, kept: object, at: str = "") -> Iterator[str]:
+    """Fields that a published model lost: it drops fields that it does not know without a word."""
+    if isinstance(inputs, Mapping) and isinstance(kept, Mapping):
+        for name in inputs:
+            yield from _lost(inputs[name], kept[name], f"{at}.{name}") if name in kept else [f"{at}.{name} is no field"]
+    elif isinstance(inputs, list) and isinstance(kept, list) and len(inputs) == len(kept):
+        for number, (item, other) in enumerate(zip(inputs, kept, strict=True)):
+            yield from _lost(item, other, f"{at}[{number}]")
+    elif inputs != kept:
+        yield f"{at} ({inputs}) becomes {kept}"
 
 
 def pod_templates(node: object) -> Iterator[dict[str, Any]]:
@@ -112,21 +114,23 @@ def _rights(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "securityContext must have runAsNonRoot and a runAsUser"
     if pod.get("seccompProfile") != {"type": "RuntimeDefault"}:
         yield "securityContext.seccompProfile must be RuntimeDefault"
-    wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    expected = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
     for container in [*spec["containers"], *spec.get("initContainers", [])]:
         own = container.get("securityContext", {})
         yield from (
-            f"{container['name']}: {name} must be {value}" for name, value in wanted.items() if own.get(name) != value
+            f"{container['name']}: {name} must be {value}" for name, value in expected.items() if own.get(name) != value
         )
 
 
 def _labels(manifests: list[Manifest]) -> list[str]:
     """Every policy but those for all pods selects a pod of the overlay: a typo in a label would leave a door shut."""
-    pods = [template.get("metadata", {}).get("labels", {}) for one in manifests for template in pod_templates(one)]
+    pods = [
+        template.get("metadata", {}).get("labels", {}) for manifest in manifests for template in pod_templates(manifest)
+    ]
     chosen = [
-        (one["metadata"]["name"], one["spec"]["podSelector"].get("matchLabels", {}))
-        for one in manifests
-        if one["kind"] == "NetworkPolicy"
+        (manifest["metadata"]["name"], manifest["spec"]["podSelector"].get("matchLabels", {}))
+        for manifest in manifests
+        if manifest["kind"] == "NetworkPolicy"
     ]
     return [
         f"NetworkPolicy {name} selects no pod"

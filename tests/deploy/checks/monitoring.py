@@ -42,17 +42,17 @@ def dashboard(deploy: Path) -> list[str]:
 
 
 def metrics(deploy: Path) -> list[str]:
-    """What dashboard and alerts ask for is what the service tells."""
+    """Check that the service exports every metric that dashboard and alerts query."""
     alerts = yaml.safe_load((deploy / "monitoring/alerts.yml").read_text())
-    asked = [*_queries(deploy), *(rule["expr"] for group in alerts["groups"] for rule in group["rules"])]
-    known = _told()
+    requested = [*_queries(deploy), *(rule["expr"] for group in alerts["groups"] for rule in group["rules"])]
+    exported_metrics = _exported_metrics()
     ends = {end.value for end in AttemptEnd}
     return [
         f"{name}: the service tells no such metric"
-        for query in asked
+        for query in requested
         for name in _METRIC.findall(query)
-        if name not in known
-    ] + [f"end={end}: no attempt ends so" for query in asked for end in _END.findall(query) if end not in ends]
+        if name not in exported_metrics
+    ] + [f"end={end}: no attempt ends so" for query in requested for end in _END.findall(query) if end not in ends]
 
 
 def _queries(deploy: Path) -> Iterator[str]:
@@ -61,12 +61,12 @@ def _queries(deploy: Path) -> Iterator[str]:
             yield from (target["expr"] for target in panel["targets"])
 
 
-def _told() -> set[str]:
+def _exported_metrics() -> set[str]:
     counted = Metrics()
     counted.granted(RunPurpose.SEARCH)
     counted.ended(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)
     now = datetime.now(UTC)
-    found = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1}, Counter())
+    gauges = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1}, Counter())
     spent = CostReport(currency="USD", costs=())
-    page = counted.page(now, found, spent, waiting_requests=0, streams=0).decode()
+    page = counted.page(now, gauges, spent, waiting_requests=0, streams=0).decode()
     return {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}

@@ -12,8 +12,8 @@ class NoChecker(Exception):
     """A program that a check needs is not installed."""
 
 
-def found(name: str) -> str:
-    """Where the program is.
+def program_path(name: str) -> str:
+    """Path of the program.
 
     Raises:
         NoChecker: nowhere.
@@ -28,14 +28,14 @@ def found(name: str) -> str:
 
 
 def complaints(words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None) -> list[str]:
-    """What a checker that is silent about what is right has to say; it ends with 0 then, too."""
+    """Complaints of a checker that prints only complaints; it ends with 0 then, too."""
     ended = run(words, cwd, environment)
-    said = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    return said or ([f"{words[0]} ended with {ended.returncode}"] if ended.returncode else [])
+    stated = [line for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
+    return stated or ([f"{words[0]} ended with {ended.returncode}"] if ended.returncode else [])
 
 
 def failures(words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None) -> list[str]:
-    """What a checker that also tells what is right says when something is not."""
+    """Output of a checker that failed, for checkers that also print what passed."""
     ended = run(words, cwd, environment)
     return [f"{words[0]}: {(ended.stdout + ended.stderr).strip()}"] if ended.returncode else []
 
@@ -44,6 +44,6 @@ def run(
     words: Sequence[str], cwd: Path, environment: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [found(words[0]), *words[1:]],
+        [program_path(words[0]), *words[1:]],
         cwd=cwd, env={**os.environ, **(environment or {})}, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip

@@ -12,7 +12,7 @@ _SYSTEM = Path("/usr/lib/systemd")
 
 
 def systemd(deploy: Path) -> list[str]:
-    """By `systemd-analyze verify`, in a root where what the units start is there."""
+    """Check units with `systemd-analyze verify`, in a root that holds the programs they start."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         shutil.copytree(_SYSTEM / "system", root / "usr/lib/systemd/system", symlinks=True)
@@ -32,13 +32,13 @@ def _stand_in(program: Path) -> None:
 
 
 def containers(deploy: Path) -> list[str]:
-    """By hadolint, shellcheck's rules for RUN lines included."""
+    """Check Containerfiles with hadolint, shellcheck's rules for RUN lines included."""
     files = sorted(map(str, (deploy / "containers").glob("*.Containerfile")))
     return complaints(["hadolint", "--no-color", "--failure-threshold=style", *files], deploy)
 
 
 def scripts(deploy: Path) -> list[str]:
-    """By shellcheck: every file that begins with a shell's name."""
+    """Check shell scripts with shellcheck: every file that begins with a shell's name."""
     shells = [
         path for path in sorted(deploy.rglob("*")) if path.is_file() and path.read_bytes().startswith(b"#!/bin/bash")
     ]

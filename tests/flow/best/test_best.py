@@ -8,14 +8,14 @@ from tests.support.service.scenarios import ASK, WORKLOAD, best, decide, in_thre
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, SimulatedWorker
 
 
-def test_exact_answer_by_case_and_by_key(client):
+def test_exact_answer_by_target_and_by_key(client):
     assert client.get("/v1/best", params=ASK).json()["code"] == "unknown_best"
     study_id = tune(client)
-    found = best(client)
-    assert (found["match"], found["differences"], found["freshness"]) == ("exact", [], "fresh")
-    assert found["confidence"] == {"level": "high", "reasons": []}
-    assert found["study_id"] == study_id and found["best"]["config"]["strategy"]["kind"] == "fsdp2"
-    assert best(client, target_key=found["target_key"])["recommendation_id"] == found["recommendation_id"]
+    best_answer = best(client)
+    assert (best_answer["match"], best_answer["differences"], best_answer["freshness"]) == ("exact", [], "fresh")
+    assert best_answer["confidence"] == {"level": "high", "reasons": []}
+    assert best_answer["study_id"] == study_id and best_answer["best"]["config"]["strategy"]["kind"] == "fsdp2"
+    assert best(client, target_key=best_answer["target_key"])["recommendation_id"] == best_answer["recommendation_id"]
     other_seed = ASK | {"workload": json.dumps(WORKLOAD | {"seed": 7})}
     assert best(client, **other_seed)["match"] == "exact"
 
@@ -53,7 +53,7 @@ def test_what_would_be_given_for_less_confidence_is_named(quick_client):
 
 
 @pytest.mark.answered
-def test_local_means_the_workers_cluster_and_without_one_that_of_what_is_served(quick_client, clock):
+def test_local_means_the_workers_cluster_and_without_workers_the_recommendation_s(quick_client, clock):
     study_id = best(quick_client)["study_id"]
     assert best(quick_client, **ASK | {"cluster": "local"})["study_id"] == study_id
     clock.turn(1000)
@@ -102,16 +102,16 @@ def test_faster_answer_takes_over_and_slower_one_does_not(quick_client):
     first, _slower = tune(quick_client), tune(quick_client, speed=0.5)
     assert best(quick_client)["study_id"] == first
     faster = tune(quick_client, speed=2.0)
-    found = best(quick_client)
-    assert found["study_id"] == faster
-    history = quick_client.get("/v1/best:history", params={"target_key": found["target_key"]}).json()["decisions"]
+    best_answer = best(quick_client)
+    assert best_answer["study_id"] == faster
+    history = quick_client.get("/v1/best:history", params={"target_key": best_answer["target_key"]}).json()["decisions"]
     assert [entry["action"] for entry in history] == ["served", "proposed", "kept", "proposed", "served", "proposed"]
     states = [entry["state"] for entry in quick_client.get("/v1/recommendations").json()["recommendations"]]
     assert sorted(states) == ["retired", "retired", "serving"]
 
 
 @pytest.mark.answered
-def test_other_software_is_another_case(quick_client):
+def test_other_software_is_another_target(quick_client):
     newer = FINGERPRINT.model_copy(update={"torch": "2.14.0"})
     old = best(quick_client)
     tune(quick_client, speed=0.5, fingerprint=newer)
@@ -146,8 +146,8 @@ def test_project_that_demands_approval_serves_nothing_unapproved(quick_client):
     (proposal,) = quick_client.get("/v1/recommendations?state=proposed").json()["recommendations"]
     key = proposal["target_key"]
     assert decide(quick_client, key, "rollback").json()["code"] == "nothing_to_decide"
-    asked = quick_client.get("/v1/best", params={"target_key": key}).json()
-    assert asked["code"] == "awaits_approval" and key in asked["detail"]
+    body = quick_client.get("/v1/best", params={"target_key": key}).json()
+    assert body["code"] == "awaits_approval" and key in body["detail"]
     assert "target_key" in quick_client.post("/v1/best:approve", json={}).json()["detail"]
     quick_client.post("/v1/best:approve", json={"target_key": key}).raise_for_status()
     assert best(quick_client)["study_id"] == study_id
@@ -191,12 +191,12 @@ def test_decision_about_something_else_than_was_seen_is_rejected(client):
     def pin(tag):
         return client.post("/v1/best:pin", params={"target_key": key}, headers={"If-Match": tag})
 
-    seen = tags()
-    assert pin(seen[0]).status_code == 200
-    rejected = [pin(tag) for tag in [*seen, '"other"']]
+    observed_tags = tags()
+    assert pin(observed_tags[0]).status_code == 200
+    rejected = [pin(tag) for tag in [*observed_tags, '"other"']]
     assert [(answer.status_code, answer.json()["code"]) for answer in rejected] == [(412, "precondition_failed")] * 3
     assert [pin(tags()[place]).status_code for place in (0, 1)] == [200, 200]
-    assert pin(f"{seen[0]}, {tags()[1]}").status_code == 200
+    assert pin(f"{observed_tags[0]}, {tags()[1]}").status_code == 200
     before = tags()
     tune(client, speed=2.0)
     assert pin(before[1]).status_code == 412, "a proposal came meanwhile"
@@ -213,8 +213,8 @@ def test_resolve_starts_one_study_however_many_ask(client):
     assert len({answer.json()["study"]["study_id"] for answer in answers}) == 1
     assert answers[0].headers["location"].startswith("/v1/studies/study-")
     worker.work()
-    known = client.post("/v1/best:resolve", json=body)
-    assert known.status_code == 200 and known.json()["best"]["match"] == "exact"
+    response = client.post("/v1/best:resolve", json=body)
+    assert response.status_code == 200 and response.json()["best"]["match"] == "exact"
     assert len(client.get("/v1/studies").json()["studies"]) == 1
 
 

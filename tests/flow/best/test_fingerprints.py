@@ -43,12 +43,12 @@ def test_history_of_a_worker(client, clock):
 def test_pages_of_the_list(quick_client):
     for minor in range(5):
         register(quick_client, "a", FINGERPRINT.model_copy(update={"torch": f"2.{minor}.0"}))
-    seen, token = [], None
-    while token is not None or not seen:
+    observed, token = [], None
+    while token is not None or not observed:
         page = quick_client.get("/v1/fingerprints", params={"limit": 2} | ({"page_token": token} if token else {}))
-        seen += [record["fingerprint_id"] for record in page.json()["fingerprints"]]
+        observed += [record["fingerprint_id"] for record in page.json()["fingerprints"]]
         token = page.json()["next_page_token"]
-    assert len(seen) == len(set(seen)) == 5
+    assert len(observed) == len(set(observed)) == 5
     assert quick_client.get("/v1/fingerprints?page_token=x").json()["code"] == "invalid_page_token"
 
 

@@ -10,7 +10,7 @@ from tests.support.service.simulated_worker import SPEC, SimulatedWorker, measur
 
 @pytest.mark.answered
 @pytest.mark.parametrize("factor", [1.2, 0.8])
-def test_the_answer_of_the_case_moves_if_the_remedy_won(quick_client, factor):
+def test_the_answer_of_the_target_changes_if_the_remedy_won(quick_client, factor):
     answer = best(quick_client)["best"]
     traced = TrialConfig.model_validate(answer["config"])
     knobs = {"reshard_after_forward": not traced.strategy.reshard_after_forward}
@@ -27,7 +27,7 @@ def test_the_answer_of_the_case_moves_if_the_remedy_won(quick_client, factor):
     }
     study = quick_client.post("/v1/studies", json=spec).json()["study_id"]
     SimulatedWorker(quick_client, behave=remedied).register().work()
-    found = best(quick_client)
-    served = flatten(TrialConfig.model_validate(found["best"]["config"]))["reshard_after_forward"]
-    assert (found["study_id"] == study) is (factor > 1)
+    best_answer = best(quick_client)
+    served = flatten(TrialConfig.model_validate(best_answer["best"]["config"]))["reshard_after_forward"]
+    assert (best_answer["study_id"] == study) is (factor > 1)
     assert (served == knobs["reshard_after_forward"]) is (factor > 1)

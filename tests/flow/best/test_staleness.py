@@ -39,7 +39,7 @@ def retunes(client):
     return client.get("/v1/retunes").json()["retunes"]
 
 
-def told(client, key):
+def staleness_of(client, key):
     decisions = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
     return [entry for entry in decisions if entry["action"] in ("stale", "fresh")]
 
@@ -48,26 +48,31 @@ def told(client, key):
 def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
     worker = bring(client)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("stale", ["torch"]), "the driver was unknown before"
-    assert found["confidence"]["level"] == "low" and "torch" in found["confidence"]["reasons"][0]
-    assert (retunes(client), told(client, case)) == ([], [])
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == ("stale", ["torch"]), (
+        "the driver was unknown before"
+    )
+    assert best_answer["confidence"]["level"] == "low" and "torch" in best_answer["confidence"]["reasons"][0]
+    assert (retunes(client), staleness_of(client, case)) == ([], [])
     keep_alive(context, clock, DEBOUNCE_S, worker)
     in_threads(lambda _: watch_staleness.watch(context), range(4))
     (retune,) = retunes(client)
     assert (retune["target_key"], retune["cause"], fields_of(retune)) == (case, "fingerprint", ["torch"])
-    (event,) = told(client, case)
+    (event,) = staleness_of(client, case)
     assert (event["action"], event["note"], event["by"]) == ("stale", "torch 2.13.0 → 2.14.0", "service")
     keep_alive(context, clock, 3 * DEBOUNCE_S, worker)
-    assert len(retunes(client)) == len(told(client, case)) == 1
+    assert len(retunes(client)) == len(staleness_of(client, case)) == 1
 
 
 @pytest.mark.answered
 def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, context, case):
     bring(client, fingerprint=FINGERPRINT.model_copy(update={"environment": ("MALLOC_TRIM_THRESHOLD_=131072",)}))
     watch_staleness.watch(context)
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("stale", ["environment.MALLOC_TRIM_THRESHOLD_"])
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == (
+        "stale",
+        ["environment.MALLOC_TRIM_THRESHOLD_"],
+    )
     assert "environment.MALLOC_TRIM_THRESHOLD_" in client.get("/").text
     shown = client.get("/workers").text
     assert "MALLOC_TRIM_THRESHOLD_=131072" in shown and "unset → 131072" in shown
@@ -84,7 +89,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
         watch_staleness.watch(context)
         assert best(client)["freshness"] == ("stale" if n == 4 else "fresh")
     keep_alive(context, clock, 2 * DEBOUNCE_S, *fleet)
-    assert len(retunes(client)) == len(told(client, case)) == 1
+    assert len(retunes(client)) == len(staleness_of(client, case)) == 1
 
 
 @pytest.mark.answered
@@ -93,7 +98,7 @@ def test_a_worker_that_comes_back_as_it_was_within_the_debounce_causes_nothing(c
     keep_alive(context, clock, DEBOUNCE_S - 60, worker)
     worker = bring(client, fingerprint=FINGERPRINT)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    assert (best(client)["freshness"], retunes(client), told(client, case)) == ("fresh", [], [])
+    assert (best(client)["freshness"], retunes(client), staleness_of(client, case)) == ("fresh", [], [])
 
 
 @pytest.mark.answered
@@ -104,7 +109,7 @@ def test_a_change_taken_back_later_withdraws_the_retune_that_waits(client, conte
     keep_alive(context, clock, 60, worker)
     (retune,) = retunes(client)
     assert (retune["outcome"], retune["reason"]) == ("skipped", "the machines have changed back")
-    assert [entry["action"] for entry in told(client, case)] == ["fresh", "stale"]
+    assert [entry["action"] for entry in staleness_of(client, case)] == ["fresh", "stale"]
     assert best(client)["freshness"] == "fresh"
 
 
@@ -138,9 +143,9 @@ def test_an_answer_on_the_new_fingerprint_spares_the_old_one_its_retune(client, 
 def test_a_patch_of_the_kernel_lowers_the_confidence_and_no_more(client, context, clock, case):
     worker = bring(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.1-22"}))
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
-    found = best(client)
-    assert (found["freshness"], found["changed_fields"]) == ("fresh", ["kernel"])
-    assert found["confidence"]["level"] == "medium" and "kernel" in found["confidence"]["reasons"][0]
+    best_answer = best(client)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == ("fresh", ["kernel"])
+    assert best_answer["confidence"]["level"] == "medium" and "kernel" in best_answer["confidence"]["reasons"][0]
     assert retunes(client) == []
 
 
@@ -153,8 +158,8 @@ def test_a_worker_of_the_release_before_upgrades_without_making_anything_stale(c
     half = client.post("/v1/studies", json=SPEC | {"model": "gpt2"}).json()["study_id"]
     worker = SimulatedWorker(client, fingerprint=old).register()
     worker.do(worker.lease())
-    known = FINGERPRINT.model_copy(update={"cpu_topology": "1 socket, 2 cores", "cpu_max_mhz": 3000})
-    worker = bring(client, fingerprint=known)
+    changed = FINGERPRINT.model_copy(update={"cpu_topology": "1 socket, 2 cores", "cpu_max_mhz": 3000})
+    worker = bring(client, fingerprint=changed)
     keep_alive(context, clock, 2 * DEBOUNCE_S, worker)
     assert (best(client)["freshness"], best(client)["study_id"], retunes(client)) == ("fresh", study_id, [])
     worker.work()

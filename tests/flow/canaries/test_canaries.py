@@ -23,8 +23,8 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
         ("sim-0", pytest.approx(0.98)),
         ("sim-1", pytest.approx(1.0)),
     ]
-    rest = client.get("/v1/canaries", params={"page_token": listed["next_page_token"]}).json()["canaries"]
-    assert [row["verdict"] for row in rest] == ["normal"]
+    other_canaries = client.get("/v1/canaries", params={"page_token": listed["next_page_token"]}).json()["canaries"]
+    assert [row["verdict"] for row in other_canaries] == ["normal"]
     assert fleet.runs() == [1.0, 1.0, 1.0] and client.get("/v1/retunes").json()["retunes"] == []
 
 
@@ -32,18 +32,18 @@ def test_a_canary_a_day_goes_from_worker_to_worker_and_costs_one_run(client, clo
 def test_a_study_of_the_services_own_is_not_extended_but_its_clone_may_be(client, clock):
     fleet = Fleet(client, clock)
     fleet.day()
-    made = next(study for study in client.get("/v1/studies").json()["studies"] if study["system_study"])
-    rejected = client.post(f"/v1/studies/{made['study_id']}:extend", json={"add_trials": 2})
+    next_run = next(study for study in client.get("/v1/studies").json()["studies"] if study["system_study"])
+    rejected = client.post(f"/v1/studies/{next_run['study_id']}:extend", json={"add_trials": 2})
     assert (rejected.status_code, rejected.json()["code"]) == (409, "made_by_service")
     assert "belongs to a canary" in rejected.json()["detail"] and "clone it" in rejected.json()["detail"]
-    assert "Extend search" not in client.get(f"/studies/{made['study_id']}").text
-    clone = client.post(f"/v1/studies/{made['study_id']}:clone", json={}).json()
+    assert "Extend search" not in client.get(f"/studies/{next_run['study_id']}").text
+    clone = client.post(f"/v1/studies/{next_run['study_id']}:clone", json={}).json()
     assert clone["system_study"] is None
     client.post(f"/v1/studies/{clone['study_id']}:extend", json={"add_trials": 2}).raise_for_status()
 
 
 @pytest.mark.answered(worker="sim-0")
-def test_a_canary_that_another_replica_judged_meanwhile_is_left_alone(client, clock, monkeypatch):
+def test_a_canary_that_another_replica_decided_meanwhile_is_left_alone(client, clock, monkeypatch):
     fleet = Fleet(client, clock)
     study_id = best(client)["study_id"]
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
@@ -60,11 +60,14 @@ def test_drift_on_every_worker_is_a_regression_and_asks_for_a_retune(client, clo
     key, study_id = best(client)["target_key"], best(client)["study_id"]
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
     assert fleet.day() == [("watch", "sim-0", "drift"), ("peer", "sim-1", "drift")]
-    (asked,) = client.get("/v1/retunes").json()["retunes"]
-    assert (asked["cause"], asked["target_key"], asked["state"]) == ("drift", key, "queued")
+    (requested,) = client.get("/v1/retunes").json()["retunes"]
+    assert (requested["cause"], requested["target_key"], requested["state"]) == ("drift", key, "queued")
     assert fleet.events(study_id) == ["best.regression"]
-    (told, *_) = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
-    assert told["action"] == "regression" and "0.80 times the measured speed, the fastest of 5 runs" in told["note"]
+    (reported, *_) = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
+    assert (
+        reported["action"] == "regression"
+        and "0.80 times the measured speed, the fastest of 5 runs" in reported["note"]
+    )
     assert fleet.conditions() == {"sim-0": None, "sim-1": None}
     assert fleet.day()[2:] == [], "while the retune waits, no more canaries"
 
@@ -82,7 +85,7 @@ def test_drift_on_one_worker_is_that_workers_fault(client, clock):
 
 
 @pytest.mark.answered(worker="sim-0")
-def test_a_single_worker_has_no_peer_and_drift_is_the_cases(quick_client, clock):
+def test_a_single_worker_has_no_peer_and_drift_belongs_to_the_target(quick_client, clock):
     fleet = Fleet(quick_client, clock, count=1)
     fleet.slow["sim-0"] = 0.8
     assert fleet.day() == [("watch", "sim-0", "drift")]

@@ -35,7 +35,7 @@ class Fleet(Lab):
         return measurement(self.slow[name] * self.speed(task.config))
 
     def far_ahead(self):
-        """What is served is so much faster than all others that a challenge runs it once."""
+        """Make the recommendation so much faster than all others that a challenge runs it once."""
         served = TrialConfig.model_validate(best(self.client)["best"]["config"])
         self.speed = lambda config: speed_of(config) * (1.0 if config == served else 0.5)
 
@@ -74,9 +74,9 @@ class Fleet(Lab):
             self.step()
             self.work()
         self.step()
-        found = self.client.get(f"/v1/retunes/{retune_id}").json()
-        assert found["outcome"] == "kept", found["reason"]
-        return found
+        body = self.client.get(f"/v1/retunes/{retune_id}").json()
+        assert body["outcome"] == "kept", body["reason"]
+        return body
 
     def watch(self):
         for project_id, key in self.cases():

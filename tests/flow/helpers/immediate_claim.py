@@ -1,4 +1,4 @@
-"""What a worker is given that does not wait, without HTTP around it."""
+"""Claims of a worker that does not wait, without HTTP."""
 
 from shardtune.api_schemas.trials.leases import Lease, LeaseRequest
 from shardtune.service.leasing import claim
@@ -6,7 +6,7 @@ from shardtune.service.process.context import Context
 
 
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
-    """Its live lease, else a run that waits, else a new trial; None when there is none now."""
+    """The worker's live lease, else a waiting run, else a new trial; None when there is none now."""
     entry = claim.check_in(context, request)
-    found = entry if isinstance(entry, Lease) else claim.claim(context, request)
-    return found if isinstance(found, Lease) else None
+    actual = entry if isinstance(entry, Lease) else claim.claim(context, request)
+    return actual if isinstance(actual, Lease) else None

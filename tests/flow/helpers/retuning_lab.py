@@ -59,7 +59,7 @@ class Lab:
             return row.id
 
     def step(self):
-        """What the service's loop does."""
+        """Run one pass of the service's loop."""
         queue.start_due(self.context, challenge_steps.start)
         with self.context.db.read() as session:
             running = rows.running(session)
@@ -67,7 +67,7 @@ class Lab:
             challenge_steps.advance(self.context, row)
 
     def retune(self, cause="fingerprint"):
-        """From the request to the end; the retune, and its runs study by study."""
+        """Run a retune from the request to its end; the retune, and its runs study by study."""
         SimulatedWorker(self.client, fingerprint=self.fingerprint).register()
         retune_id, runs = self.ask(cause), []
         for _ in range(3):
@@ -81,7 +81,7 @@ class Lab:
             return rows.get(session, retune_id)
 
     def events(self, study_id):
-        """What webhooks hear of recommendations."""
+        """Webhook events about recommendations."""
         with self.context.db.read() as session:
             sent = session.scalars(select(DeliveryRow).order_by(DeliveryRow.created_at, DeliveryRow.id)).all()
             return [row.type for row in sent if json.loads(row.body)["data"]["study_id"] == study_id]
@@ -98,7 +98,7 @@ class Lab:
 def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
-        asked = queue.request(
+        request = queue.request(
             session, project_id="default", target_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
-        return asked.id
+        return request.id

@@ -18,7 +18,7 @@ class Address:
 
     method: str
     path: str
-    """With names in braces, such as `/v1/studies/{study_id}`."""
+    """Path with names in braces, such as `/v1/studies/{study_id}`."""
     actions: tuple[Action, ...]
     query: tuple[str, ...]
     """Names of what may follow the question mark."""
@@ -31,7 +31,7 @@ class Address:
 
 def addresses(app: FastAPI) -> list[Address]:
     """All but static files and the documents of the API."""
-    found = []
+    actual = []
     for route in iter_route_contexts(app.routes):
         dependant = getattr(route, "dependant", None)
         if dependant is None:
@@ -39,15 +39,15 @@ def addresses(app: FastAPI) -> list[Address]:
         path = str(route.path_format)
         is_page = not path.startswith(("/v1/", "/healthz", "/readyz", "/metrics"))
         actions = tuple(Action(name) for name in dict.fromkeys(_named(dependant)))
-        query = tuple(dict.fromkeys(_asked(dependant)))
-        found += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
-    return found
+        query = tuple(dict.fromkeys(_query_names(dependant)))
+        actual += [Address(method, path, actions, query, is_page) for method in sorted(route.methods or ())]
+    return actual
 
 
-def _asked(dependant: Any) -> Iterator[str]:
+def _query_names(dependant: Any) -> Iterator[str]:
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
-        yield from _asked(inner)
+        yield from _query_names(inner)
 
 
 def _named(dependant: Any) -> Iterator[str]:

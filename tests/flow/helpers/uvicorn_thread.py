@@ -20,7 +20,7 @@ _PATIENCE_S = 30
 
 @dataclass(frozen=True)
 class Served:
-    """Where it is, and what stands behind it."""
+    """Address of a running service, and its context."""
 
     context: Context
     client: httpx.Client
@@ -31,23 +31,23 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), timeout=_PATIENCE_S)
 
     def say(self, text: str) -> bytes:
-        """What is answered to these bytes alone, to the end of the connection or of the answer's head."""
+        """Send these bytes alone and read the response to the end of the connection or of the answer's head."""
         with self.connect() as connection:
             connection.sendall(text.encode())
             return heard(connection)
 
 
 def heard(connection: socket.socket) -> bytes:
-    """What comes, to the end of the connection or of an answer's head.
+    """Read the response to the end of the connection or of an answer's head.
 
     Raises:
         TimeoutError: neither came.
     """
-    found = b""
+    actual = b""
     with contextlib.suppress(ConnectionError):
-        while b"\r\n\r\n" not in found and (data := connection.recv(65536)):
-            found += data
-    return found
+        while b"\r\n\r\n" not in actual and (data := connection.recv(65536)):
+            actual += data
+    return actual
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""What holds for every route: repeatable POSTs, entity tags, pages, error codes."""
+"""Conventions of every route: repeatable POSTs, entity tags, pages, error codes."""
 
 import ast
 from pathlib import Path
@@ -97,16 +97,16 @@ def test_pages_have_every_study_once_while_more_arrive(client, clock, order):
         # Two of them at the same moment: the id decides.
         clock.turn(1 if name != "nightly-3" else 0)
         client.post("/v1/studies", json=CREATE, params={"study_id": name}).raise_for_status()
-    seen, token = [], None
+    observed, token = [], None
     while True:
         page = studies(client, limit=2, order=order, **({"page_token": token} if token else {}))
-        seen += [study["study_id"] for study in page["studies"]]
+        observed += [study["study_id"] for study in page["studies"]]
         if order == "newest":
             clock.turn(1)
             client.post("/v1/studies", json=CREATE)
         if (token := page["next_page_token"]) is None:
             break
-    assert seen == (names if order == "oldest" else names[::-1])
+    assert observed == (names if order == "oldest" else names[::-1])
 
 
 def test_filters_of_the_list(quick_client, clock):

@@ -1,4 +1,4 @@
-"""What many requests of one project wait for holds up no other project's."""
+"""Many waiting requests of one project delay no other project's."""
 
 import threading
 import time
@@ -52,11 +52,11 @@ class Scene:
 
     def _waiting(self) -> int:
         with self._connect() as looker:
-            (found,) = looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
-            return found[0]
+            (actual,) = looker.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchall()
+            return actual[0]
 
     @contextmanager
-    def held(self, statement: str, *values: str) -> Iterator[None]:
+    def hold_lock(self, statement: str, *values: str) -> Iterator[None]:
         """Hold rows that somebody else wants."""
         with self._connect() as holder:
             assert holder.execute(f"{statement} FOR UPDATE", values).fetchall()
@@ -67,13 +67,13 @@ class Scene:
     def crowd(self, ask: Callable[[int], object], size: int = CROWD) -> Iterator[None]:
         """Many at once, none of which may have been answered at the end."""
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(size)]
-        for one in threads:
-            one.start()
+        for thread in threads:
+            thread.start()
         # Who had most of the time has one place, which is taken then; the rest of the crowd has no turn.
         while not self._waiting():
             time.sleep(0.02)
         yield
-        assert all(one.is_alive() for one in threads), "they wait for the row"
+        assert all(thread.is_alive() for thread in threads), "they wait for the row"
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def test_requests_that_wait_for_a_row_hold_up_their_own_project_only(scene: Scen
                 f"{crowded.base_url}/v1/studies/{study_id}:pause", headers=scene.crowded, timeout=60, trust_env=False
             )
 
-        with scene.held("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(pause):
+        with scene.hold_lock("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(pause):
             for _ in range(20):
                 other.get("/v1/studies").raise_for_status()
 
@@ -120,11 +120,14 @@ def test_questions_for_work_that_wait_for_a_row_hold_up_their_own_project_only(s
                 workers[number].client = own
                 workers[number].lease()
 
-        with scene.held("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(ask, len(workers)):
+        with scene.hold_lock("SELECT 1 FROM studies WHERE id = %s", study_id), scene.crowd(ask, len(workers)):
             assert mine.lease() is not None
 
 
 def test_a_key_whose_row_is_held_opens_at_once(scene: Scene) -> None:
     key = make_key(scene.service.client, "admin", project="crowded", **scene.admin)
-    with scene.held("SELECT 1 FROM api_keys WHERE id = %s", key["key"]["key_id"]), scene.client(bearer(key)) as client:
+    with (
+        scene.hold_lock("SELECT 1 FROM api_keys WHERE id = %s", key["key"]["key_id"]),
+        scene.client(bearer(key)) as client,
+    ):
         client.get("/v1/studies").raise_for_status()

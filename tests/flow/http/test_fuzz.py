@@ -79,7 +79,7 @@ def fuzz(replica, folder, *options, secret="", **environment):
 
 @pytest.mark.timeout(3600 if LONG else 240)
 def test_every_answer_is_one_that_the_document_describes(replica, tmp_path):
-    """And none has a word of the other project's."""
+    """Check that no response holds a word of the other project."""
     with httpx.Client(base_url=replica.url, timeout=30, trust_env=False) as client:
         client.headers = bearer(make_key(client, "admin"))
         own, other, theirs = (make_key(client, "admin", project=name) for name in ("default", "default", WORD))

@@ -56,11 +56,11 @@ def test_a_generated_client_creates_a_study_and_reads_the_best(http, tmp_path):
     thread = threading.Thread(target=_work, args=(worker, ended))
     thread.start()
     try:
-        said = _run(tmp_path, tools / "python", "-c", SCRIPT, str(http.base_url))
+        run = _run(tmp_path, tools / "python", "-c", SCRIPT, str(http.base_url))
     finally:
         ended.set()
         thread.join()
-    study_id, _, best = said.strip().partition(" ")
+    study_id, _, best = run.strip().partition(" ")
     assert http.get(f"/v1/studies/{study_id}/best").json()["best"]["description"] == best
 
 

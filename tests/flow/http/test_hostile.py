@@ -1,4 +1,4 @@
-"""What nobody sends by mistake: every request gets a clear 4xx, soon, and changes nothing."""
+"""Hostile requests: every request gets a clear 4xx, soon, and changes nothing."""
 
 import json
 

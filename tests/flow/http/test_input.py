@@ -172,7 +172,7 @@ def test_a_query_parameter_that_the_route_does_not_read_is_rejected(quick_client
     assert error["field"] == name and remedy in error["message"]
 
 
-def test_a_part_of_a_case_that_is_neither_a_name_nor_json_is_named(quick_client):
+def test_a_part_of_a_target_that_is_neither_a_name_nor_json_is_named(quick_client):
     answer = quick_client.get("/v1/best", params={"model": "tiny", "cluster": "8xh100", "workload": "<w>"})
     assert answer.status_code == 422 and answer.json()["errors"][0]["field"] == "model"
 
@@ -187,8 +187,8 @@ def test_every_parameter_that_a_route_reads_passes_and_pages_take_any(quick_clie
     for address in addresses(quick_client.app):
         for name in address.query:
             path = re.sub(r"{[^}]*}", "x", address.path)
-            said = "" if "stream" in path else quick_client.request(address.method, path, params={name: "?"}).text
-            assert "is no query parameter" not in said, (address, name)
+            stated = "" if "stream" in path else quick_client.request(address.method, path, params={name: "?"}).text
+            assert "is no query parameter" not in stated, (address, name)
     assert quick_client.get("/?utm_source=mail").status_code == 200
 
 

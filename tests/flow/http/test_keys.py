@@ -39,8 +39,8 @@ def test_every_route_names_its_scopes_and_lets_in_nobody_else(quick_admin):
         if path in OPEN_ROUTES:
             assert "security" not in operation
             continue
-        wanted = {scope for entry in operation["security"] for scope in entry["api_key"]}
-        assert wanted
+        expected = {scope for entry in operation["security"] for scope in entry["api_key"]}
+        assert expected
         url = path.replace("{action}", "pin").replace("{", "").replace("}", "")
         nobody = quick_admin.request(method, url, headers={"authorization": ""})
         assert (nobody.status_code, nobody.json()["code"]) == (401, "key_required"), (method, path)
@@ -48,7 +48,7 @@ def test_every_route_names_its_scopes_and_lets_in_nobody_else(quick_admin):
         for scope, headers in keys.items():
             answer = quick_admin.request(method, url, headers=headers)
             is_rejected = answer.status_code == 403 and answer.json()["code"] == "scope_missing"
-            assert is_rejected == (scope not in wanted | {Scope.ADMIN}), (method, path, scope, answer.text)
+            assert is_rejected == (scope not in expected | {Scope.ADMIN}), (method, path, scope, answer.text)
             assert answer.status_code != 401 and answer.status_code < 500
             checked += 1
     assert checked >= 100
@@ -59,9 +59,9 @@ def test_every_error_of_every_route_is_documented_as_a_problem(quick_client):
     assert len(listed) >= 50
     for method, path, operation in listed:
         errors = {status: answer for status, answer in operation["responses"].items() if status >= "400"}
-        wanted = {"500", "503"} | ({"401", "403", "429"} if "security" in operation else set())
-        wanted |= {"413", "422"} if "requestBody" in operation else set()
-        assert wanted <= errors.keys(), (method, path)
+        expected = {"500", "503"} | ({"401", "403", "429"} if "security" in operation else set())
+        expected |= {"413", "422"} if "requestBody" in operation else set()
+        assert expected <= errors.keys(), (method, path)
         for answer in errors.values():
             assert list(answer["content"]) == ["application/problem+json"] and "`" in answer["description"]
         if method == "post" and not path.endswith(("/leases", "/heartbeat", "/report")):
@@ -103,7 +103,7 @@ def test_worker_of_a_project_runs_its_studies_only(quick_admin):
 
 
 def test_a_worker_s_name_belongs_to_the_key_that_registered_it(quick_admin, clock):
-    """Whoever registers under it closes the leases of its worker."""
+    """Registering under a worker's name closes that worker's leases."""
     created = [make_key(quick_admin, "workers:lease", project="a") for _ in range(3)]
     first, second, third = (
         SimulatedWorker(local_client(quick_admin.app, headers=bearer(key)), name="gpu-1") for key in created
@@ -116,13 +116,13 @@ def test_a_worker_s_name_belongs_to_the_key_that_registered_it(quick_admin, cloc
     heir = SimulatedWorker(local_client(quick_admin.app, headers=bearer(rotated)), name="gpu-1").register()
     assert first.post("/v1/leases", {}).json()["code"] == "unknown_session"
     assert heir.session != before, "one holder, whichever of its secrets is sent"
-    (known,) = quick_admin.get("/v1/workers").json()["workers"]
-    quick_admin.post(f"/v1/workers/{known['worker_id']}:free").raise_for_status()
+    (recorded,) = quick_admin.get("/v1/workers").json()["workers"]
+    quick_admin.post(f"/v1/workers/{recorded['worker_id']}:free").raise_for_status()
     second.register()
     assert third.introduce().json()["code"] == "worker_name_taken"
     quick_admin.post(f"/v1/keys/{created[1]['key']['key_id']}:revoke").raise_for_status()
     third.register()
-    assert [row["worker_id"] for row in quick_admin.get("/v1/workers").json()["workers"]] == [known["worker_id"]]
+    assert [row["worker_id"] for row in quick_admin.get("/v1/workers").json()["workers"]] == [recorded["worker_id"]]
 
 
 def test_rotated_key_ends_after_its_grace_and_revoked_one_at_once(admin, clock):
@@ -168,7 +168,7 @@ def test_last_use_is_noted_sparsely(quick_admin, clock):
     assert last_used() > first
 
 
-def test_without_keys_only_this_machine_is_served(quick_client):
+def test_without_keys_only_this_machine_has_access(quick_client):
     app = quick_client.app
     for options in ({"client": ("10.0.0.7", 1)}, {"base_url": "http://evil.example"}):
         stranger = TestClient(app, **({"base_url": "http://127.0.0.1", "client": ("127.0.0.1", 1)} | options))
@@ -228,7 +228,7 @@ def test_project_without_gpu_seconds_left_gets_no_run_until_midnight(admin, cloc
 
 
 def test_local_key_of_the_default_sees_the_default_project(quick_admin):
-    """What was created before there were keys stays visible."""
+    """Objects created before the first key stay visible."""
     client = local_client(quick_admin.app, headers=bearer(make_key(quick_admin, "studies:read", project="default")))
     SimulatedWorker(quick_admin).register()
     study_id = quick_admin.post("/v1/studies", json=SPEC | {"cluster": CLUSTER.model_dump()}).json()["study_id"]

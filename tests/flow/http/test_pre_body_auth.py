@@ -26,8 +26,8 @@ def head(path, length, extra="Content-Type: application/json\r\n"):
 @pytest.fixture
 def guarded(sqlite_url):
     """A service with a key, and the headers that it wants."""
-    with served(sqlite_url) as found:
-        yield found, bearer(make_key(found.client, "admin"))
+    with served(sqlite_url) as actual_served:
+        yield actual_served, bearer(make_key(actual_served.client, "admin"))
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_forms_are_read_by_pages_only(guarded):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "stated",
     ["", "POST /v1/studies HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ", head("/v1/studies", 100) + "{"],
     ids=["silent", "slow head", "slow body"],
 )
-def test_a_request_that_does_not_arrive_ends_with_its_connection(sqlite_url, said):
+def test_a_request_that_does_not_arrive_ends_with_its_connection(sqlite_url, stated):
     with served(sqlite_url, request_receive_s=0.5) as service:
-        assert service.say(said) == b""
+        assert service.say(stated) == b""
         with service.connect() as connection:
             for _ in range(3):
                 connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -82,8 +82,8 @@ def test_what_was_answered_before_its_end_is_not_waited_for(guarded):
     service, _ = guarded
     with service.connect() as connection:
         connection.sendall(head("/v1/studies", 1000).encode())
-        said = b"".join(iter(lambda: heard(connection), b""))
-        assert said.startswith(b"HTTP/1.1 401 ") and b"key_required" in said
+        join = b"".join(iter(lambda: heard(connection), b""))
+        assert join.startswith(b"HTTP/1.1 401 ") and b"key_required" in join
 
 
 def test_idle_connections_keep_nobody_out(sqlite_url):
@@ -157,19 +157,19 @@ def test_a_stream_ends_with_its_key(sqlite_url):
         assert service.context.stream_limits.total == 0
 
 
-def test_a_held_question_for_work_ends_with_its_key(sqlite_url):
+def test_a_waiting_lease_request_ends_with_its_key(sqlite_url):
     with served(sqlite_url, poll_s=0.05) as service, ThreadPoolExecutor() as threads:
         admin = bearer(make_key(service.client, "admin"))
         key = make_key(service.client, "workers:lease", **admin)
         http = httpx.Client(base_url=service.client.base_url, headers=bearer(key), timeout=60, trust_env=False)
         worker = SimulatedWorker(http).register()
-        asked = threads.submit(worker.lease, wait_s=30)
+        submit = threads.submit(worker.lease, wait_s=30)
         while not service.context.work_signal.waiting:
             time.sleep(0.01)
         service.client.headers = admin
         service.client.post(f"/v1/keys/{key['key']['key_id']}:revoke").raise_for_status()
         create(service.client)
-        assert asked.result() is None, "nothing is given to whom the key was taken from"
+        assert submit.result() is None, "nothing is given to whom the key was taken from"
         assert http.get("/v1/studies").status_code == 401
         http.close()
 
@@ -180,12 +180,12 @@ def test_streams_are_counted_by_key_and_all_of_them_together(sqlite_url):
         SimulatedWorker(http).register()
         path = f"/v1/studies/{create(http)}/events"
         admin = bearer(make_key(http, "admin"))
-        one, other = (bearer(make_key(http, "studies:read", **admin)) for _ in range(2))
+        first, other = (bearer(make_key(http, "studies:read", **admin)) for _ in range(2))
         accept = {"accept": "text/event-stream"}
-        with contextlib.ExitStack() as held:
-            for key in (one, one, other):
-                answer = held.enter_context(http.stream("GET", path, headers=key | accept))
+        with contextlib.ExitStack() as exit_stack:
+            for key in (first, first, other):
+                answer = exit_stack.enter_context(http.stream("GET", path, headers=key | accept))
                 assert answer.status_code == 200
-            for key in (one, other):
+            for key in (first, other):
                 rejected = http.get(path, headers=key | accept)
                 assert (rejected.status_code, rejected.json()["code"]) == (429, "too_many_streams")

@@ -19,14 +19,16 @@ from tests.support.service.page_reader import HTML
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 
 OPEN = {"/login", "/logout"}
-"""Of whoever has no session."""
+"""Request headers without a session."""
 SCHEDULE = {"name": "changed", "trigger": "manual"}
-HELD = {"protocol_version": PROTOCOL_VERSION, "session": "of-nobody", "attempt": 1}
+HELD_STUDY = {"protocol_version": PROTOCOL_VERSION, "session": "of-nobody", "attempt": 1}
 BODIES = {
     "/v1/schedules/{schedule_id}": {"json": SCHEDULE},
     "/v1/studies/{study_id}:extend": {"json": {"add_trials": 1}},
-    "/v1/runs/{run_id}/heartbeat": {"json": HELD},
-    "/v1/runs/{run_id}/report": {"json": HELD | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}},
+    "/v1/runs/{run_id}/heartbeat": {"json": HELD_STUDY},
+    "/v1/runs/{run_id}/report": {
+        "json": HELD_STUDY | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}
+    },
     "/v1/runs/{run_id}/traces/{rank}": {
         "content": gzip.compress(b"{}"),
         "headers": {"shardtune-session": "of-nobody", "shardtune-attempt": "1"},
@@ -35,7 +37,7 @@ BODIES = {
     "/v1/projects/{project_id}": {"json": {}},
     "/studies/{study_id}/extend": {"data": {"add_trials": "1"}},
 }
-"""Where a rule is reached only with a body that can be read."""
+"""Bodies for rules that only a valid body reaches."""
 VOLATILE = {"page_sessions", "api_keys", "idempotent_requests", "alembic_version"}
 
 
@@ -55,11 +57,11 @@ def ask(both: TwoProjects, address: Address, ids: Ids, **sent):
 
 def asked_of(address: Address, ids: Ids) -> dict[str, str]:
     """Every parameter that the route takes and that can name something of a project's."""
-    known = {"pick": ids["study_id"], "which": "0", "project": ids["project_id"], "worker": ids["worker_id"]} | ids
-    return {name: known[name] for name in address.query if name in known}
+    recorded = {"pick": ids["study_id"], "which": "0", "project": ids["project_id"], "worker": ids["worker_id"]} | ids
+    return {name: recorded[name] for name in address.query if name in recorded}
 
 
-def told(answer) -> str:
+def response_text(answer) -> str:
     return f"{answer.status_code} {sorted(answer.headers.items())} {answer.text}"
 
 
@@ -71,9 +73,9 @@ def test_no_answer_has_a_word_of_the_other_project(quick_client, both):
         for sent in ({}, {"params": asked_of(address, both.own)}):
             answer = ask(both, address, both.own, **sent)
             served += answer.is_success
-            leaks += [(address.path, word) for word in both.secrets if word in told(answer)]
+            leaks += [(address.path, word) for word in both.secrets if word in response_text(answer)]
     stream = both.api.get(f"/v1/studies/{both.own['study_id']}/events", headers={"accept": "text/event-stream"})
-    leaks += [("events", word) for word in both.secrets if word in told(stream)]
+    leaks += [("events", word) for word in both.secrets if word in response_text(stream)]
     assert leaks == []
     assert served > 60 and both.api.get("/metrics").status_code == 403
 
@@ -83,18 +85,18 @@ def test_no_id_of_the_other_project_is_known_and_nothing_of_it_is_changed(quick_
         name: value if len(value) < 6 or name == "name" else f"{value[:-3]}zzz" for name, value in both.theirs.items()
     }
     never |= {"project_id": "nobodys-bird", "study_id": f"{WORD}.nothing", "target_key": "0" * 32}
-    before, different, found = rows(quick_client.app.state.context.db), [], []
+    before, different, actual = rows(quick_client.app.state.context.db), [], []
     for address in addresses(quick_client.app):
         if address.path in OPEN or not ("{" in address.path or asked_of(address, both.theirs)):
             continue
         answers = []
         for ids in (both.theirs, never):
             answer = ask(both, address, ids, params=asked_of(address, ids), **BODIES.get(address.path, {}))
-            answers.append(without(told(answer), ids))
+            answers.append(without(response_text(answer), ids))
         if answers[0] != answers[1]:
             different.append((address.method, address.path, *answers))
-        found += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]
-    assert (different, found) == ([], [])
+        actual += [(address.method, address.path, word) for word in both.secrets if word in answers[0]]
+    assert (different, actual) == ([], [])
     assert rows(quick_client.app.state.context.db) == before
 
 
@@ -114,7 +116,8 @@ def rows(database: Database) -> dict[str, list[str]]:
 
 
 def test_names_and_ids_are_of_their_project(both):
-    """What one has taken is free to the other, and so tells it nothing; what names the other is rejected."""
+    """A name that one project took is free to the other, and reveals nothing; a request that names the other project is
+    rejected."""
     study = both.api.post("/v1/studies", json=SPEC, params={"study_id": WORD})
     assert (study.status_code, study.json()["study_id"]) == (201, f"{OWN}.{WORD}")
     worker = SimulatedWorker(both.api, name=f"{WORD}-1").register()

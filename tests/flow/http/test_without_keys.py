@@ -1,4 +1,5 @@
-"""While there are no keys: this machine alone, nothing that came through a proxy or from another site, or nothing at all."""
+"""A service without keys accepts this machine alone, nothing that came through a proxy or from another site, or nothing
+at all."""
 
 import json
 import re
@@ -52,11 +53,11 @@ def rejected(quick_client, headers):
 
 
 def test_http_1_0_which_nginx_speaks_unasked_is_rejected(sqlite_url):
-    """Its default passes on a Host of its own making and no header of a proxy."""
+    """nginx by default sends a Host header of its own making and no proxy header."""
     with served(sqlite_url) as service:
-        asked = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
-        assert service.say(asked).startswith(b"HTTP/1.1 403 ")
-        assert service.say(asked.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
+        requested = f"GET /v1/studies HTTP/1.0\r\nHost: 127.0.0.1:{service.port}\r\nConnection: close\r\n\r\n"
+        assert service.say(requested).startswith(b"HTTP/1.1 403 ")
+        assert service.say(requested.replace("/1.0", "/1.1")).startswith(b"HTTP/1.1 200 ")
 
 
 def test_with_keys_a_proxy_is_welcome(quick_client):
@@ -77,12 +78,12 @@ def test_where_keys_are_required_nothing_is_served_before_the_first(quick_client
     assert client.get("/studies", headers=HTML, follow_redirects=False).headers["location"].startswith("/login")
     assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
     monkeypatch.setenv("SHARDTUNE_DATABASE_URL", settings.database_url)
-    code, made = run("keys", "create", "--name", "first", "--scope", "admin", "--all-projects")
-    assert code == 0 and client.get("/v1/studies", headers=bearer(made)).status_code == 200
+    code, created = run("keys", "create", "--name", "first", "--scope", "admin", "--all-projects")
+    assert code == 0 and client.get("/v1/studies", headers=bearer(created)).status_code == 200
 
 
 def test_every_deployment_requires_keys():
-    """Whatever starts the service there says so."""
+    """Every program in deploy/ that starts the service sets the option."""
     starting = [path for path in DEPLOY.rglob("*") if path.is_file() and re.search(r"\bserve\b", path.read_text())]
     starting = [path for path in starting if path.suffix != ".md"]
     assert starting

@@ -27,22 +27,23 @@ TRACED: Any = {
 }
 SHORT = SPEC | {"budget": {"max_trials": 2, "max_pairs": 7}}
 Ids = Mapping[str, str]
-"""By the names that routes have for them."""
+"""Ids of the project's objects by the names in routes."""
 
 
 @dataclass(frozen=True)
 class TwoProjects:
-    """What `OWN` sends its requests with, and what belongs to whom."""
+    """Clients of both projects, and the owner of each object."""
 
     api: TestClient
-    """With a key of every scope."""
+    """Client with a key of every scope."""
     pages: TestClient
-    """The same key, logged in."""
+    """Client of the same key, logged in."""
     token: dict[str, str]
     own: Ids
     theirs: Ids
     secrets: tuple[str, ...]
-    """What no answer may contain: the word, and ids of theirs that are long enough to mean nothing else."""
+    """Words that no response may contain: the marker word, and ids of theirs that are long enough to mean nothing
+    else."""
 
 
 def two_projects(client: TestClient) -> TwoProjects:
@@ -57,11 +58,11 @@ def two_projects(client: TestClient) -> TwoProjects:
     worker = SimulatedWorker(
         _worker(operator, WORD), name=f"{WORD}-1", fingerprint=fingerprint, details={"host": WORD}, **TRACED
     ).register()
-    found = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
-    pin = other.post("/v1/best:pin", params={"target_key": found["target_key"]}, json={"note": WORD})
+    tuned = _tuned(other, worker, WORD, {"name": WORD, "config": preset("llama-tiny").config})
+    pin = other.post("/v1/best:pin", params={"target_key": tuned["target_key"]}, json={"note": WORD})
     pin.raise_for_status()
     named = other.post("/v1/keys", json={"name": WORD, "scopes": ["studies:read"], "project_id": WORD}).json()["key"]
-    found |= {"key_id": named["key_id"], "project_id": WORD}
+    tuned |= {"key_id": named["key_id"], "project_id": WORD}
     runs = _open_on(shared, other)
     # What is served to us is stale now, and the machine that is nearest to it is the other project's.
     SimulatedWorker(
@@ -69,9 +70,9 @@ def two_projects(client: TestClient) -> TwoProjects:
     ).register()
     pages = local_client(client.app)
     token = log_in(pages, mine["secret"])
-    secrets = {WORD, *runs, *(value for value in found.values() if len(value) > 12)} - set(own.values())
+    secrets = {WORD, *runs, *(value for value in tuned.values() if len(value) > 12)} - set(own.values())
     sessions = {shared.session, worker.session}
-    return TwoProjects(api, pages, token, own, found, tuple(sorted(secrets | sessions)))
+    return TwoProjects(api, pages, token, own, tuned, tuple(sorted(secrets | sessions)))
 
 
 def _worker(operator: TestClient, project: str | None) -> TestClient:
@@ -82,18 +83,18 @@ def _worker(operator: TestClient, project: str | None) -> TestClient:
 def _tuned(client: TestClient, worker: SimulatedWorker, name: str, model: Any) -> dict[str, str]:
     """A finished study, what came of it, a webhook, and a schedule that has asked for a retune; their ids."""
 
-    def made(path: str, **body: Any) -> Any:
+    def create(path: str, **body: Any) -> Any:
         answer = client.post(path, **body)
         assert answer.is_success, answer.text
         return answer.json()
 
-    hook = made("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
-    study = made("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
+    hook = create("/v1/webhooks", json={"url": f"https://{name}.example/hook"})
+    study = create("/v1/studies", json=SHORT | {"model": model}, params={"study_id": name})["study_id"]
     worker.work()
-    made(f"/v1/studies/{study}/trials/0:diagnose")
+    create(f"/v1/studies/{study}/trials/0:diagnose")
     worker.work()
-    schedule = made("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
-    made(f"/v1/schedules/{schedule}:run")
+    schedule = create("/v1/schedules", json={"name": name, "trigger": "manual"})["schedule_id"]
+    create(f"/v1/schedules/{schedule}:run")
     run = client.get(f"/v1/studies/{study}/trials").json()["trials"][0]["runs"][0]["run_id"]
     workers = {row["name"]: row["worker_id"] for row in client.get("/v1/workers").json()["workers"]}
     fingerprints = client.get("/v1/fingerprints", params={"worker": worker.name}).json()["fingerprints"]

@@ -39,7 +39,7 @@ class Died(Exception):
 
 @dataclass(frozen=True)
 class Death:
-    """When the process dies: before or after so many commits of one request."""
+    """Moment at which the process dies: before or after so many commits of one request."""
 
     commit: int
     side: Literal["before", "after"]
@@ -52,10 +52,10 @@ class MortalService:
         self._settings = Settings(database_url=url, **settings)
         self._app = _application()
         self.later_s = 0.0
-        """How far the service's clock is ahead."""
+        """Offset of the service's clock."""
         self._process: Any = None
         self.commits = 0
-        """Of the last answered request."""
+        """Response time of the last answered request."""
 
     def ask(self, rule: str, *arguments: Any, death: Death | None = None) -> Any:
         """Have a rule applied.

@@ -54,9 +54,9 @@ def machine(client, clock):
         @rule(index=WORKERS)
         def lease(self, index):
             got = self.workers[index].lease()
-            held = self.live.get(index)
-            if held is not None:
-                assert (got.run_id, got.attempt) == (held.run_id, held.attempt)
+            reserved_stored = self.live.get(index)
+            if reserved_stored is not None:
+                assert (got.run_id, got.attempt) == (reserved_stored.run_id, reserved_stored.attempt)
             elif got is not None:
                 assert got.run_id not in {lease.run_id for lease in self.live.values()}
                 self.live[index] = got
@@ -115,8 +115,8 @@ def machine(client, clock):
             with context.db.read() as session:
                 query = select(RunRow.id, RunRow.attempt, RunRow.worker_session)
                 stored = session.execute(query.where(RunRow.state == TrialState.RUNNING)).all()
-            held = {(lease.run_id, lease.attempt, self.workers[i].session) for i, lease in self.live.items()}
-            assert {tuple(row) for row in stored} == held
+            reserved = {(lease.run_id, lease.attempt, self.workers[i].session) for i, lease in self.live.items()}
+            assert {tuple(row) for row in stored} == reserved
 
         def teardown(self):
             for index in range(3):

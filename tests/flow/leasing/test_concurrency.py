@@ -90,7 +90,7 @@ class Overtaken(PlannerCache):
 
 @pytest.fixture
 def overtaken(client, database_url, clock):
-    """What one worker is given while another's run ends, and how often the sampler was asked for it."""
+    """Claim of one worker while another's run ends, and how often the sampler was asked for it."""
     database = Database(database_url)
 
     def ask(**budget):
@@ -147,24 +147,24 @@ def test_who_began_a_block_ends_it_before_it_begins_anything_else(client, is_not
 
 @pytest.mark.postgres
 def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_postgres_url):
-    one, other = Database(empty_postgres_url), Database(empty_postgres_url)
-    with one.sole("ask", 0.1) as first, other.sole("ask", 0.1) as second, other.sole("ask more", 0.1) as third:
+    database, other = Database(empty_postgres_url), Database(empty_postgres_url)
+    with database.sole("ask", 0.1) as first, other.sole("ask", 0.1) as second, other.sole("ask more", 0.1) as third:
         assert (first, second, third) == (True, False, True)
-    with one.sole("ask", 0.1), other.engine.connect() as connection:
-        held = "SELECT pid FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory'"
+    with database.sole("ask", 0.1), other.engine.connect() as connection:
+        reserved = "SELECT pid FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory'"
         connection.exec_driver_sql(
-            f"SELECT pg_terminate_backend(pid) FROM ({held} AND datname = current_database()) AS holders"
+            f"SELECT pg_terminate_backend(pid) FROM ({reserved} AND datname = current_database()) AS holders"
         )
         with other.sole("ask", 5) as taken_over:
             assert taken_over
-    one.close()
+    database.close()
     other.close()
 
 
 @pytest.mark.postgres
 def test_a_connection_keeps_the_statements_that_it_has_prepared_whether_it_got_a_name_or_not(empty_postgres_url):
-    one, other = Database(empty_postgres_url), Database(empty_postgres_url, DatabaseLimits(connections=1))
-    with one.sole("held", 0.1):
+    database, other = Database(empty_postgres_url), Database(empty_postgres_url, DatabaseLimits(connections=1))
+    with database.sole("held", 0.1):
         for _ in range(10):
             with other.sole("free", 0.1) as got:
                 assert got
@@ -175,13 +175,13 @@ def test_a_connection_keeps_the_statements_that_it_has_prepared_whether_it_got_a
             kept = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()
     assert any("pg_try_advisory_xact_lock" in statement for statement in kept)
     assert any("clock_timestamp" in statement for statement in kept)
-    one.close()
+    database.close()
     other.close()
 
 
 def test_concurrent_reports_all_count(client):
     study_id, workers = open_study(client, 4)
-    held = [(worker, worker.lease()) for worker in workers]
-    in_threads(lambda pair: pair[0].report(pair[1], measurement(1000)).raise_for_status(), held)
+    reserved = [(worker, worker.lease()) for worker in workers]
+    in_threads(lambda pair: pair[0].report(pair[1], measurement(1000)).raise_for_status(), reserved)
     study = client.get(f"/v1/studies/{study_id}").json()
     assert study["trials"] == {"complete": 4} and study["gpu_seconds"] == 30.0

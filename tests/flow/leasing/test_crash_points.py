@@ -29,16 +29,16 @@ LONG = os.environ.get("SHARDTUNE_TEST_LONG") == "1"
 STUDY = SPEC | {"cluster": CLUSTER.model_dump(), "budget": {"max_trials": 3, "max_pairs": 7}}
 INVENTORY = Inventory(cluster=CLUSTER, fingerprint=FINGERPRINT).model_dump(mode="json")
 SETTINGS = {"lease_s": 20.0, "worker_live_s": 3600, "secret_key": "k" * 32, "webhook_allow_private": True}
-TOLD = ["study.created", "study.complete", "best.renewed"]
+REPORTED = ["study.created", "study.complete", "best.renewed"]
 SILENT_S = 21.0
 CLAIMED_S = 61.0
-"""Who was killed with a message or a retune in its hands is replaced after this."""
+"""Seconds after which a process that was killed while it held a message or a retune is replaced."""
 _ROUNDS = 4
 """A retune is begun, linked to its challenge and judged in two; each death takes one more."""
 
 
 class Life:
-    """From the first request to the last, with at most one death of the service."""
+    """One life of a study from the first request to the last, with at most one death of the service."""
 
     def __init__(self, url, hook, at=None, death=None):
         self.service, self.hook, self.at, self.death = MortalService(url, **SETTINGS), hook, at, death
@@ -64,7 +64,7 @@ class Life:
         return answer
 
     def live(self):
-        self.post("/v1/webhooks", {"url": self.hook, "events": TOLD}, name="hook")
+        self.post("/v1/webhooks", {"url": self.hook, "events": REPORTED}, name="hook")
         first, second = self.register("one"), self.register("two")
         self.post("/v1/studies", STUDY, name="study", study_id="crashing")
         self.work(first)
@@ -85,8 +85,8 @@ class Life:
         self.service.close()
 
     def retune(self, session):
-        made = self.post("/v1/schedules", {"name": "by hand", "trigger": "manual"}, name="schedule")
-        self.post(f"/v1/schedules/{made['schedule_id']}:run", name="tick")
+        post = self.post("/v1/schedules", {"name": "by hand", "trigger": "manual"}, name="schedule")
+        self.post(f"/v1/schedules/{post['schedule_id']}:run", name="tick")
         self.is_retuned = True
         # As the service's loop does: what a death left undone is done in the next round.
         for _ in range(_ROUNDS):
@@ -128,16 +128,16 @@ class Life:
 
 
 def story(url, applied):
-    """What a life left behind, without names and times of its own; every fault of it."""
+    """Rows that a life left behind, without its own names and times; every fault of it."""
     database = Database(url)
     try:
         with database.read() as session:
             studies = session.scalars(select(StudyRow).order_by(StudyRow.created_at)).all()
-            told = [one_study(session, study) for study in studies]
+            reported = [one_study(session, study) for study in studies]
             retunes = [(row.state, row.cause, row.outcome) for row in session.scalars(select(RetuneRow))]
             ticks = [(row.state, row.cases) for row in session.scalars(select(ScheduleTickRow))]
             sent = Counter((row.type, row.state) for row in session.scalars(select(DeliveryRow)))
-            return (told, retunes, ticks, sent), run_history.faults(database, applied)
+            return (reported, retunes, ticks, sent), run_history.faults(database, applied)
     finally:
         database.close()
 
@@ -204,7 +204,7 @@ def test_service_killed_at_any_commit_loses_and_doubles_nothing(new_url, hook):
     undisturbed = Life(url, hook)
     undisturbed.live()
     expected, faults = story(url, undisturbed.applied)
-    assert ([told[0][0] for told in expected[0]], faults) == (["complete", "complete"], [])
+    assert ([reported[0][0] for reported in expected[0]], faults) == (["complete", "complete"], [])
     assert expected[1] == [("ended", "manual", "kept")] and sum(expected[3].values()) == 5
     chosen = list(points(undisturbed))
     for at, death in chosen if LONG else chosen[url.startswith("sqlite") :: 2]:

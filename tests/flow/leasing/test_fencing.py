@@ -1,4 +1,4 @@
-"""Who may write what: only the holder of the live attempt, and each end once."""
+"""Fencing of writes: only the holder of the live attempt, and each end once."""
 
 import pytest
 
@@ -149,7 +149,7 @@ def test_other_protocol_version_is_rejected(worker, lease):
 
 
 def test_a_worker_of_the_release_before_is_told_to_be_upgraded(worker, lease):
-    """It makes up its session, which would close the leases of whoever has it."""
+    """An invented session id is rejected, since it would close the leases of its holder."""
     answer = worker.introduce(protocol_version=2, session=worker.session, name="old")
     assert (answer.status_code, answer.json()["code"]) == (400, "protocol_version")
     assert "same release" in answer.json()["detail"]
@@ -173,8 +173,8 @@ def test_a_changed_inventory_keeps_session_and_lease(worker, lease):
 
 
 def test_drained_worker_finishes_its_run_and_gets_no_more(worker, lease, quick_client, study_id):
-    (known,) = quick_client.get("/v1/workers").json()["workers"]
-    drained = quick_client.post(f"/v1/workers/{known['worker_id']}:drain").json()
+    (recorded,) = quick_client.get("/v1/workers").json()["workers"]
+    drained = quick_client.post(f"/v1/workers/{recorded['worker_id']}:drain").json()
     assert drained["is_draining"] and drained["run_id"] == lease.run_id
     answer = worker.heartbeat(lease)
     assert (answer["action"], answer["is_draining"]) == ("continue", True)
@@ -182,7 +182,7 @@ def test_drained_worker_finishes_its_run_and_gets_no_more(worker, lease, quick_c
     assert worker.lease() is None
     reborn = SimulatedWorker(quick_client, name=worker.name).register()
     assert reborn.lease() is None
-    quick_client.post(f"/v1/workers/{known['worker_id']}:resume").raise_for_status()
+    quick_client.post(f"/v1/workers/{recorded['worker_id']}:resume").raise_for_status()
     assert reborn.lease() is not None
     assert quick_client.post("/v1/workers/worker-nope:drain").json()["code"] == "unknown_worker"
 

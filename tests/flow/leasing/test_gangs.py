@@ -31,8 +31,8 @@ def network(gbit_per_s):
 
 
 def gang(client, gbit_per_s=0.19, **inventory):
-    given = {"cluster": OVER_TWO, "fingerprint": network(gbit_per_s), **HOSTS, **inventory}
-    return SimulatedWorker(client, name="gang", **given).register()
+    inputs = {"cluster": OVER_TWO, "fingerprint": network(gbit_per_s), **HOSTS, **inventory}
+    return SimulatedWorker(client, name="gang", **inputs).register()
 
 
 def study_over(client, cluster, **changes):
@@ -100,10 +100,10 @@ def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_
     worker, study_id = gang(quick_client), study_over(quick_client, OVER_TWO)
     worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
     memory = Memory(peak_allocated_gib=0.5)
-    seen = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, cpu_throttled_s=n) for n in (0, 1))
+    observed = tuple(NodeConditions(host=f"n{n}", first_rank=2 * n, ranks=2, cpu_throttled_s=n) for n in (0, 1))
     of_host = [NodeFigures(host=f"n{n}", first_rank=2 * n, ranks=2, step_time_s=1.0, memory=memory) for n in (0, 1)]
     figures = {
-        "conditions": Conditions(nodes=seen, cpu_throttled_s=1.0),
+        "conditions": Conditions(nodes=observed, cpu_throttled_s=1.0),
         "ranks": tuple(RankFigures(rank=rank, step_time_s=1.0, memory=memory) for rank in range(4)),
         "nodes": tuple(of_host),
     }
@@ -129,8 +129,8 @@ def test_another_network_between_the_hosts_makes_stale_by_its_bandwidth_and_a_re
     assert best(client, **ask)["freshness"] == "fresh"
     again = gang(client, 0.095)
     watch_staleness.watch(client.app.state.context)
-    found = best(client, **ask)
-    assert (found["freshness"], found["changed_fields"]) == ("stale", ["inter_node_gb_per_s"])
+    best_answer = best(client, **ask)
+    assert (best_answer["freshness"], best_answer["changed_fields"]) == ("stale", ["inter_node_gb_per_s"])
     for _ in range(6):
         clock.turn(60)
         again.lease()

@@ -19,8 +19,8 @@ from tests.support.service.scenarios import create, in_threads
 from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 HOST = "0c5b1a7e94d2f386"
-ONE = CLUSTER.model_copy(update={"gpus_per_node": 1})
-OF_ONE, OF_TWO = {"cluster": ONE.model_dump()}, {"cluster": CLUSTER.model_dump()}
+ONE_RANK = CLUSTER.model_copy(update={"gpus_per_node": 1})
+OF_ONE, OF_TWO = {"cluster": ONE_RANK.model_dump()}, {"cluster": CLUSTER.model_dump()}
 SHORT = {"budget": {"max_trials": 4, "max_pairs": 7}}
 
 
@@ -28,7 +28,7 @@ def single(client, core, **options):
     """A worker of one core of the host."""
     share = HostPartition(host=HOST, devices=(f"cpu{core}",), part=0.5)
     return SimulatedWorker(
-        client, name=f"one-{core}", cluster=ONE, share=share, task_kinds=TASK_KINDS, **options
+        client, name=f"one-{core}", cluster=ONE_RANK, share=share, task_kinds=TASK_KINDS, **options
     ).register()
 
 
@@ -47,17 +47,17 @@ def profiled(client, worker, **changes):
 
 def finish_all(clock, workers, most=400):
     """Have them work until there is nothing to do; what was held beside each other, as whether each was alone."""
-    held, beside = {}, []
+    reserved, beside = {}, []
     for _ in range(most):
         for worker in workers:
-            if worker not in held and (lease := worker.lease()) is not None:
-                held[worker] = lease
-        if not held:
+            if worker not in reserved and (lease := worker.lease()) is not None:
+                reserved[worker] = lease
+        if not reserved:
             return beside
-        beside.append([lease.is_alone for lease in held.values()])
+        beside.append([lease.is_alone for lease in reserved.values()])
         clock.turn(1)
-        first = next(iter(held))
-        first.do(held.pop(first))
+        first = next(iter(reserved))
+        first.do(reserved.pop(first))
     raise AssertionError("still at work")
 
 
@@ -65,7 +65,7 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
     workers = [single(client, core) for core in (0, 1)]
     studies = [create(client, **SHORT, **OF_ONE) for _ in workers]
     beside = finish_all(clock, workers)
-    assert all(len(held) == 1 for held in beside if any(held)), "something ran beside a run that decides"
+    assert all(len(reserved) == 1 for reserved in beside if any(reserved)), "something ran beside a run that decides"
     assert [False, False] in beside and [True] in beside
     assert {client.get(f"/v1/studies/{study_id}").json()["state"] for study_id in studies} == {"complete"}
     with client.app.state.context.db.read() as session:
@@ -73,15 +73,15 @@ def test_searches_go_side_by_side_and_what_decides_has_the_host_alone(client, cl
     assert {run.purpose for _, run in recorded} >= {RunPurpose.SEARCH, RunPurpose.VALIDATION, RunPurpose.RESUME_CHECK}
     for attempt, run in recorded:
         others = sum(
-            one.started_at < attempt.finished_at and one.finished_at > attempt.started_at
-            for one, _ in recorded
-            if one.worker_id != attempt.worker_id
+            item.started_at < attempt.finished_at and item.finished_at > attempt.started_at
+            for item, _ in recorded
+            if item.worker_id != attempt.worker_id
         )
         if is_alone(run.purpose, None):
             assert others == 0
         if run.measurement is not None:
-            seen = run.measurement.conditions
-            assert (seen.neighbours if seen else 0) == min(others, 1)
+            conditions = run.measurement.conditions
+            assert (conditions.neighbours if conditions else 0) == min(others, 1)
 
 
 def test_while_a_validation_run_waits_for_the_host_no_search_begins_there(client, clock):
@@ -118,33 +118,33 @@ def test_who_was_to_be_alone_keeps_no_place_once_it_is_gone(client, clock):
     assert other.lease().study_id == second
 
 
-def test_sets_that_overlap_take_turns(client, clock):
-    zero, one, both = single(client, 0), single(client, 1), double(client)
+def test_overlapping_device_sets_exclude_each_other(client, clock):
+    zero, single_single, both = single(client, 0), single(client, 1), double(client)
     small, large = profiled(client, zero, **OF_ONE), profiled(client, both, **OF_TWO)
-    begun = zero.lease(), one.lease()
+    begun = zero.lease(), single_single.lease()
     assert {lease.study_id for lease in begun} == {small}
     assert both.lease() is None, "its devices are taken"
     clock.turn(1)
     zero.do(begun[0])
     assert zero.lease() is None, "who needs both devices would never find them free"
-    one.do(begun[1])
+    single_single.do(begun[1])
     lease = both.lease()
     assert lease.study_id == large
     clock.turn(1)
-    assert (zero.lease(), one.lease()) == (None, None)
+    assert (zero.lease(), single_single.lease()) == (None, None)
     both.do(lease)
     assert both.lease() is None, "the others have waited for longer"
-    assert zero.lease().study_id == one.lease().study_id == small
+    assert zero.lease().study_id == single_single.lease().study_id == small
 
 
 def test_a_small_study_is_left_to_a_small_worker(client):
     both = double(client)
     waiting = client.post("/v1/studies", json=SPEC | OF_ONE)
     assert waiting.status_code == 422 and waiting.json()["code"] == "no_worker"
-    one = single(client, 1)
+    single_single = single(client, 1)
     study_id = create(client, **OF_ONE)
     assert both.lease() is None
-    assert one.lease().study_id == study_id
+    assert single_single.lease().study_id == study_id
     assert client.get(f"/v1/studies/{study_id}").json()["reason"] is None
 
 
@@ -157,8 +157,8 @@ def test_workers_elsewhere_do_not_wait(client):
     for _ in range(2):
         create(client, **OF_ONE)
     share = HostPartition(host="1" * 16, devices=("cpu0",))
-    assert SimulatedWorker(client, name="elsewhere", cluster=ONE, share=share).register().lease() is not None
-    assert SimulatedWorker(client, name="whole", cluster=ONE).register().lease() is not None
+    assert SimulatedWorker(client, name="elsewhere", cluster=ONE_RANK, share=share).register().lease() is not None
+    assert SimulatedWorker(client, name="whole", cluster=ONE_RANK).register().lease() is not None
 
 
 @pytest.mark.parametrize("replicas", [2])
@@ -177,11 +177,11 @@ def test_replicas_that_are_asked_at_once_never_give_out_what_meets(client, datab
             got[index] = grant(contexts[(index + turn) % replicas], request)
 
         in_threads(ask, range(len(workers)))
-        held = {index: lease for index, lease in got.items() if lease is not None}
-        assert held and (2 not in held or len(held) == 1)
-        studies |= {lease.study_id for lease in held.values()}
+        reserved = {index: lease for index, lease in got.items() if lease is not None}
+        assert reserved and (2 not in reserved or len(reserved) == 1)
+        studies |= {lease.study_id for lease in reserved.values()}
         clock.turn(1)
-        for index, lease in held.items():
+        for index, lease in reserved.items():
             workers[index].do(lease)
     assert studies == {small, large}
     for context in contexts:
@@ -193,5 +193,5 @@ def test_a_worker_is_listed_with_its_host_and_its_devices(quick_client):
     (listed,) = quick_client.get("/v1/workers").json()["workers"]
     assert host_words.hosts(Worker.model_validate(listed).inventory) == f"cpu1 of {HOST}"
     assert f"cpu1 of {HOST}" in quick_client.get("/workers").text
-    ((_, told), *_) = surroundings(Conditions(neighbours=2))
-    assert told.startswith("2 other workers used other devices of its host")
+    ((_, reported), *_) = surroundings(Conditions(neighbours=2))
+    assert reported.startswith("2 other workers used other devices of its host")

@@ -12,15 +12,15 @@ NIGHTLY = ("--name", "nightly", "--cron", "30 2 * * *", "--timezone", "Europe/Be
 def test_a_schedule_from_its_making_to_its_end(http, run):
     tune(http)
     key = best(http)["target_key"]
-    code, made = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
-    name = made["schedule_id"]
-    assert (code, made["cases"]["target_keys"], made["windows"]) == (0, [key], ["22:00-06:00"])
+    code, created = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
+    name = created["schedule_id"]
+    assert (code, created["cases"]["target_keys"], created["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
     assert run("schedules", "pause", name)[1]["is_paused"] and not run("schedules", "resume", name)[1]["is_paused"]
     assert run("schedules", "run", name)[1]["last_ticks"][0]["kind"] == "manual"
-    (asked,) = run("retunes", "list", "--schedule", name)[1]["retunes"]
-    assert asked == run("retunes", "show", asked["retune_id"])[1] and asked["cause"] == "manual"
-    assert run("retunes", "cancel", asked["retune_id"])[1]["outcome"] == "skipped"
+    (requested,) = run("retunes", "list", "--schedule", name)[1]["retunes"]
+    assert requested == run("retunes", "show", requested["retune_id"])[1] and requested["cause"] == "manual"
+    assert run("retunes", "cancel", requested["retune_id"])[1]["outcome"] == "skipped"
     assert run("retunes", "list", "--state", "queued")[1]["retunes"] == []
     assert run("schedules", "delete", name)[0] == 0 and run("schedules", "list")[1]["schedules"] == []
 
@@ -37,8 +37,8 @@ def test_the_same_in_words(http, run):
     assert "no tick yet" in run("schedules", "show", name, as_json=False)[1]
     run("schedules", "run", name)
     assert "by hand: requested 1 retune" in run("schedules", "show", name, as_json=False)[1]
-    (asked,) = run("retunes", "list")[1]["retunes"]
-    cancelled = run("retunes", "cancel", asked["retune_id"], as_json=False)[1]
+    (requested,) = run("retunes", "list")[1]["retunes"]
+    cancelled = run("retunes", "cancel", requested["retune_id"], as_json=False)[1]
     assert "requested by hand  skipped  0 GPU-s" in cancelled and "cancelled by a person" in cancelled
     assert "is deleted" in run("schedules", "delete", name, as_json=False)[1]
 
@@ -69,8 +69,8 @@ def test_fingerprints_and_what_depends_on_them(http, run):
     assert [row["fingerprint_id"] for row in run("fingerprints", "list", "--current")[1]["fingerprints"]] == [
         newest["fingerprint_id"]
     ]
-    found = run("fingerprints", "show", first["fingerprint_id"])[1]
-    assert [item["model"] for item in found["dependents"]] == ["llama-tiny"]
+    actual = run("fingerprints", "show", first["fingerprint_id"])[1]
+    assert [item["model"] for item in actual["dependents"]] == ["llama-tiny"]
     assert "kernel 6.1 → 6.2" in run("fingerprints", "list", "--worker", "sim", as_json=False)[1]
     assert "measured under it: llama-tiny" in run("fingerprints", "show", first["fingerprint_id"], as_json=False)[1]
 

@@ -87,12 +87,12 @@ def test_ctrl_c_cancels_the_study_it_owns_and_no_other(http, study_file, command
     SimulatedWorker(http).register()
     if command == "wait":
         http.post("/v1/studies", json=FILE).raise_for_status()
-    asked = [study_file, "--wait"] if command == "create" else ["last"]
-    arguments = [sys.executable, "-m", "shardtune", "studies", command, *asked]
+    requested = [study_file, "--wait"] if command == "create" else ["last"]
+    arguments = [sys.executable, "-m", "shardtune", "studies", command, *requested]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(arguments, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert any("counting" in line for line in process.stderr)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and "Traceback" not in said
+        stated = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and "Traceback" not in stated
     assert http.get("/v1/studies").json()["studies"][0]["state"] == state

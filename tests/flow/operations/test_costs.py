@@ -1,4 +1,4 @@
-"""What projects spent, by month and cause: the sums are those of the attempts, whoever asks sees their own."""
+"""Costs of projects by month and cause: sums equal those of the attempts, and a key sees its own project."""
 
 import pytest
 
@@ -19,12 +19,12 @@ def test_each_attempt_is_in_one_month_and_one_cause(client, clock):
     study_id = lab.tune()
     clock.turn(31 * 86_400)
     retune, _ = lab.retune()
-    found = {(row["month"], row["cause"]): row for row in costs(client)}
-    assert list(found) == [("2026-02", "challenge"), ("2026-01", "final_comparison"), ("2026-01", "search")]
+    actual = {(row["month"], row["cause"]): row for row in costs(client)}
+    assert list(actual) == [("2026-02", "challenge"), ("2026-01", "final_comparison"), ("2026-01", "search")]
     study = client.get(f"/v1/studies/{study_id}").json()
-    january = sum(row["gpu_seconds"] for (month, _), row in found.items() if month == "2026-01")
+    january = sum(row["gpu_seconds"] for (month, _), row in actual.items() if month == "2026-01")
     assert january == pytest.approx(study["gpu_seconds"])
-    assert found["2026-02", "challenge"]["gpu_seconds"] == pytest.approx(retune["gpu_seconds"])
+    assert actual["2026-02", "challenge"]["gpu_seconds"] == pytest.approx(retune["gpu_seconds"])
     assert [row["month"] for row in costs(client, months=1)] == ["2026-02"]
     line = 'shardtune_project_gpu_seconds{cause="challenge",month="2026-02",project="default"}'
     assert line in client.get("/metrics").text

@@ -1,4 +1,4 @@
-"""What operators rely on: metrics, backups, retention, an outage of the database."""
+"""Operations: metrics, backups, retention, an outage of the database."""
 
 import sqlite3
 
@@ -36,14 +36,14 @@ def test_metrics_count_what_happened(client, clock):
     worker.lease()
     clock.turn(100)
     expiry.sweep(client.app.state.context)
-    seen = metrics(client)
-    assert seen["shardtune_attempts_ended_total", "complete", "search"] == 1
-    assert seen["shardtune_attempts_ended_total", "oom", "search"] == 1
-    assert seen["shardtune_attempts_ended_total", "search", "worker_lost"] == 1
-    assert seen["shardtune_leases_expired_total",] == 1
-    assert seen["shardtune_gpu_seconds_total", "model_summary"] == 6
-    assert seen["shardtune_studies", "running"] == 1 and seen["shardtune_runs_waiting",] == 1
-    assert seen["shardtune_best_config_age_seconds",] == 0
+    observed_metrics = metrics(client)
+    assert observed_metrics["shardtune_attempts_ended_total", "complete", "search"] == 1
+    assert observed_metrics["shardtune_attempts_ended_total", "oom", "search"] == 1
+    assert observed_metrics["shardtune_attempts_ended_total", "search", "worker_lost"] == 1
+    assert observed_metrics["shardtune_leases_expired_total",] == 1
+    assert observed_metrics["shardtune_gpu_seconds_total", "model_summary"] == 6
+    assert observed_metrics["shardtune_studies", "running"] == 1 and observed_metrics["shardtune_runs_waiting",] == 1
+    assert observed_metrics["shardtune_best_config_age_seconds",] == 0
 
 
 def test_old_events_and_logs_are_forgotten_and_measurements_never(client, clock):
@@ -98,7 +98,7 @@ def test_database_that_is_away_answers_503(clock):
 
 
 def test_logs_have_no_addresses_that_are_secrets(sqlite_url, tmp_path):
-    """That of a webhook often is one."""
+    """A webhook's URL often is a secret."""
     log = tmp_path / "service.log"
     with receiver() as url, Replica(sqlite_url, log, log_level="DEBUG", webhook_allow_private=True) as replica:
         replica.wait_until_ready()

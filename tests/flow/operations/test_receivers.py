@@ -99,15 +99,15 @@ def opened(url, clock, poll_s):
 @pytest.fixture
 def service(database_url, clock):
     """The test delivers itself."""
-    with opened(database_url, clock, poll_s=3600) as found:
-        yield found
+    with opened(database_url, clock, poll_s=3600) as actual_opened:
+        yield actual_opened
 
 
 @pytest.fixture
 def receiver():
-    found = Receiver()
-    yield found
-    found.close()
+    actual_receiver = Receiver()
+    yield actual_receiver
+    actual_receiver.close()
 
 
 def hook(client, url="http://127.0.0.1:9/", **headers):
@@ -158,11 +158,11 @@ def test_a_message_rejected_for_good_leaves_a_webhook_that_takes_others(service,
 def deleted_meanwhile(database_url, clock):
     """Right after a request has first read its webhook another one deletes it, if it is let."""
     other = Database(database_url)
-    tried = []
+    attempt = []
 
     def delete(_connection, _cursor, statement, *_):
-        if "FROM webhooks" in statement and not tried:
-            tried.append(statement)
+        if "FROM webhooks" in statement and not attempt:
+            attempt.append(statement)
             with suppress(OperationalError), other.engine.begin() as connection:
                 connection.execute(text("SET LOCAL lock_timeout = '100ms'"))
                 connection.execute(text("DELETE FROM webhooks"))
@@ -172,7 +172,7 @@ def deleted_meanwhile(database_url, clock):
         event.listen(context.db.engine, "after_cursor_execute", delete)
         yield client, link
         event.remove(context.db.engine, "after_cursor_execute", delete)
-    assert tried
+    assert attempt
     other.close()
 
 
@@ -209,8 +209,8 @@ def test_hostile_addresses_are_rejected(quick_client, url):
 
 
 def test_only_what_is_reachable_from_anywhere_is_public():
-    told = {one: addresses.is_public(ipaddress.ip_address(one)) for one in (*NOT_PUBLIC, *PUBLIC)}
-    assert told == dict.fromkeys(NOT_PUBLIC, False) | dict.fromkeys(PUBLIC, True)
+    reported = {item: addresses.is_public(ipaddress.ip_address(item)) for item in (*NOT_PUBLIC, *PUBLIC)}
+    assert reported == dict.fromkeys(NOT_PUBLIC, False) | dict.fromkeys(PUBLIC, True)
 
 
 class Names(LookUps):
@@ -224,29 +224,29 @@ class Names(LookUps):
         return self.answers.pop(0)
 
 
-def told(url, names, allow_private=False, tls=None):
-    """What became of a message."""
+def send_to(url, names, allow_private=False, tls=None):
+    """Result of sending a message."""
     message = Message("msg_1", "webhook-1", None, url, (1,), "{}", 1)
     return asyncio.run(send(message, b"key", datetime.now(UTC), Reach(names, allow_private, tls or public_tls())))
 
 
 @pytest.mark.parametrize("answer", [["127.0.0.1"], ["8.8.8.8", "10.1.2.3"], ["::ffff:10.1.2.3"], ["64:ff9b:1::1"]])
 def test_a_name_that_leads_to_a_private_address_is_not_followed_and_the_address_not_told(receiver, answer):
-    result = told(f"http://hook.example:{receiver.port}/", Names(answer))
+    result = send_to(f"http://hook.example:{receiver.port}/", Names(answer))
     assert result.status is None and "public addresses alone" in result.error
-    assert not receiver.got and not any(one in result.error for one in answer)
+    assert not receiver.got and not any(item in result.error for item in answer)
 
 
 def test_the_resolver_of_the_system_is_asked_and_believed_no_more_than_any_other(receiver):
-    assert "public addresses alone" in told(f"http://localhost:{receiver.port}/", LookUps()).error
-    assert told(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
-    assert "cannot be resolved" in told("http://nowhere.invalid/", LookUps()).error
+    assert "public addresses alone" in send_to(f"http://localhost:{receiver.port}/", LookUps()).error
+    assert send_to(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
+    assert "cannot be resolved" in send_to("http://nowhere.invalid/", LookUps()).error
 
 
 def test_a_name_that_changes_after_the_look_up_changes_nothing(receiver):
     elsewhere = Receiver("127.0.0.2", receiver.port)
     names = Names(["127.0.0.1"], ["127.0.0.2"])
-    assert told(f"http://hook.example:{receiver.port}/", names, allow_private=True).is_success
+    assert send_to(f"http://hook.example:{receiver.port}/", names, allow_private=True).is_success
     elsewhere.close()
     assert (len(receiver.got), len(elsewhere.got), names.answers) == (1, 0, [["127.0.0.2"]])
     assert receiver.got[0][0]["host"] == f"hook.example:{receiver.port}"
@@ -261,17 +261,17 @@ def test_a_certificate_counts_for_the_name_not_for_the_address(tmp_path):
     own.load_cert_chain(certificate, key)
     receiver = Receiver(tls=own)
     trusting = ssl.create_default_context(cafile=str(certificate))
-    for name, trusted, said in (
+    for name, trusted, stated in (
         ("hook", trusting, None),
         ("other", trusting, "certificate"),
         ("hook", None, "certificate"),
     ):
-        result = told(f"https://{name}.example:{receiver.port}/", Names(["127.0.0.1"]), True, trusted)
-        assert result.is_success if said is None else said in result.error, result
+        result = send_to(f"https://{name}.example:{receiver.port}/", Names(["127.0.0.1"]), True, trusted)
+        assert result.is_success if stated is None else stated in result.error, result
     receiver.close()
     assert len(receiver.got) == 1
 
 
 def test_an_error_names_no_address_of_the_network():
     for url in ("http://hook.example:1/", "https://hook.example:1/"):
-        assert "127" not in told(url, Names(["127.0.0.1"]), allow_private=True).error
+        assert "127" not in send_to(url, Names(["127.0.0.1"]), allow_private=True).error

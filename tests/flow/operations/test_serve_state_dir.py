@@ -9,7 +9,7 @@ from shardtune.service.cli.processes import listening_socket
 from tests.support.processes.preloaded_forks import Service
 
 
-def test_what_tune_kept_is_served_later(answered_sqlite, tmp_path):
+def test_studies_that_tune_kept_are_served_later(answered_sqlite, tmp_path):
     state = tmp_path / "state"
     state.mkdir()
     shutil.copy(answered_sqlite(), state / DATABASE_FILE)

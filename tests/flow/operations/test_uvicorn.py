@@ -14,7 +14,7 @@ from tests.support.service.replica import Replica
 from tests.support.service.simulated_worker import CLUSTER, MODEL_SUMMARY, SPEC, SimulatedWorker
 
 PATIENCE_S = 5.0
-"""Of a worker's heartbeat: what is answered later was not answered."""
+"""Time limit of a worker's heartbeat: a later response counts as none."""
 
 
 @pytest.fixture
@@ -74,16 +74,16 @@ def test_many_waiting_workers_do_not_starve_a_heartbeat(serve, database_url):
                 body = {"protocol_version": PROTOCOL_VERSION, "session": worker.session, "wait_s": 4}
                 return asyncio.create_task(http.post("/v1/leases", json=body))
 
-            asked = [ask(worker) for worker in idle]
+            requested = [ask(worker) for worker in idle]
             worked = asyncio.gather(*(asyncio.to_thread(worker.work) for worker in others))
             await asyncio.sleep(1)
             beats = []
-            while not any(task.done() for task in asked):
+            while not any(task.done() for task in requested):
                 started_s = time.monotonic()
                 await asyncio.to_thread(busy.heartbeat, lease)
                 beats.append(time.monotonic() - started_s)
-            await asyncio.wait(asked)
-            return [task.result().status_code for task in asked], beats, await worked
+            await asyncio.wait(requested)
+            return [task.result().status_code for task in requested], beats, await worked
 
     answers, beats, runs = asyncio.run(wait_and_beat())
     assert set(answers) == {204} and sum(runs) > 8
@@ -101,10 +101,10 @@ def test_stream_tells_what_another_process_wrote_and_ends_with_sigterm(serve, tm
         lines = answer.iter_lines()
         assert next(line for line in lines if line.startswith("event: ")) == "event: study.created"
         worker.do(worker.lease())
-        told = (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
-        assert list(itertools.islice(told, 3)) == ["run.leased", "run.ended", "study.phase_changed"]
+        reported = (line.removeprefix("event: ") for line in lines if line.startswith("event: "))
+        assert list(itertools.islice(reported, 3)) == ["run.leased", "run.ended", "study.phase_changed"]
         replica.send(signal.SIGTERM)
-        assert list(told) == []
+        assert list(reported) == []
     assert replica.end() in (0, -15)
 
 

@@ -70,10 +70,10 @@ def test_events_are_delivered_signed_once_each(service, receiver, clock):
     while deliver(context):
         pass
     assert deliver(context) == 0
-    told = [json.loads(body) for _, body in receiver.got]
-    assert sorted(entry["type"] for entry in told) == ["run.leased", "study.created"]
-    assert {entry["data"]["study_id"] for entry in told} == {study_id}
-    assert all(set(entry) == {"type", "timestamp", "data"} for entry in told)
+    reported = [json.loads(body) for _, body in receiver.got]
+    assert sorted(entry["type"] for entry in reported) == ["run.leased", "study.created"]
+    assert {entry["data"]["study_id"] for entry in reported} == {study_id}
+    assert all(set(entry) == {"type", "timestamp", "data"} for entry in reported)
     log = client.get(f"/v1/webhooks/{created['webhook_id']}/deliveries").json()
     assert {(entry["state"], entry["tries"], entry["status"]) for entry in log} == {("delivered", 1, 204)}
     assert {entry["delivery_id"] for entry in log} == {headers["webhook-id"] for headers, _ in receiver.got}
@@ -189,7 +189,7 @@ def test_the_documented_receiver_takes_what_is_genuine_and_nothing_else(sqlite_u
             now = datetime.now(UTC)
             fresh, old = signed(created["secret"], now), signed(created["secret"], now - timedelta(minutes=6))
             forged = [old, signed("whsec_b3RoZXI=", now), fresh | {"webhook-id": "other"}, {}]
-            answers = [httpx.post(created["url"], content="{}", headers=given) for given in [*forged, fresh, fresh]]
+            answers = [httpx.post(created["url"], content="{}", headers=inputs) for inputs in [*forged, fresh, fresh]]
             assert [answer.status_code for answer in answers] == [400, 400, 400, 400, 204, 204]
 
 

@@ -1,4 +1,4 @@
-"""What a worker's key can write is bounded, and forgotten when it is old."""
+"""Rows that a worker's key can write are bounded, and deleted when they are old."""
 
 import re
 
@@ -19,9 +19,9 @@ from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, SPEC, S
 
 
 def limited(client, **settings):
-    """The same service under other limits; its context."""
-    known = client.app.state.context
-    client.app.state.context = Context(known.db, known.settings.model_copy(update=settings), known.now)
+    """Context of the same service under other limits."""
+    context = client.app.state.context
+    client.app.state.context = Context(context.db, context.settings.model_copy(update=settings), context.now)
     return client.app.state.context
 
 
@@ -146,14 +146,14 @@ def test_the_page_of_workers_shows_some_at_a_time_and_the_live_ones_first(client
     assert shown(3) == []
 
 
-@pytest.mark.parametrize("known", ["new names", "changes"])
-def test_a_project_registers_so_many_new_things_a_minute(quick_client, clock, known):
+@pytest.mark.parametrize("recorded", ["new names", "changes"])
+def test_a_project_registers_so_many_new_things_a_minute(quick_client, clock, recorded):
     limited(quick_client, registrations_per_minute=5)
     admin = bearer(make_key(quick_client, "admin"))
     quick_client.headers |= bearer(make_key(quick_client, "workers:lease", project="a", **admin))
 
     def register(number):
-        name, fingerprint = (f"w{number}", FINGERPRINT) if known == "new names" else ("w", changed(number))
+        name, fingerprint = (f"w{number}", FINGERPRINT) if recorded == "new names" else ("w", changed(number))
         worker = SimulatedWorker(quick_client, name=name, fingerprint=fingerprint)
         return worker.post("/v1/workers", {"name": name, "inventory": worker.inventory.model_dump(mode="json")})
 

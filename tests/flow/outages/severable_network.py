@@ -36,7 +36,7 @@ class CutNetwork:
         return self
 
     def cut(self) -> None:
-        """Nothing arrives any more, in neither direction; nobody is told."""
+        """Cut the link silently in both directions."""
         _ip("-n", self._name, "link", "set", self._there, "down")
 
     def mend(self) -> None:

@@ -20,11 +20,11 @@ LIBRARY = "libfaketime.so.1"
 
 @pytest.fixture
 def clients(database_url: str, tmp_path: Path) -> Iterator[list[httpx.Client]]:
-    """Of a replica whose clock is right, and of one whose clock is an hour ahead."""
-    found = next(Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), None)
-    if found is None:
+    """Contexts of a replica whose clock is right and of one whose clock is an hour ahead."""
+    next_run = next(Path("/usr/lib").glob(f"*/faketime/{LIBRARY}"), None)
+    if next_run is None:
         missing("libfaketime")
-    ahead = {"LD_PRELOAD": str(found), "FAKETIME": "+3600", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    ahead = {"LD_PRELOAD": str(next_run), "FAKETIME": "+3600", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
     with (
         Replica(database_url, tmp_path / "right.log", **SETTINGS) as right,
         Replica(database_url, tmp_path / "ahead.log", environment=ahead, **SETTINGS) as off,
@@ -47,7 +47,7 @@ def test_a_replica_an_hour_off_changes_nothing_and_says_so(clients: list[httpx.C
     spec = SPEC | {"budget": {"max_trials": 2}}
     study_id = off.post("/v1/studies", json=spec).json()["study_id"]
     worker.report(worker.lease(), MODEL_SUMMARY).raise_for_status()
-    kept, left = worker.lease(), other.lease()
+    kept, lease = worker.lease(), other.lease()
     next_one, taken = SimulatedWorker(right, name="takes-over").register(), None
     # The replica ahead sweeps every 0.2 s: by its own clock every lease would have ended an hour ago.
     end_s = time.monotonic() + 10 * LEASE_S
@@ -56,7 +56,7 @@ def test_a_replica_an_hour_off_changes_nothing_and_says_so(clients: list[httpx.C
         assert worker.heartbeat(kept)["action"] == "continue"
         taken = next_one.lease()
         time.sleep(0.2)
-    assert (taken.run_id, taken.attempt) == (left.run_id, 2)
+    assert (taken.run_id, taken.attempt) == (lease.run_id, 2)
     events = right.get(f"/v1/studies/{study_id}/events", params={"limit": 1000}).json()["events"]
     moments = [event["created_at"] for event in events]
     assert moments == sorted(moments)

@@ -66,12 +66,12 @@ def at_work(replicas: Replicas) -> Iterator[tuple[Patient, str]]:
     until(lambda: patient.runs >= 3, "some runs")
     try:
         yield patient, study_id
-        seen: dict[str, object] = {}
+        observed: dict[str, object] = {}
 
         def is_complete() -> bool:
             answer = replicas.clients[0].get(f"/v1/studies/{study_id}")
-            seen["state"] = answer.json().get("state")
-            return seen["state"] == "complete"
+            observed["state"] = answer.json().get("state")
+            return observed["state"] == "complete"
 
         until(is_complete, "the study is complete")
     finally:
@@ -82,10 +82,10 @@ def at_work(replicas: Replicas) -> Iterator[tuple[Patient, str]]:
     assert all(int(answer.headers["retry-after"]) > 0 for answer in later)
 
 
-def until(done: Callable[[], object], what: str) -> None:
+def until(done: Callable[[], object], description: str) -> None:
     end_s = time.monotonic() + PATIENCE_S
     while not done():
-        assert time.monotonic() < end_s, f"not within {PATIENCE_S:g} s: {what}"
+        assert time.monotonic() < end_s, f"not within {PATIENCE_S:g} s: {description}"
         time.sleep(0.05)
 
 

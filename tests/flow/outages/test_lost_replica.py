@@ -30,10 +30,10 @@ SETTINGS = {"lease_s": 8, "heartbeat_s": 0.5, "sweep_s": 0.3, "poll_s": 0.1}
 GOES_ON_S = 30.0
 
 
-def until(done: Callable[[], object], what: str) -> None:
+def until(done: Callable[[], object], description: str) -> None:
     end_s = time.monotonic() + GOES_ON_S
     while not done():
-        assert time.monotonic() < end_s, f"not within {GOES_ON_S:g} s: {what}"
+        assert time.monotonic() < end_s, f"not within {GOES_ON_S:g} s: {description}"
         time.sleep(0.05)
 
 
@@ -53,7 +53,7 @@ class Scene:
 
     def __init__(self, url: str, lost: Replica, other: Replica, stack: ExitStack) -> None:
         self.url, self.lost, self.other = url, lost, other
-        clients = [httpx.Client(base_url=one.url, timeout=60, trust_env=False) for one in (lost, other)]
+        clients = [httpx.Client(base_url=item.url, timeout=60, trust_env=False) for item in (lost, other)]
         self.at_lost, self.at_other = (stack.enter_context(client) for client in clients)
         self.theirs = SimulatedWorker(self.at_lost, name="theirs").register()
         self.ours = SimulatedWorker(self.at_other, name="ours").register()
@@ -83,7 +83,7 @@ class Scene:
         until(lambda: self.ours.lease(), "a lease")
 
     def ends_well(self) -> None:
-        """What the lost replica had in its hands is delivered again, and counts once; the study ends."""
+        """Messages that the lost replica held are delivered again, and count once; the study ends."""
         self.theirs.client = self.at_other
         answer = self.theirs.report(self.their_lease, measurement(900))
         assert answer.status_code in (200, 409), answer.text

@@ -1,4 +1,4 @@
-"""What a key may do over the API it may do through the pages, and nothing else: one table serves both."""
+"""A key may do through the pages exactly what it may do over the API: one table serves both."""
 
 import re
 
@@ -16,7 +16,7 @@ BY_THEMSELVES = {"/login", "/logout"}
 
 
 def filled(path: str) -> str:
-    """With names of nothing in place of every id."""
+    """Path with unknown names in place of every id."""
     return re.sub(r"\{\w+\}", lambda name: "approve" if name[0] == "{action}" else "nothing", path)
 
 

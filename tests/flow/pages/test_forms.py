@@ -46,9 +46,9 @@ def test_no_form_fails(client):
         app, base_url="http://127.0.0.1", client=("127.0.0.1", 1), cookies=client.cookies, raise_server_exceptions=False
     )
     cases = [(study_id, word) for word in WORDS] + [(name, "x") for name in ("x", "%00", LONG)]
-    found = list(forms(app))
-    assert len(found) >= 15
-    for path, fields in found:
+    actual_forms = list(forms(app))
+    assert len(actual_forms) >= 15
+    for path, fields in actual_forms:
         for name, word in cases:
             address, filled = PARAMETER.sub(name, path), dict.fromkeys(fields, word)
             for sent in (filled | {"csrf": csrf}, filled) if word == "x" else (filled | {"csrf": csrf},):

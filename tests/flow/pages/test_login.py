@@ -20,7 +20,7 @@ def make_key(client: TestClient, *scopes: str, project: str | None = None, **hea
 
 
 def forms_of(client: TestClient) -> dict[str, str]:
-    """What this browser's forms carry now."""
+    """Token that this browser's forms carry now."""
     token = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
     assert token
     return {"csrf": token[1]}
@@ -187,8 +187,8 @@ def test_the_settings_show_a_secret_once_and_revoke(quick_client):
     form = {"csrf": token[1], "name": "first", "scope": ["admin"]}
     wrong = quick_client.post("/settings/keys", data=form | {"days": "-1"}, headers=HTML)
     assert wrong.status_code == 422 and "expires_in_days" in wrong.text
-    made = quick_client.post("/settings/keys", data=form, headers=HTML)
-    secret = re.search(r"shardtune_[\w-]{30,}", made.text)
+    response = quick_client.post("/settings/keys", data=form, headers=HTML)
+    secret = re.search(r"shardtune_[\w-]{30,}", response.text)
     assert secret
     log_in(quick_client, secret[0])
     again = quick_client.get("/settings", headers=HTML).text

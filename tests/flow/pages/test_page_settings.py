@@ -22,9 +22,9 @@ def test_a_webhook_s_secret_is_shown_once(quick_client):
     assert "One value needs a correction" in wrong and 'value="https://127.0.0.1/hook"' in wrong
     assert quick_client.post("/settings/webhooks", data={"url": "https://example.org"}).status_code == 403
     assert quick_client.get("/v1/webhooks").json() == []
-    made = make_webhook(quick_client, csrf)
-    secret = re.search(r"whsec_[\w+/=]{40,}", made)
-    assert secret and "study.complete" in made
+    new_make_webhook = make_webhook(quick_client, csrf)
+    secret = re.search(r"whsec_[\w+/=]{40,}", new_make_webhook)
+    assert secret and "study.complete" in new_make_webhook
     hook = quick_client.get("/v1/webhooks").json()[0]
     listed = quick_client.get("/settings", headers=HTML).text
     assert f"/settings/webhooks/{hook['webhook_id']}" in listed and secret[0] not in listed
@@ -39,21 +39,21 @@ def test_a_webhook_is_for_what_matters_unless_more_is_asked_for(quick_client):
 
 
 def test_a_webhook_is_tested_disabled_enabled_rotated_and_deleted(quick_client):
-    known = {"csrf": token(quick_client)}
-    make_webhook(quick_client, known["csrf"], event=[], url="https://nowhere.invalid/hook")
+    recorded = {"csrf": token(quick_client)}
+    make_webhook(quick_client, recorded["csrf"], event=[], url="https://nowhere.invalid/hook")
     link = f"/settings/webhooks/{quick_client.get('/v1/webhooks').json()[0]['webhook_id']}"
     assert "Nothing was sent yet" in quick_client.get(link, headers=HTML).text
-    tested = quick_client.post(f"{link}/test", data=known, headers=HTML).text
+    tested = quick_client.post(f"{link}/test", data=recorded, headers=HTML).text
     assert "webhook.test" in tested and "failed</span>" in tested
     SimulatedWorker(quick_client).register()
     quick_client.post("/v1/studies", json=SPEC).raise_for_status()
     assert "waiting</span>" in quick_client.get(link, headers=HTML).text
-    disabled = quick_client.post(f"{link}/disable", data=known, headers=HTML).text
+    disabled = quick_client.post(f"{link}/disable", data=recorded, headers=HTML).text
     assert "Disabled by local" in disabled and "waiting</span>" not in disabled
-    assert "enabled</span>" in quick_client.post(f"{link}/enable", data=known, headers=HTML).text
-    assert "whsec_" in quick_client.post(f"{link}/rotate", data=known, headers=HTML).text
-    assert quick_client.post(f"{link}/nonsense", data=known, headers=HTML).status_code == 404
-    quick_client.post(f"{link}/delete", data=known)
+    assert "enabled</span>" in quick_client.post(f"{link}/enable", data=recorded, headers=HTML).text
+    assert "whsec_" in quick_client.post(f"{link}/rotate", data=recorded, headers=HTML).text
+    assert quick_client.post(f"{link}/nonsense", data=recorded, headers=HTML).status_code == 404
+    quick_client.post(f"{link}/delete", data=recorded)
     assert quick_client.get("/v1/webhooks").json() == []
     assert quick_client.get(link, headers=HTML).status_code == 404
 
@@ -80,5 +80,5 @@ def test_a_machine_that_is_not_fit_is_said_to_be_on_both_pages(quick_client):
 
 def test_times_to_come_are_told_as_such():
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    told = [relative(now + timedelta(seconds=after), now) for after in (-7200, -60, -3, 3, 60, 300, 50 * 3600)]
-    assert told == ["2 h ago", "60 s ago", "just now", "just now", "in 60 s", "in 5 min", "in 2 days"]
+    reported = [relative(now + timedelta(seconds=after), now) for after in (-7200, -60, -3, 3, 60, 300, 50 * 3600)]
+    assert reported == ["2 h ago", "60 s ago", "just now", "just now", "in 60 s", "in 5 min", "in 2 days"]

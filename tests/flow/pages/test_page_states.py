@@ -17,18 +17,18 @@ def test_a_retune_that_kept_its_incumbent_says_so_alike_on_every_page(quick_clie
     before, lab.fingerprint = best(quick_client), CHANGED
     spec = {"name": "upgrades", "trigger": "fingerprint"}
     quick_client.post("/v1/schedules", json=spec).raise_for_status()
-    found, _ = lab.retune()
-    assert found["outcome"] == "kept"
-    challenge, said = found["challenge_study_id"], found["reason"].removeprefix("kept: ")
+    actual, _ = lab.retune()
+    assert actual["outcome"] == "kept"
+    challenge, removeprefix = actual["challenge_study_id"], actual["reason"].removeprefix("kept: ")
     speedup = f"{before['speedup']['value']:.2f}×"
     home = page(quick_client, "/")
     assert speedup in home and "re-measured and kept" in home and ">confirmed</a>" in home
     shown = page(quick_client, f"/studies/{challenge}")
-    assert f"Kept: {said}." in shown and ">challenge</span>" in shown and first in shown
+    assert f"Kept: {removeprefix}." in shown and ">challenge</span>" in shown and first in shown
     assert "hardware or software changed: kernel (schedule upgrades)" in shown
-    assert f"Kept: {said}." in page(quick_client, "/studies")
+    assert f"Kept: {removeprefix}." in page(quick_client, "/studies")
     schedules = page(quick_client, "/schedules")
-    assert said in schedules and schedules.count("hardware or software changed: kernel") >= 2
+    assert removeprefix in schedules and schedules.count("hardware or software changed: kernel") >= 2
     old = page(quick_client, f"/studies/{first}")
     assert "Measured again and kept" in old and f"/studies/{challenge}" in old and "measured again since</span>" in old
     for text in (old, shown):
@@ -71,14 +71,14 @@ def test_trials_that_read_alike_are_named_by_the_knob_in_which_they_differ():
         TrialConfig.model_validate({"strategy": {"kind": "ddp", "static_graph": graph}, "micro_batch": size})
         for graph, size in ((True, 2), (False, 2), (False, 4))
     ]
-    told = ["DDP, micro batch 2 (static graph yes)", "DDP, micro batch 2 (static graph no)", "DDP, micro batch 4"]
-    assert disambiguate.distinct(configs) == told
+    reported = ["DDP, micro batch 2 (static graph yes)", "DDP, micro batch 2 (static graph no)", "DDP, micro batch 4"]
+    assert disambiguate.distinct(configs) == reported
 
 
 def test_a_short_search_is_called_short(quick_client):
     worker = SimulatedWorker(quick_client, behave=lambda _lease, task: measurement(speed_of(task.config))).register()
-    given = {"strategy": {"kind": "fsdp2", "dp_shard": 2}, "micro_batch": 4}
-    study_id = quick_client.post("/v1/studies", json=SPEC | {"baseline": given}).json()["study_id"]
+    inputs = {"strategy": {"kind": "fsdp2", "dp_shard": 2}, "micro_batch": 4}
+    study_id = quick_client.post("/v1/studies", json=SPEC | {"baseline": inputs}).json()["study_id"]
     worker.work()
     assert "a short search:" in page(quick_client, f"/studies/{study_id}")
 

@@ -24,9 +24,9 @@ def behave(lease, task):
 @pytest.fixture
 def study_id(quick_client) -> str:
     worker = SimulatedWorker(quick_client, behave=behave).register()
-    found = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
+    actual_study_id = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
     worker.work()
-    return found
+    return actual_study_id
 
 
 def test_every_page_answers_before_there_is_anything(quick_client):
@@ -69,7 +69,7 @@ def retuned(client: TestClient, study_id: str, speed: float) -> str:
     return again
 
 
-def test_home_shows_what_is_served_and_not_simply_what_is_newest(quick_client, study_id, clock):
+def test_home_shows_the_recommendation_and_not_the_newest_answer(quick_client, study_id, clock):
     clock.turn(60)
     slower = retuned(quick_client, study_id, 0.5)
     text = page(quick_client, "/")
@@ -81,14 +81,14 @@ def test_home_shows_what_is_served_and_not_simply_what_is_newest(quick_client, s
 
 
 def test_home_shows_a_pinned_answer_and_mentions_the_proposal(quick_client, study_id, clock):
-    known = {"csrf": token(quick_client)}
-    quick_client.post(f"/studies/{study_id}/recommendation/pin", data=known).raise_for_status()
+    recorded = {"csrf": token(quick_client)}
+    quick_client.post(f"/studies/{study_id}/recommendation/pin", data=recorded).raise_for_status()
     before = re.search(r'class="big">([^<]+)<', page(quick_client, "/"))
     clock.turn(60)
     newer = retuned(quick_client, study_id, 2.0)
     text = page(quick_client, "/")
     assert before and before[0] in text and f'href="{newer}">A newer answer</a> waits for approval' in text
-    quick_client.post(f"{newer}/recommendation/approve", data=known).raise_for_status()
+    quick_client.post(f"{newer}/recommendation/approve", data=recorded).raise_for_status()
     text = page(quick_client, "/")
     assert "waits for approval" not in text and before[0] not in text and newer in text
 
@@ -123,15 +123,15 @@ def test_trials_can_be_read_and_compared_and_exported(quick_client, study_id):
 def test_nothing_changes_without_the_token_of_the_browser(quick_client, study_id):
     SimulatedWorker(quick_client).register()
     waiting = quick_client.post("/v1/studies", json=SPEC).json()["study_id"]
-    known = token(quick_client)
+    recorded_token = token(quick_client)
     for data in ({}, {"csrf": "guess"}):
         answer = quick_client.post(f"/studies/{waiting}/cancel", data=data, headers=HTML)
         assert answer.status_code == 403 and "out of date" in answer.text
     assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == "running"
     for action, state in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
-        quick_client.post(f"/studies/{waiting}/{action}", data={"csrf": known}).raise_for_status()
+        quick_client.post(f"/studies/{waiting}/{action}", data={"csrf": recorded_token}).raise_for_status()
         assert quick_client.get(f"/v1/studies/{waiting}").json()["state"] == state
-    rejected = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": known}, headers=HTML)
+    rejected = quick_client.post(f"/studies/{waiting}/resume", data={"csrf": recorded_token}, headers=HTML)
     assert rejected.status_code == 409 and "create a new one" in rejected.text
 
 
@@ -143,18 +143,18 @@ def test_a_form_makes_a_study_or_says_what_is_wrong(quick_client):
     assert wrong.status_code == 422 and "global_batch (7)" in wrong.text and 'value="7"' in wrong.text
     custom = quick_client.post("/new", data=form | {"model": "custom", "config": "{"}, headers=HTML)
     assert custom.status_code == 422 and "config is not JSON" in custom.text
-    made = quick_client.post("/new", data=form | {"global_batch": "8"}, follow_redirects=False)
-    assert made.status_code == 303
-    page(quick_client, made.headers["location"])
+    response = quick_client.post("/new", data=form | {"global_batch": "8"}, follow_redirects=False)
+    assert response.status_code == 303
+    page(quick_client, response.headers["location"])
 
 
 def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
     text = page(quick_client, "/new?model=llama-2-70b&hardware=H100-SXM-80GB&size=6&sequence_length=4096")
     assert "does not fit" in text and "within the line" in text and "69 billion" in text
-    asked = {"model": "llama-2-70b", "cluster": "64xh100", "sequence_length": 4096, "global_batch": 64, "top": 5}
-    told = quick_client.post("/v1/predictions", json=asked).json()["fastest"]
+    requested = {"model": "llama-2-70b", "cluster": "64xh100", "sequence_length": 4096, "global_batch": 64, "top": 5}
+    fastest = quick_client.post("/v1/predictions", json=requested).json()["fastest"]
     badges = re.findall(r"badge[^>]*>\s*(?:<[^>]*>)*\s*((?:may fit|fits|does not fit))", text)
-    assert badges[:5] == [one["memory"]["verdict"] for one in told], (
+    assert badges[:5] == [item["memory"]["verdict"] for item in fastest], (
         "one rule for the page, the API and the command line"
     )
     assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")
@@ -169,9 +169,9 @@ def test_a_study_of_the_form_has_the_limits_and_the_objective_that_were_typed(qu
     form = {"csrf": token(quick_client), "model": "llama-tiny", "hardware": "worker:sim", "sequence_length": "64"}
     form |= {"global_batch": "8", "memory_headroom": "20", "backends": ["ddp", "fsdp2"], "compile": "no"}
     form |= {"knobs": '{"micro_batch": [1, 2], "bucket_cap_mb": {"max": 100}}', "max_pairs": "9", "wait_hours": "2"}
-    made = quick_client.post("/new", data=form, follow_redirects=False)
-    assert made.status_code == 303, made.text
-    spec = quick_client.get(made.headers["location"].replace("/studies", "/v1/studies")).json()["spec"]
+    response = quick_client.post("/new", data=form, follow_redirects=False)
+    assert response.status_code == 303, response.text
+    spec = quick_client.get(response.headers["location"].replace("/studies", "/v1/studies")).json()["spec"]
     assert spec["objective"]["memory_headroom"] == 0.2 and spec["budget"]["max_pairs"] == 9
     assert spec["space"]["backends"] == ["ddp", "fsdp2"] and spec["space"]["allow_compile"] is False
     assert spec["space"]["knobs"] == {"micro_batch": [1, 2], "bucket_cap_mb": {"min": None, "max": 100}}
@@ -214,26 +214,26 @@ def test_the_stream_tells_of_the_end_once(quick_client, study_id):
     with quick_client.stream("GET", f"/studies/{study_id}/live") as stream:
         text = "".join(stream.iter_text())
     assert text.count("event: changed") == 1 and text.count("event: ended") == 1
-    told = re.search(r"id: (\S+)", text)
-    assert told
-    with quick_client.stream("GET", f"/studies/{study_id}/live", headers={"last-event-id": told[1]}) as stream:
+    match = re.search(r"id: (\S+)", text)
+    assert match
+    with quick_client.stream("GET", f"/studies/{study_id}/live", headers={"last-event-id": match[1]}) as stream:
         assert "event: changed" not in "".join(stream.iter_text())
 
 
 def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id):
-    known = {"csrf": token(quick_client)}
+    recorded = {"csrf": token(quick_client)}
     decide = f"/studies/{study_id}/recommendation"
     assert "<h2>Recommendation" in page(quick_client, f"/studies/{study_id}") and ">Pin<" in page(quick_client, "/")
-    assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=known, headers=HTML).text
+    assert "pinned</span>" in quick_client.post(f"{decide}/pin", data=recorded, headers=HTML).text
     assert ">Unpin<" in page(quick_client, "/") and "pinned</span>" in page(quick_client, "/")
-    again = quick_client.post(f"/studies/{study_id}/rerun", data=known, follow_redirects=False).headers["location"]
+    again = quick_client.post(f"/studies/{study_id}/rerun", data=recorded, follow_redirects=False).headers["location"]
     SimulatedWorker(quick_client, behave=behave).register().work()
     assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
-    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=known, headers=HTML).text
+    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=recorded, headers=HTML).text
     assert "Roll back to this" in page(quick_client, f"/studies/{study_id}")
-    back = quick_client.post(f"{decide}/rollback", data=known, headers=HTML).text
+    back = quick_client.post(f"{decide}/rollback", data=recorded, headers=HTML).text
     assert "serving</span>" in back and "rolled back to, by local" in back
-    assert quick_client.post(f"{decide}/nonsense", data=known, headers=HTML).status_code == 404
+    assert quick_client.post(f"{decide}/nonsense", data=recorded, headers=HTML).status_code == 404
     assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
 
 

@@ -29,8 +29,8 @@ class Noisy:
 
 
 def decisions(client, key):
-    found = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
-    return [entry["action"] for entry in found]
+    actual_decisions = client.get("/v1/best:history", params={"target_key": key}).json()["decisions"]
+    return [entry["action"] for entry in actual_decisions]
 
 
 @pytest.mark.answered
@@ -39,9 +39,9 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     full = sum(lab.study(best(client)["study_id"])["trials"].values())
     full += client.get(f"/v1/studies/{best(client)['study_id']}/best").json()["final_comparison"]["runs"]
     before, lab.fingerprint = best(client), CHANGED
-    found, runs = lab.retune()
-    assert (found["state"], found["outcome"]) == ("ended", "kept"), found["reason"]
-    assert found["search_study_id"] is None and 0 < sum(runs) <= full / 3, (runs, full)
+    actual, runs = lab.retune()
+    assert (actual["state"], actual["outcome"]) == ("ended", "kept"), actual["reason"]
+    assert actual["search_study_id"] is None and 0 < sum(runs) <= full / 3, (runs, full)
     after = best(client)
     assert after["fingerprint"]["kernel"] == "6.2" and after["freshness"] == "fresh"
     assert after["target_key"] != before["target_key"] and after["best"]["config"] == before["best"]["config"]
@@ -51,7 +51,7 @@ def test_nothing_changed_is_kept_at_a_third_of_the_runs_and_fresh_on_the_new_fin
     assert by_old_key == after | {"asked_key": before["target_key"]}
     assert decisions(client, after["target_key"]) == ["renewed", "proposed"]
     assert decisions(client, before["target_key"]) == ["superseded", "served", "proposed"]
-    assert lab.events(found["challenge_study_id"]) == ["best.renewed"]
+    assert lab.events(actual["challenge_study_id"]) == ["best.renewed"]
 
 
 def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
@@ -59,10 +59,10 @@ def test_a_moved_ranking_is_searched_wide_and_the_faster_one_takes_over(client):
     lab.tune(**TWO_BACKENDS)
     before, lab.fingerprint = best(client), CHANGED
     lab.speed = ddp_is_fastest
-    found, _ = lab.retune()
-    assert found["outcome"] == "replaced", found["reason"]
-    assert found["gain"]["ci95"][0] > 1.5 and "replaced +" in found["reason"]
-    search = lab.study(found["search_study_id"])
+    actual, _ = lab.retune()
+    assert actual["outcome"] == "replaced", actual["reason"]
+    assert actual["gain"]["ci95"][0] > 1.5 and "replaced +" in actual["reason"]
+    search = lab.study(actual["search_study_id"])
     assert search["system_study"]["kind"] == "search" and search["system_study"]["warm_study_id"] == before["study_id"]
     assert search["result"]["baseline"]["config"] == before["best"]["config"]
     after = best(client)
@@ -84,13 +84,13 @@ def test_without_consent_the_faster_one_waits_and_the_incumbent_is_fresh(quick_c
     else:
         quick_client.put("/v1/projects/default", json={"requires_approval": True})
     lab.speed = ddp_is_fastest
-    found, _ = lab.retune()
-    assert found["outcome"] == "replaced" and found["reason"].endswith("waits for approval")
-    held = best(quick_client)
-    assert held["best"]["config"] == before["best"]["config"] and held["freshness"] == "fresh"
-    assert held["fingerprint"]["kernel"] == "6.2" and held["is_pinned"] == (consent == "pinned")
-    assert lab.events(found["search_study_id"]) == ["best.proposed"]
-    decide(quick_client, held["target_key"], "approve").raise_for_status()
+    actual, _ = lab.retune()
+    assert actual["outcome"] == "replaced" and actual["reason"].endswith("waits for approval")
+    best_answer = best(quick_client)
+    assert best_answer["best"]["config"] == before["best"]["config"] and best_answer["freshness"] == "fresh"
+    assert best_answer["fingerprint"]["kernel"] == "6.2" and best_answer["is_pinned"] == (consent == "pinned")
+    assert lab.events(actual["search_study_id"]) == ["best.proposed"]
+    decide(quick_client, best_answer["target_key"], "approve").raise_for_status()
     assert best(quick_client)["best"]["config"]["strategy"]["kind"] == "ddp"
 
 
@@ -99,9 +99,9 @@ def test_an_incumbent_that_no_longer_runs_is_searched_for_anew(client):
     lab = Lab(client)
     before, lab.fingerprint, lab.broken = best(client), CHANGED, {"fsdp2"}
     assert before["best"]["config"]["strategy"]["kind"] == "fsdp2"
-    found, _ = lab.retune()
-    assert found["outcome"] == "replaced" and found["gain"] is None
-    assert "the incumbent cannot be run any longer (oom)" in found["reason"]
+    actual, _ = lab.retune()
+    assert actual["outcome"] == "replaced" and actual["gain"] is None
+    assert "the incumbent cannot be run any longer (oom)" in actual["reason"]
     assert best(client)["best"]["config"]["strategy"]["kind"] != "fsdp2"
 
 
@@ -110,15 +110,15 @@ def test_what_could_not_be_shown_stays_stale_with_the_reason(quick_client):
     lab = Lab(quick_client)
     before, lab.fingerprint = best(quick_client), CHANGED
     lab.speed = Noisy(before["best"]["config"])
-    found, _ = lab.retune()
-    assert found["outcome"] == "inconclusive" and "could not be shown" in found["reason"]
+    actual, _ = lab.retune()
+    assert actual["outcome"] == "inconclusive" and "could not be shown" in actual["reason"]
     after = best(quick_client)
     assert after["recommendation_id"] == before["recommendation_id"]
     assert decisions(quick_client, before["target_key"])[0] == "inconclusive"
 
 
 @pytest.mark.answered
-def test_a_retune_without_a_change_renews_the_case_under_its_own_key(quick_client, clock):
+def test_a_retune_without_a_change_renews_the_target_under_its_own_key(quick_client, clock):
     lab = Lab(quick_client)
     before = best(quick_client)
     clock.turn(60)

@@ -1,4 +1,5 @@
-"""What retuning may spend: a daily budget that 50 stale recommendations keep to, windows, worth, and users' studies first."""
+"""Limits of what retuning spends: a daily budget that 50 stale recommendations keep to, windows, worth, and users'
+studies first."""
 
 import os
 from collections import defaultdict
@@ -49,9 +50,9 @@ def copied(row, **changes):
     return type(row)(**kept | changes)
 
 
-def target_like(session, known, index):
+def target_like(session, recorded, index):
     """Another case, as if the same search had been made for another sequence length; its key."""
-    serving, study = known.serving, known.serving.study
+    serving, study = recorded.serving, recorded.serving.study
     workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
     there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
     session.add(there)
@@ -71,7 +72,7 @@ def target_like(session, known, index):
     session.flush()
     session.add(
         copied(
-            known,
+            recorded,
             target_key=key,
             target_key_without_fingerprint=case.target_key_without_fingerprint,
             serving_id=f"rec-{index}",
@@ -81,13 +82,13 @@ def target_like(session, known, index):
 
 
 def cases(context, key, count):
-    """What is served and others like it, each used less than the one before; their keys in that order."""
+    """Keys of tuning targets like the recommended one, ordered from the most to the least used."""
     with context.db.write() as session:
-        known = session.get(TuningTargetRow, ("default", key))
-        made = [key, *(target_like(session, known, index) for index in range(1, count))]
-        uses = {name: (7 * index) % count for index, name in enumerate(made)}
+        stored = session.get(TuningTargetRow, ("default", key))
+        created = [key, *(target_like(session, stored, index) for index in range(1, count))]
+        uses = {name: (7 * index) % count for index, name in enumerate(created)}
         retunes.add_uses(session, {("default", name): count for name, count in uses.items()})
-    return sorted(made, key=lambda name: -uses[name])
+    return sorted(created, key=lambda name: -uses[name])
 
 
 def run_a_day(context, worker):
@@ -97,15 +98,15 @@ def run_a_day(context, worker):
 
 
 def test_one_project_s_retunes_do_not_hold_up_another_s(service):
-    """The one live worker is busy with the first project's."""
+    """Keep the only live worker busy with the first project's retune."""
     client, context, _ = service
     key = best(client)["target_key"]
     client.put("/v1/projects/b", json={}).raise_for_status()
     now = context.now()
     with context.db.write() as session:
-        known = session.get(TuningTargetRow, ("default", key))
-        study_id = known.serving.study_id
-        session.add(copied(known, project_id="b", uses=0))
+        stored = session.get(TuningTargetRow, ("default", key))
+        study_id = stored.serving.study_id
+        session.add(copied(stored, project_id="b", uses=0))
         session.flush()
         for name in ("default", "b"):
             queue.request(session, project_id=name, target_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now)
@@ -121,9 +122,9 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     clock.turn(context.settings.fingerprint_debounce_s)
     worker.register()
     watch_staleness.watch(context)
-    asked = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
-    assert sorted(row["target_key"] for row in asked) == sorted(by_use)
-    assert {tuple(fields_of(row)) for row in asked} == {("kernel",)}
+    requested_retunes = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
+    assert sorted(row["target_key"] for row in requested_retunes) == sorted(by_use)
+    assert {tuple(fields_of(row)) for row in requested_retunes} == {("kernel",)}
     for _ in range(DAYS):
         run_a_day(context, worker)
         clock.turn(86_400)
@@ -147,19 +148,19 @@ def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, cloc
         ask(context, key)
     queue.start_due(context, challenge_steps.start)
     with context.db.read() as session:
-        left = retune_budget.accounts(context, session, "default")[0].left
+        remaining = retune_budget.accounts(context, session, "default")[0].left
         run = max(retune_budget.likely_run(session, row.challenge_study_id, 2) for row in retunes.running(session))
     # Enough for one run of either challenge, and not for two.
-    settings = context.settings.model_copy(update={"retune_gpu_seconds_per_day": A_DAY - left + 1.5 * run})
+    settings = context.settings.model_copy(update={"retune_gpu_seconds_per_day": A_DAY - remaining + 1.5 * run})
     replicas = [Context(Database(database_url), settings, clock) for _ in range(2)]
-    given = []
+    inputs = []
 
     def lease(index):
         request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=workers[index].session)
-        given.append(grant(replicas[index], request))
+        inputs.append(grant(replicas[index], request))
 
     in_threads(lease, range(2))
-    assert sum(lease is not None for lease in given) == 1, given
+    assert sum(lease is not None for lease in inputs) == 1, inputs
     for replica in replicas:
         replica.db.close()
 
@@ -170,16 +171,16 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
     retune_id = ask(context, best(client)["target_key"])
     assert queue.start_due(context, challenge_steps.start) == 0
-    found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert found["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in found["reason"]
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert body["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in body["reason"]
 
 
 def manual(client, **changes):
     spec = {"name": "by hand", "trigger": "manual"} | changes
-    made = client.post("/v1/schedules", json=spec).json()
-    client.post(f"/v1/schedules/{made['schedule_id']}:run").raise_for_status()
-    (found,) = client.get("/v1/retunes", params={"schedule_id": made["schedule_id"]}).json()["retunes"]
-    return found["retune_id"]
+    body = client.post("/v1/schedules", json=spec).json()
+    client.post(f"/v1/schedules/{body['schedule_id']}:run").raise_for_status()
+    (actual,) = client.get("/v1/retunes", params={"schedule_id": body["schedule_id"]}).json()["retunes"]
+    return actual["retune_id"]
 
 
 def test_retunes_start_in_their_windows(service, clock):
@@ -204,10 +205,10 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     client.post("/v1/schedules", json=spec).raise_for_status()
     retune_id = ask(context, best(client)["target_key"])
     queue.start_due(context, challenge_steps.start)
-    found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert found["outcome"] == outcome and found["planned_gpu_seconds"] == planned * 3600
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert body["outcome"] == outcome and body["planned_gpu_seconds"] == planned * 3600
     if outcome == "skipped":
-        assert "not worth it: it is likely to cost" in found["reason"] and "GPU-seconds" in found["reason"]
+        assert "not worth it: it is likely to cost" in body["reason"] and "GPU-seconds" in body["reason"]
 
 
 def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
@@ -217,9 +218,9 @@ def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
     for _ in range(3):
         worker.do(worker.lease())
     driver.drive(context, challenge_steps.start, challenge_steps.advance)
-    found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert found["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in found["reason"]
-    assert client.get(f"/v1/studies/{found['challenge_study_id']}").json()["state"] == "cancelled"
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert body["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in body["reason"]
+    assert client.get(f"/v1/studies/{body['challenge_study_id']}").json()["state"] == "cancelled"
 
 
 @pytest.fixture

@@ -65,13 +65,13 @@ def nodes(replicas: Replicas, count: int) -> Iterator[list[Node]]:
             node.stop()
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str, replicas: Replicas) -> Any:
+def until(condition: Callable[[], Any], seconds: float, description: str, replicas: Replicas) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := condition():
-            return found
+        if value := condition():
+            return value
         time.sleep(0.1)
-    raise AssertionError(f"not within {seconds:g} s: {what}\n{replicas.logs()}")
+    raise AssertionError(f"not within {seconds:g} s: {description}\n{replicas.logs()}")
 
 
 def served(replicas: Replicas) -> Any:
@@ -111,7 +111,7 @@ def test_a_rolling_change_is_one_event_and_one_retune_that_challenges_the_incumb
     assert [entry["action"] for entry in history].count("stale") == 1
     # Three processes took the steps of the retune, each many times.
     studies = replicas.get("/v1/studies", limit=100)["studies"]
-    made = [study["system_study"]["kind"] for study in studies if study["system_study"] is not None]
-    assert made == ["challenge"] and [entry["action"] for entry in history].count("renewed") <= 1
+    created = [study["system_study"]["kind"] for study in studies if study["system_study"] is not None]
+    assert created == ["challenge"] and [entry["action"] for entry in history].count("renewed") <= 1
     after_history = replicas.get("/v1/best:history", target_key=after["target_key"])["decisions"]
     assert [entry["action"] for entry in after_history].count("renewed") == 1

@@ -22,21 +22,21 @@ def case(client):
 
 
 @pytest.mark.answered
-def test_many_causes_make_one_retune_of_a_case(client, case):
+def test_many_causes_make_one_retune_of_a_target(client, case):
     context, key, _ = case
     first = ask(context, key, wait_s=60, changes=[change("driver")])
     in_threads(lambda _: ask(context, key, wait_s=120, changes=[change("driver", "later"), change("nccl")]), range(4))
-    (found,) = client.get("/v1/retunes", params={"target_key": key}).json()["retunes"]
-    assert (found["retune_id"], found["state"], found["cause"]) == (first, "queued", "fingerprint")
-    assert found["changes"] == [
+    (actual,) = client.get("/v1/retunes", params={"target_key": key}).json()["retunes"]
+    assert (actual["retune_id"], actual["state"], actual["cause"]) == (first, "queued", "fingerprint")
+    assert actual["changes"] == [
         {"field": "driver", "was": "old", "now": "later", "effect": "stale"},
         {"field": "nccl", "was": "old", "now": "new", "effect": "stale"},
     ]
-    assert found["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
+    assert actual["not_before"] == (context.now() + timedelta(seconds=120)).isoformat().replace("+00:00", "Z")
 
 
 @pytest.mark.answered
-def test_a_due_retune_starts_once_and_its_case_is_free_when_it_has_ended(client, case, clock):
+def test_a_due_retune_starts_once_and_its_target_is_free_when_it_has_ended(client, case, clock):
     context, key, study_id = case
     retune_id = ask(context, key, wait_s=60)
     assert queue.start_due(context, lambda *_: study_id) == 0
@@ -65,8 +65,8 @@ def test_a_retune_nobody_can_run_waits_and_says_so(client, case, clock):
         raise Invalid("no_worker", "no worker is registered")
 
     assert queue.start_due(context, reject) == 0
-    found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert (found["state"], found["reason"]) == ("queued", "waits: no worker is registered")
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (body["state"], body["reason"]) == ("queued", "waits: no worker is registered")
     clock.turn(600)
     assert queue.start_due(context, lambda *_: study_id) == 1
 
@@ -102,9 +102,9 @@ def test_starting_that_breaks_again_and_again_fails_the_retune(client, case, clo
     for _ in range(5):
         queue.start_due(context, break_down)
         clock.turn(600)
-    found = client.get(f"/v1/retunes/{retune_id}").json()
-    assert (found["state"], found["outcome"]) == (RetuneState.ENDED, RetuneOutcome.FAILED)
-    assert "RuntimeError: broken" in found["reason"]
+    body = client.get(f"/v1/retunes/{retune_id}").json()
+    assert (body["state"], body["outcome"]) == (RetuneState.ENDED, RetuneOutcome.FAILED)
+    assert "RuntimeError: broken" in body["reason"]
 
 
 def test_unknown_retune(quick_client):

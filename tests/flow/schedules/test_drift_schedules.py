@@ -31,8 +31,8 @@ def test_a_drift_schedule_sends_canaries_at_its_times_and_has_what_is_slow_retun
     assert canary_tick(fleet, drift) == ("started", 1, None) and fleet.runs() == [1.0]
     fleet.everybody_is(0.8)
     assert canary_tick(fleet, drift) == ("started", 1, None)
-    (asked,) = retunes(client, schedule_id=drift["schedule_id"])
-    assert asked["cause"] == "drift"
+    (requested,) = retunes(client, schedule_id=drift["schedule_id"])
+    assert requested["cause"] == "drift"
     state, _, reason = canary_tick(fleet, drift)
     assert state == "skipped" and "have not ended" in reason
 
@@ -49,14 +49,14 @@ def test_a_drift_schedule_says_why_it_sends_no_canary(quick_client, clock):
 
 
 @pytest.mark.answered(worker="sim-0")
-def test_the_setting_is_for_cases_without_a_drift_schedule_that_has_times(client, clock):
+def test_the_setting_is_for_targets_without_a_drift_schedule_that_has_times(client, clock):
     fleet = Fleet(client, clock)
     context, key = fleet.context, best(client)["target_key"]
     daily = Context(context.db, context.settings.model_copy(update={"canary_period_s": float(DAY_S)}), clock)
 
     def periods():
         with context.db.read() as session:
-            return [send.watched(one, session) for one in (context, daily)]
+            return [send.watched(item, session) for item in (context, daily)]
 
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)

@@ -12,11 +12,11 @@ from tests.support.service.scenarios import bearer, best, make_key, tune
 
 
 def test_a_schedule_is_made_changed_and_deleted(client):
-    made = make(client)
-    assert made["next_tick_at"] == "2026-01-01T01:30:00Z" and not made["is_paused"]
+    created = make(client)
+    assert created["next_tick_at"] == "2026-01-01T01:30:00Z" and not created["is_paused"]
     (listed,) = client.get("/v1/schedules").json()["schedules"]
-    assert listed == made
-    path = f"/v1/schedules/{made['schedule_id']}"
+    assert listed == created
+    path = f"/v1/schedules/{created['schedule_id']}"
     tag = client.get(path).headers["etag"]
     assert client.get(path, headers={"If-None-Match": tag}).status_code == 304
     changed = client.put(path, json=NIGHTLY | {"cron": "0 12 * * *"}, headers={"If-Match": tag})
@@ -52,45 +52,49 @@ def test_wrong_schedules_are_rejected(quick_client, changes, field, remedy):
     assert error["field"] == field and remedy in error["message"] and error["value"] is not None
 
 
-def test_a_tick_asks_for_the_cases_it_selects(client, clock):
+def test_a_tick_requests_the_targets_it_selects(client, clock):
     context = client.app.state.context
     tune(client)
     key = best(client)["target_key"]
     tune(client, workload={"sequence_length": 32, "global_batch": 8})
-    every, one, none = make(client), make(client, cases={"target_keys": [key]}), make(client, cases={"model": "gpt2"})
+    every, created, none = (
+        make(client),
+        make(client, cases={"target_keys": [key]}),
+        make(client, cases={"model": "gpt2"}),
+    )
     clock.turn(2 * 3600)
     assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
     assert {row["target_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
     assert len(retunes(client)) == 2
-    (found,) = read(client, one)["last_ticks"]
-    assert (found["state"], found["cases"], found["kind"]) == ("started", 1, "cron")
-    assert "had an unfinished retune already" in found["reason"]
-    (found,) = read(client, none)["last_ticks"]
-    assert (found["state"], found["reason"]) == ("skipped", "no recommendation matches the schedule's targets")
+    (actual,) = read(client, created)["last_ticks"]
+    assert (actual["state"], actual["cases"], actual["kind"]) == ("started", 1, "cron")
+    assert "had an unfinished retune already" in actual["reason"]
+    (actual,) = read(client, none)["last_ticks"]
+    assert (actual["state"], actual["reason"]) == ("skipped", "no recommendation matches the schedule's targets")
     assert read(client, every)["next_tick_at"] == "2026-01-02T01:30:00Z"
 
 
 def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
     context = client.app.state.context
     tune(client)
-    made = make(client)
-    assert act(client, made, "pause")["next_tick_at"] is None
+    created = make(client)
+    assert act(client, created, "pause")["next_tick_at"] is None
     clock.turn(3 * 86_400)
     assert ticks.account_for(context) == 0
-    assert act(client, made, "resume")["next_tick_at"] == "2026-01-04T01:30:00Z"
-    assert read(client, made)["last_ticks"] == []
+    assert act(client, created, "resume")["next_tick_at"] == "2026-01-04T01:30:00Z"
+    assert read(client, created)["last_ticks"] == []
 
 
 def test_a_person_runs_a_schedule_now_once_in_a_moment(client):
     tune(client)
-    made = make(client, trigger="manual", cron=None)
-    assert made["next_tick_at"] is None
-    act(client, made, "pause")
-    assert act(client, made, "run") == act(client, made, "run")
+    created = make(client, trigger="manual", cron=None)
+    assert created["next_tick_at"] is None
+    act(client, created, "pause")
+    assert act(client, created, "run") == act(client, created, "run")
     (retune,) = retunes(client)
     assert (retune["cause"], retune["state"]) == ("manual", "queued")
-    assert client.get(f"/v1/schedules/{made['schedule_id']}/ticks").json()["ticks"][0]["kind"] == "manual"
-    client.delete(f"/v1/schedules/{made['schedule_id']}")
+    assert client.get(f"/v1/schedules/{created['schedule_id']}/ticks").json()["ticks"][0]["kind"] == "manual"
+    client.delete(f"/v1/schedules/{created['schedule_id']}")
     (retune,) = retunes(client)
     assert (retune["outcome"], retune["reason"]) == ("skipped", "its schedule was deleted")
 
@@ -135,13 +139,13 @@ def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(cli
             )
             return row.id
 
-    made = make(client, trigger="fingerprint", cron=None, planned_gpu_hours=2)
-    act(client, made, "pause")
+    created = make(client, trigger="fingerprint", cron=None, planned_gpu_hours=2)
+    act(client, created, "pause")
     paused = client.get(f"/v1/retunes/{ask()}").json()
     assert paused["outcome"] == "skipped" and "is paused" in paused["reason"]
-    act(client, made, "resume")
-    asked = client.get(f"/v1/retunes/{ask()}").json()
-    assert (asked["schedule_id"], asked["planned_gpu_seconds"]) == (made["schedule_id"], 7200)
+    act(client, created, "resume")
+    body = client.get(f"/v1/retunes/{ask()}").json()
+    assert (body["schedule_id"], body["planned_gpu_seconds"]) == (created["schedule_id"], 7200)
 
 
 def test_who_may_and_whose(client):

@@ -25,7 +25,7 @@ from tests.support.service.scenarios import best, tune
 BERLIN = ZoneInfo("Europe/Berlin")
 STEP = timedelta(minutes=15)
 QUIET_MINUTE = 45
-"""Of no schedule, so nobody looks then."""
+"""Moment of no schedule, at which no tick is due."""
 SPECS = {
     "half-hourly": {"cron": "*/30 * * * *", "catch_up": "one"},
     "hourly": {"cron": "15 * * * *", "catch_up": "all", "overlap": "queue", "catch_up_limit": 3},
@@ -97,7 +97,7 @@ class Replicas:
 
 
 def end_retunes(context):
-    """What was asked for is done before the next look."""
+    """Finish the requested retunes before the next tick."""
     with context.db.write() as session:
         for row in session.scalars(select(RetuneRow).where(RetuneRow.state == RetuneState.QUEUED)):
             records.finish(context, session, row, RetuneOutcome.KEPT, "kept")
@@ -114,9 +114,9 @@ def replicas(database_url):
         served = best(client)
     with Replicas(database_url, clock) as four:
         with four.contexts[0].db.write() as session:
-            known = session.get(TuningTargetRow, ("default", served["target_key"]))
+            stored = session.get(TuningTargetRow, ("default", served["target_key"]))
             keys_of_columns = [attribute.key for attribute in inspect(TuningTargetRow).column_attrs]
-            copied = {key: getattr(known, key) for key in keys_of_columns if key != "project_id"}
+            copied = {key: getattr(stored, key) for key in keys_of_columns if key != "project_id"}
             for season in SEASONS:
                 for name in SPECS:
                     project_id = f"{season}-{name}"
@@ -137,7 +137,7 @@ def run_season(four, clock, season):
     begin, down_at = (moment.astimezone(UTC) for moment in SEASONS[season])
     context = four.contexts[0]
     clock.moment = begin
-    made = {
+    created = {
         name: manage.create(
             context,
             ScheduleSpec(name=name, trigger="cron", timezone="Europe/Berlin", **rules),
@@ -156,9 +156,9 @@ def run_season(four, clock, season):
     for _ in range(5):
         four.look()
         end_retunes(context)
-    for schedule_id in made.values():
+    for schedule_id in created.values():
         manage.pause(context, schedule_id, True)
-    return made, begin, down_at
+    return created, begin, down_at
 
 
 @pytest.mark.parametrize("database_url", [pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
@@ -166,28 +166,28 @@ def test_a_thousand_ticks_each_once(replicas):
     four, clock = replicas
     total = 0
     for season in SEASONS:
-        made, begin, down_at = run_season(four, clock, season)
+        created, begin, down_at = run_season(four, clock, season)
         up_at = down_at + DOWN
-        for name, schedule_id in made.items():
-            wanted = expected(name, begin, up_at + AFTER)
-            found = rows_of(four.contexts[0], schedule_id)
+        for name, schedule_id in created.items():
+            expected_expected = expected(name, begin, up_at + AFTER)
+            actual_rows_of = rows_of(four.contexts[0], schedule_id)
             # The last look before the downtime was two steps before it.
-            missed = [at for at in wanted if down_at - 2 * STEP < at < up_at - timedelta(seconds=300)]
-            live = [at for at in wanted if at not in missed]
-            total += check(name, found, live, missed)
+            missed = [at for at in expected_expected if down_at - 2 * STEP < at < up_at - timedelta(seconds=300)]
+            live = [at for at in expected_expected if at not in missed]
+            total += check(name, actual_rows_of, live, missed)
             with four.contexts[0].db.read() as session:
-                asked = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id)
-                assert len(session.scalars(asked).all()) == sum(row.state == "started" for row in found)
+                query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id)
+                assert len(session.scalars(query).all()) == sum(row.state == "started" for row in actual_rows_of)
     assert total >= 1000
 
 
-def check(name, found, live, missed):
+def check(name, actual, live, missed):
     """Every tick is accounted for once, and the missed ones as their schedule says; returns how many ticks."""
-    assert sum(row.stands_for for row in found) == len(live) + len(missed)
-    by_time = {row.at: row for row in found}
-    assert len(by_time) == len(found)
+    assert sum(row.stands_for for row in actual) == len(live) + len(missed)
+    by_time = {row.at: row for row in actual}
+    assert len(by_time) == len(actual)
     assert all(by_time[at].state == "started" for at in live)
-    made_up = [row for row in found if row.at in missed]
+    made_up = [row for row in actual if row.at in missed]
     first_after = by_time[min(at for at in live if at > missed[-1])]
     match name:
         case "half-hourly":

@@ -20,9 +20,9 @@ def test_answer_and_baseline_of_a_study_stand_side_by_side(quick_client):
     study = best(quick_client)["study_id"]
     result = quick_client.get(f"/v1/studies/{study}/best").json()
     winner, base = result["best"], result["baseline"]
-    found = compared(quick_client, study, f"{study}:{base['trial_number']}")
-    answer, baseline = found["configs"]
-    assert (answer["trial_number"], baseline["is_baseline"], found["is_one_subject"]) == (
+    comparison = compared(quick_client, study, f"{study}:{base['trial_number']}")
+    answer, baseline = comparison["configs"]
+    assert (answer["trial_number"], baseline["is_baseline"], comparison["is_one_subject"]) == (
         winner["trial_number"],
         True,
         True,
@@ -33,9 +33,9 @@ def test_answer_and_baseline_of_a_study_stand_side_by_side(quick_client):
     assert answer["speedup"] == result["speedup"] and baseline["speedup"] is None
     assert answer["peak_allocated_gib"] == winner["peak_allocated_gib"]
     assert 0 < answer["gpu_seconds"] < answer["study_gpu_seconds"]
-    for difference in found["differences"]:
+    for difference in comparison["differences"]:
         assert len({repr(value) for value in difference["values"]}) == 2, difference
-    assert found["differences"] != []
+    assert comparison["differences"] != []
 
 
 @pytest.mark.answered
@@ -43,10 +43,10 @@ def test_studies_of_different_workloads_are_no_ratio_of_each_other(quick_client)
     first, second = best(quick_client)["study_id"], tune(quick_client, worker="sim-2", **OTHER)
     listed = quick_client.get("/v1/recommendations").json()["recommendations"]
     # Of the same moment, since the clock stands still: in no order.
-    key = next(one["target_key"] for one in listed if one["study_id"] == second)
-    found = compared(quick_client, first, second, key, "study-none")
-    assert [side["study_id"] for side in found["configs"]] == [first, second, second]
-    assert (found["is_one_subject"], found["not_found"]) == (False, ["study-none"])
+    key = next(item["target_key"] for item in listed if item["study_id"] == second)
+    comparison = compared(quick_client, first, second, key, "study-none")
+    assert [side["study_id"] for side in comparison["configs"]] == [first, second, second]
+    assert (comparison["is_one_subject"], comparison["not_found"]) == (False, ["study-none"])
     page = quick_client.get("/compare", params={"pick": [first, second]}, headers={"accept": "text/html"}).text
     assert "against the first" not in page and "cost of its study" in page
 

@@ -41,25 +41,25 @@ def test_a_deleted_study_s_runs_stop_and_nothing_of_them_counts(client):
     assert worker.heartbeat(lease)["action"] == "stop"
     assert worker.report(lease, measurement(1000)).json()["code"] == "lease_lost"
     assert worker.lease().study_id == other
-    found = client.get(f"/v1/studies/{study_id}").json()
-    assert found["trials"] == {"cancelled": 1} and found["result"] is None
+    body = client.get(f"/v1/studies/{study_id}").json()
+    assert body["trials"] == {"cancelled": 1} and body["result"] is None
     assert run_history.faults(client.app.state.context.db, only=[study_id]) == []
 
 
-def test_with_its_answer_withdrawn_what_was_served_before_is_served(quick_client):
+def test_with_its_answer_withdrawn_the_previous_one_is_recommended(quick_client):
     first = tune(quick_client)
     second = tune(quick_client, speed=1.2, seed=1)
     assert quick_client.get("/v1/best", params=ASK).json()["study_id"] == second
     delete(quick_client, second, withdraw=True).raise_for_status()
-    found = quick_client.get("/v1/best", params=ASK).json()
-    assert found["study_id"] == first
-    decisions = quick_client.get("/v1/best:history", params={"target_key": found["target_key"]}).json()["decisions"]
-    assert [one["action"] for one in decisions[:2]] == ["rolled_back", "withdrawn"]
-    rejected = decide(quick_client, found["target_key"], "rollback")
+    body = quick_client.get("/v1/best", params=ASK).json()
+    assert body["study_id"] == first
+    decisions = quick_client.get("/v1/best:history", params={"target_key": body["target_key"]}).json()["decisions"]
+    assert [decision["action"] for decision in decisions[:2]] == ["rolled_back", "withdrawn"]
+    rejected = decide(quick_client, body["target_key"], "rollback")
     assert rejected.json()["code"] == "nothing_to_decide", "a withdrawn answer is not gone back to"
 
 
-def test_with_the_only_answer_withdrawn_nothing_is_known_and_the_case_is_resolved_anew(quick_client):
+def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client):
     study_id = tune(quick_client)
     key = quick_client.get("/v1/best", params=ASK).json()["target_key"]
     delete(quick_client, study_id, withdraw=True).raise_for_status()
@@ -72,13 +72,13 @@ def test_with_the_only_answer_withdrawn_nothing_is_known_and_the_case_is_resolve
     assert approved.json()["state"] == "serving"
 
 
-@pytest.mark.parametrize("what", ["failed", "complete"])
-def test_a_resolving_study_that_was_deleted_does_not_answer_any_more(quick_client, what):
+@pytest.mark.parametrize("subject", ["failed", "complete"])
+def test_a_resolving_study_that_was_deleted_does_not_answer_any_more(quick_client, subject):
     worker = SimulatedWorker(quick_client).register()
-    asked = SPEC | THREE_BACKENDS if what == "complete" else SPEC | {"space": {"knobs": {"micro_batch": 1}}}
-    study_id = quick_client.post("/v1/best:resolve", json={"study": asked}).json()["study"]["study_id"]
-    if what == "complete":
+    requested = SPEC | THREE_BACKENDS if subject == "complete" else SPEC | {"space": {"knobs": {"micro_batch": 1}}}
+    study_id = quick_client.post("/v1/best:resolve", json={"study": requested}).json()["study"]["study_id"]
+    if subject == "complete":
         worker.work()
     delete(quick_client, study_id, withdraw=True).raise_for_status()
-    anew = quick_client.post("/v1/best:resolve", json={"study": asked}).json()["study"]
+    anew = quick_client.post("/v1/best:resolve", json={"study": requested}).json()["study"]
     assert anew["study_id"] != study_id and anew["state"] == "running"

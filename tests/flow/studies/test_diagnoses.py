@@ -33,7 +33,7 @@ def ended(quick_client):
 
 
 def without_runs(client, path):
-    """All that a reader of the study sees but what the run has cost."""
+    """A study as a reader sees it, without the run's cost."""
     study = client.get(path).json()
     trials = client.get(f"{path}/trials").json()["trials"]
     return study | {"gpu_seconds": None}, [trial | {"runs": None} for trial in trials]
@@ -42,20 +42,20 @@ def without_runs(client, path):
 def test_a_trial_is_traced_on_request_and_the_study_stays_as_it_is(quick_client, ended):
     worker, path = ended
     before, served = without_runs(quick_client, path), quick_client.get(f"{path}/best").json()
-    asked = quick_client.post(f"{path}/trials/1:diagnose")
-    assert (asked.status_code, asked.json()["state"], asked.json()["diagnosis"]) == (202, "waiting", None)
+    response = quick_client.post(f"{path}/trials/1:diagnose")
+    assert (response.status_code, response.json()["state"], response.json()["diagnosis"]) == (202, "waiting", None)
     again = quick_client.post(f"{path}/trials/1:diagnose").json()
-    assert again["run_id"] == asked.json()["run_id"]
+    assert again["run_id"] == response.json()["run_id"]
     lease = worker.lease()
     assert isinstance(lease.task, TraceTask) and (lease.run_id, lease.trial_number) == (again["run_id"], 1)
     assert quick_client.get(f"{path}/trials/1/diagnosis").json()["state"] == "running"
     worker.do(lease)
-    told = quick_client.get(f"{path}/trials/1/diagnosis").json()
-    assert (told["state"], told["worker"], told["gpu_seconds"]) == ("complete", "sim", 6.0)
-    assert told["diagnosis"]["parts"]["compute_s"] == 0.5 and len(told["diagnosis"]["timeline"]["lanes"]) == 2
+    body = quick_client.get(f"{path}/trials/1/diagnosis").json()
+    assert (body["state"], body["worker"], body["gpu_seconds"]) == ("complete", "sim", 6.0)
+    assert body["diagnosis"]["parts"]["compute_s"] == 0.5 and len(body["diagnosis"]["timeline"]["lanes"]) == 2
     assert without_runs(quick_client, path) == before and quick_client.get(f"{path}/best").json() == served
     assert worker.lease() is None
-    spent = {one["cause"]: one["gpu_seconds"] for one in quick_client.get("/v1/costs").json()["costs"]}
+    spent = {cost["cause"]: cost["gpu_seconds"] for cost in quick_client.get("/v1/costs").json()["costs"]}
     assert spent["diagnosis"] == 6.0
 
 
@@ -65,9 +65,9 @@ def test_what_was_expected_stands_beside_what_was_measured(quick_client):
     worker.work()
     quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
     worker.work()
-    told = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]["expected"]
-    assert {one["name"] for one in told} == {"computing", "communication", "optimizer"}
-    assert all(one["expected_s"] >= 0 for one in told)
+    expected = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]["expected"]
+    assert {item["name"] for item in expected} == {"computing", "communication", "optimizer"}
+    assert all(item["expected_s"] >= 0 for item in expected)
     assert "Expected and measured" in page(quick_client, f"{path.removeprefix('/v1')}/trials/0/why")
 
 
@@ -76,8 +76,10 @@ def test_findings_are_the_service_s_own_with_knobs_of_the_space(quick_client, en
     worker.trace = lambda _: diagnosis(host_s=0.39, findings=())
     quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
     worker.work()
-    told = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]
-    assert [one["kind"] for one in told["findings"]] == ["host_bound"] and told["findings"][0]["knobs"]
+    reported_diagnosis = quick_client.get(f"{path}/trials/0/diagnosis").json()["diagnosis"]
+    assert [finding["kind"] for finding in reported_diagnosis["findings"]] == ["host_bound"] and reported_diagnosis[
+        "findings"
+    ][0]["knobs"]
 
 
 def test_a_diagnosis_of_eight_ranks_is_small_in_the_database(quick_client, ended):
@@ -109,8 +111,8 @@ def test_out_of_memory_is_told_with_what_it_was_made_of_and_a_change_that_is_pre
     finding = quick_client.get(f"{path}/trials/1/diagnosis").json()["diagnosis"]["findings"][0]
     assert finding["kind"] == "out_of_memory" and "in backward of model.layers.2.mlp" in finding["evidence"]
     assert "activations 97%" in finding["evidence"]
-    told = page(quick_client, f"{path.removeprefix('/v1')}/trials/1/why")
-    assert "Memory at the limit" in told and "Out of memory" in told
+    reported_page = page(quick_client, f"{path.removeprefix('/v1')}/trials/1/why")
+    assert "Memory at the limit" in reported_page and "Out of memory" in reported_page
 
 
 @pytest.mark.parametrize("kind", [FailureKind.OOM, FailureKind.CRASH])
@@ -120,10 +122,10 @@ def test_one_that_fails_is_told_and_touches_nothing(quick_client, ended, kind):
     worker.trace = lambda _: failure(kind, "the profiler took too much")
     quick_client.post(f"{path}/trials/0:diagnose").raise_for_status()
     worker.work()
-    told = quick_client.get(f"{path}/trials/0/diagnosis").json()
-    assert told["state"] in ("infeasible", "failed") and told["failure"]["message"] == "the profiler took too much"
+    body = quick_client.get(f"{path}/trials/0/diagnosis").json()
+    assert body["state"] in ("infeasible", "failed") and body["failure"]["message"] == "the profiler took too much"
     assert without_runs(quick_client, path) == before
-    assert quick_client.post(f"{path}/trials/0:diagnose").json()["run_id"] != told["run_id"]
+    assert quick_client.post(f"{path}/trials/0:diagnose").json()["run_id"] != body["run_id"]
 
 
 def test_a_worker_that_is_lost_in_it_is_repeated(client, clock):
@@ -150,11 +152,11 @@ def test_the_winner_and_its_baseline_are_traced_after_the_verdict_where_the_budg
         assert not isinstance(lease.task, TraceTask)
         worker.do(lease)
     result = client.get(f"/v1/studies/{study_id}/best").json()
-    wanted = {result["best"]["trial_number"], result["baseline"]["trial_number"]}
-    assert worker.work() == len(wanted) == 2
-    for number in wanted:
-        told = client.get(f"/v1/studies/{study_id}/trials/{number}/diagnosis").json()
-        assert told["state"] == "complete" and told["diagnosis"] is not None
+    expected = {result["best"]["trial_number"], result["baseline"]["trial_number"]}
+    assert worker.work() == len(expected) == 2
+    for number in expected:
+        body = client.get(f"/v1/studies/{study_id}/trials/{number}/diagnosis").json()
+        assert body["state"] == "complete" and body["diagnosis"] is not None
 
 
 def test_a_worker_of_an_older_release_gets_none(quick_client, ended):
@@ -206,19 +208,19 @@ def test_the_page_asks_for_a_profile_and_shows_where_the_step_went(quick_client,
     shown = page(quick_client, f"{trial}/why")
     assert "never run under the profiler" in shown and "Profile this trial" in shown
     form = {"csrf": token(quick_client)}
-    asked = quick_client.post(f"{trial}/why", data=form, headers=HTML, follow_redirects=False)
-    assert (asked.status_code, asked.headers["location"]) == (303, f"{trial}/why")
+    response = quick_client.post(f"{trial}/why", data=form, headers=HTML, follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (303, f"{trial}/why")
     waiting = page(quick_client, f"{trial}/why")
     assert "Waiting for a worker" in waiting and "poll.js" in waiting and "Profile this trial" not in waiting
     worker.trace = lambda _: diagnosis(host_s=0.39)
     worker.work()
-    told = page(quick_client, f"{trial}/why")
+    reported_page = page(quick_client, f"{trial}/why")
     for says in (
         "The host launches kernels too slowly",
         "One step, moment by moment",
         "all-gathers of parameters",
         "Profile again",
     ):
-        assert says in told
-    assert told.count('class="p-compute"') == 1 + 2 + 2, "a legend, two ranks, two lanes"
+        assert says in reported_page
+    assert reported_page.count('class="p-compute"') == 1 + 2 + 2, "a legend, two ranks, two lanes"
     assert "profiled run</td>" in page(quick_client, trial)

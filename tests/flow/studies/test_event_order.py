@@ -32,10 +32,10 @@ def test_concurrent_writers_leave_no_gap_that_a_reader_could_see(database_url, t
         workers = [SimulatedWorker(replicas.clients[n % 2], name=f"w-{n}").register() for n in range(6)]
         spec = SPEC | {"budget": {"max_trials": 12}}
         study_id = replicas.clients[0].post("/v1/studies", json=spec).json()["study_id"]
-        over, told = threading.Event(), {}
+        over, reported = threading.Event(), {}
 
         def watch(client):
-            told[client.base_url] = read_all(client, study_id, over)
+            reported[client.base_url] = read_all(client, study_id, over)
 
         def pause_and_resume(client):
             for action in ("pause", "resume") * 8:
@@ -52,7 +52,9 @@ def test_concurrent_writers_leave_no_gap_that_a_reader_could_see(database_url, t
             for watcher in watchers:
                 watcher.join()
         assert replicas.get(f"/v1/studies/{study_id}")["state"] == "complete"
-    assert len(told) == 2 and all(numbers == list(range(1, len(numbers) + 1)) for numbers in told.values()), told
+    assert len(reported) == 2 and all(numbers == list(range(1, len(numbers) + 1)) for numbers in reported.values()), (
+        reported
+    )
     database = Database(database_url)
     assert run_history.faults(database) == []
     database.close()

@@ -29,12 +29,12 @@ def read(client, study_id, **params):
 
 def parsed(text):
     """The events of a server-sent stream: (id, type, data)."""
-    found = []
+    actual = []
     for block in text.split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
         if "data" in fields:
-            found.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
-    return found
+            actual.append((int(fields["id"]), fields["event"], json.loads(fields["data"])))
+    return actual
 
 
 def test_every_change_has_its_event(client, study_id):
@@ -49,11 +49,11 @@ def test_every_change_has_its_event(client, study_id):
     assert count["trial.created"] == count["trial.running"] == count["trial.complete"] == len(trials) == 3
     # And the profile's, which belongs to no trial.
     assert count["run.leased"] == count["run.ended"] == attempts + 1
-    told = [event["data"] for event in events if event["type"] == "study.best_changed"]
-    speeds = [data["tokens_per_s_per_gpu"] for data in told]
+    reported = [event["data"] for event in events if event["type"] == "study.best_changed"]
+    speeds = [data["tokens_per_s_per_gpu"] for data in reported]
     assert speeds == sorted(set(speeds)), "told once each, and faster each time"
     fastest = max(trials, key=lambda trial: trial["tokens_per_s_per_gpu"])
-    assert (told[-1]["trial_number"], speeds[-1]) == (fastest["number"], fastest["tokens_per_s_per_gpu"])
+    assert (reported[-1]["trial_number"], speeds[-1]) == (fastest["number"], fastest["tokens_per_s_per_gpu"])
 
 
 def test_pages_follow_each_other(client, study_id):
@@ -70,11 +70,11 @@ def test_pages_follow_each_other(client, study_id):
 
 def test_stream_of_an_ended_study_resumes_after_the_last_id_and_ends(client, study_id):
     everything = read(client, study_id, limit=1000)["events"]
-    whole = client.get(f"/v1/studies/{study_id}/events", headers=SSE)
-    assert whole.headers["content-type"].startswith("text/event-stream")
-    assert [data for _, _, data in parsed(whole.text)] == everything
-    rest = client.get(f"/v1/studies/{study_id}/events", headers=SSE | {"last-event-id": "5"})
-    assert next((number, kind) for number, kind, _ in parsed(rest.text)) == (6, everything[5]["type"])
+    response = client.get(f"/v1/studies/{study_id}/events", headers=SSE)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert [data for _, _, data in parsed(response.text)] == everything
+    other_response = client.get(f"/v1/studies/{study_id}/events", headers=SSE | {"last-event-id": "5"})
+    assert next((number, kind) for number, kind, _ in parsed(other_response.text)) == (6, everything[5]["type"])
     nothing = client.get(f"/v1/studies/{study_id}/events", headers=SSE | {"last-event-id": str(len(everything))})
     assert nothing.status_code == 204
 
@@ -87,9 +87,9 @@ def test_a_lost_attempt_and_its_retry_are_told(quick_client, context, clock):
     clock.turn(context.settings.lease_s + 1)
     expiry.sweep(context)
     worker.report(worker.lease(), measurement(1000)).raise_for_status()
-    told = [(event["type"], event["data"].get("end")) for event in read(quick_client, study_id)["events"]]
-    at = told.index(("run.ended", "worker_lost"))
-    assert told[at + 1][0] == "trial.waiting" and ("run.ended", "complete") in told[at:]
+    reported = [(event["type"], event["data"].get("end")) for event in read(quick_client, study_id)["events"]]
+    at = reported.index(("run.ended", "worker_lost"))
+    assert reported[at + 1][0] == "trial.waiting" and ("run.ended", "complete") in reported[at:]
 
 
 @pytest.mark.parametrize("wrong", ["x", "-1", "99999999999", "1.5"])

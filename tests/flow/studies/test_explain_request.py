@@ -11,7 +11,7 @@ from tests.support.service.simulated_worker import SPEC, SimulatedWorker, diagno
 
 @pytest.fixture
 def worker(http):
-    """One that has measured a study of two trials."""
+    """Service on which a study of two trials was measured."""
     worker = SimulatedWorker(http, task_kinds=TASK_KINDS).register()
     budget = {"max_trials": 2, "max_pairs": 7, "resume_check": False}
     http.post("/v1/studies", json=SPEC | {"budget": budget}).raise_for_status()
@@ -37,10 +37,10 @@ def beside(http, worker):
 
 def test_it_waits_for_the_worker_and_then_reads_what_is_stored(worker, beside, run):
     worker.trace = lambda _: diagnosis(host_s=0.39)
-    code, told = run("explain", "last", "--trial", "1")
-    assert code == 0 and [one["kind"] for one in told["findings"]] == ["host_bound"]
+    code, reported = run("explain", "last", "--trial", "1")
+    assert code == 0 and [finding["kind"] for finding in reported["findings"]] == ["host_bound"]
     worker.trace = lambda _: pytest.fail("a stored one is not made again")
-    assert run("explain", "last", "--trial", "1") == (0, told)
+    assert run("explain", "last", "--trial", "1") == (0, reported)
 
 
 @pytest.mark.parametrize(("kind", "ends"), [(FailureKind.OOM, 3), (FailureKind.CRASH, 4)])

@@ -44,8 +44,8 @@ def test_complete_study_searches_on_and_renews_its_verdict(client, clock):
     assert after["result"]["final_comparison"]["runs"] == before["result"]["final_comparison"]["runs"] + runs - 6
     best = client.get("/v1/recommendations").json()["recommendations"]
     assert [entry["state"] for entry in best] == ["serving", "retired"] and best[0]["study_id"] == study_id
-    told = client.get(f"/v1/studies/{study_id}/events?limit=500").json()["events"]
-    words = [event["type"] for event in told if event["type"].startswith("study.") and "best" not in event["type"]]
+    events = client.get(f"/v1/studies/{study_id}/events?limit=500").json()["events"]
+    words = [event["type"] for event in events if event["type"].startswith("study.") and "best" not in event["type"]]
     assert words.count("study.complete") == 2
     assert words.index("study.extended") == words.index("study.complete") + 1 == words.index("study.resumed") - 2
     assert run_history.faults(client.app.state.context.db) == []
@@ -83,7 +83,7 @@ def test_a_validation_run_under_way_ends_without_counting(quick_client):
 
 def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
     def behave(lease, task):
-        """In the final comparison every third validation run of a challenger is slow, and the baseline always the same."""
+        """Worker that makes every third validation run of a challenger slow and the baseline constant."""
         runs[lease.trial_number] = runs.get(lease.trial_number, 0) + 1
         if runs[lease.trial_number] == 1 or task.config.micro_batch == 1:
             return measurement(speed_of(task.config))
@@ -95,13 +95,13 @@ def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):
     worker.work()
     first = read(quick_client, study_id)["result"]
     assert first["verdict"] == "undecided" and first["speedup"]["pairs"] == 7
-    made = sum(runs.values())
+    total = sum(runs.values())
     extended = extend(quick_client, study_id, add_pairs=13).json()
     assert (extended["state"], extended["phase"]) == ("running", "final_comparison")
     worker.work()
     result = read(quick_client, study_id)["result"]
     assert result["speedup"]["ratios"][:7] == first["speedup"]["ratios"], "they count on"
-    assert sum(runs.values()) - made == 2 * (result["speedup"]["pairs"] - 7) > 0
+    assert sum(runs.values()) - total == 2 * (result["speedup"]["pairs"] - 7) > 0
 
 
 def test_larger_budget_that_changes_nothing_is_rejected_and_says_what_would(quick_client):
@@ -138,15 +138,15 @@ def test_failed_study_that_lacked_a_second_backend_goes_on(quick_client):
     assert read(quick_client, study_id)["state"] == "complete"
 
 
-def test_who_asks_for_the_case_gets_the_extended_study(client):
+def test_a_lookup_of_the_target_gets_the_extended_study(client):
     worker = SimulatedWorker(client).register()
     body = {"study": SPEC | {"budget": {"max_trials": 1}}}
     study_id = client.post("/v1/best:resolve", json=body).json()["study"]["study_id"]
     worker.work()
     assert client.post("/v1/best:resolve", json=body).json()["code"] == "study_failed"
     extend(client, study_id, add_trials=5).raise_for_status()
-    asked = client.post("/v1/best:resolve", json=body)
-    assert (asked.status_code, asked.json()["study"]["study_id"]) == (202, study_id)
+    response = client.post("/v1/best:resolve", json=body)
+    assert (response.status_code, response.json()["study"]["study_id"]) == (202, study_id)
     worker.work()
     assert client.post("/v1/best:resolve", json=body).json()["best"]["study_id"] == study_id
 

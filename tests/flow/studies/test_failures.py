@@ -1,4 +1,4 @@
-"""What bad ends do to a study: recorded with their reason, retried where the platform is at fault, never fatal."""
+"""Failures in a study: recorded with their reason, retried where the platform is at fault, never fatal."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def test_cpu_ranks_get_the_limit_with_their_task(quick_client):
 
 
 def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_client):
-    """It came first and was complete before the majority showed what it is."""
+    """The diverging trial came first and was complete before the majority showed its fault."""
     study, trials = run_study(quick_client, only(0, measurement(99_000, loss=4.0)))
     assert study["state"] == "complete"
     assert trials[0]["state"] == "infeasible" and trials[0]["failure"]["kind"] == "numerics"
@@ -74,36 +74,36 @@ def test_trial_that_trains_something_else_is_infeasible_however_fast(quick_clien
 
 
 def test_a_candidate_that_breaks_in_its_final_comparison_begins_it_anew(quick_client):
-    seen = []
+    observed = []
 
     def behave(lease, task):
         """The first candidate that is run again, after the four defaults, ends out of memory."""
-        seen.append(lease.trial_number)
-        if len(seen) == 13:
+        observed.append(lease.trial_number)
+        if len(observed) == 13:
             return failure(FailureKind.OOM)
         return well(lease, task)
 
     study, trials = run_study(quick_client, behave)
     assert study["state"] == "complete"
-    assert trials[seen[12]]["state"] == "infeasible"
+    assert trials[observed[12]]["state"] == "infeasible"
     result = study["result"]
-    assert seen[12] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
-    assert seen[12] not in result["final_comparison"]["candidates"]
+    assert observed[12] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
+    assert observed[12] not in result["final_comparison"]["candidates"]
     # Which candidate breaks is drawn with the order of the block; those that are left are screened anew.
     anew = final_comparison.most_runs(len(result["final_comparison"]["candidates"]), FEWEST_PAIRS)
     assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 1 + 4 + anew
 
 
 def test_validation_run_in_which_training_changed_is_not_counted(quick_client):
-    seen = []
+    observed = []
 
     def behave(lease, task):
-        seen.append(lease.trial_number)
-        return measurement(speed_of(task.config), loss=4.0 if len(seen) == 10 else 5.0)
+        observed.append(lease.trial_number)
+        return measurement(speed_of(task.config), loss=4.0 if len(observed) == 10 else 5.0)
 
     study, trials = run_study(quick_client, behave)
-    assert trials[seen[9]]["failure"]["kind"] == "numerics"
-    assert study["state"] == "complete" and study["result"]["best"]["trial_number"] != seen[9]
+    assert trials[observed[9]]["failure"]["kind"] == "numerics"
+    assert study["state"] == "complete" and study["result"]["best"]["trial_number"] != observed[9]
 
 
 def test_no_winner_while_backends_disagree(quick_client):

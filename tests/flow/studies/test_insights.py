@@ -28,9 +28,9 @@ def test_front_and_importance_of_a_finished_study(quick_client):
     assert batches == sorted(set(batches)) and len(batches) > 1
     assert [point["peak_memory_gib"] for point in front["points"]] == [0.2 * batch for batch in batches]
     assert all(point["config"]["strategy"]["kind"] == "fsdp2" for point in front["points"][-1:])
-    found = quick_client.get(f"/v1/studies/{study_id}/importance").json()
-    assert found["trials"] == 24 and found["reason"] is None
-    first = found["knobs"][0]
+    body = quick_client.get(f"/v1/studies/{study_id}/importance").json()
+    assert body["trials"] == 24 and body["reason"] is None
+    first = body["knobs"][0]
     assert first["knob"] == "micro_batch" and first["is_above_chance"]
     text = page(quick_client, f"/studies/{study_id}")
     assert 'id="importance"' in text and "micro batch" in text and "The Pareto front as a table" in text
@@ -38,8 +38,8 @@ def test_front_and_importance_of_a_finished_study(quick_client):
 
 def test_too_few_trials_get_a_reason(quick_client):
     study_id = tuned(quick_client, 8)
-    found = quick_client.get(f"/v1/studies/{study_id}/importance").json()
-    assert found["knobs"] == [] and "8 feasible trials say too little" in found["reason"]
+    body = quick_client.get(f"/v1/studies/{study_id}/importance").json()
+    assert body["knobs"] == [] and "8 feasible trials say too little" in body["reason"]
     assert "8 feasible trials say too little" in page(quick_client, f"/studies/{study_id}")
     SimulatedWorker(quick_client).register()
     empty = create(quick_client, space=SPACE)

@@ -1,4 +1,4 @@
-"""Whose precision is trained: the user's where it was stated, else what the workers of the cluster have natively."""
+"""Precision of a study: the user's where it was stated, else the native one of the cluster's workers."""
 
 import json
 
@@ -81,8 +81,8 @@ def test_a_lookup_without_a_precision_means_what_a_study_there_would_train(quick
     study_id = created(quick_client, SPEC)["study_id"]
     worker.work()
     ask = {"model": "llama-tiny", "cluster": CLUSTER.model_dump_json(), "match": "exact"}
-    found = quick_client.get("/v1/best", params=ask | {"workload": json.dumps(WORKLOAD)}).json()
-    assert found["study_id"] == study_id and found["workload"]["precision"] == PRECISIONS["fp32"].model_dump()
+    body = quick_client.get("/v1/best", params=ask | {"workload": json.dumps(WORKLOAD)}).json()
+    assert body["study_id"] == study_id and body["workload"]["precision"] == PRECISIONS["fp32"].model_dump()
     answer = quick_client.post("/v1/best:resolve", json={"study": SPEC})
     assert (answer.status_code, answer.json()["best"]["study_id"]) == (200, study_id)
     other = json.dumps(WORKLOAD | {"precision": "bf16-mixed"})
@@ -95,10 +95,11 @@ def test_a_lookup_without_a_precision_means_what_a_study_there_would_train(quick
 
 def test_predictions_for_a_gpu_without_bfloat16_say_so(quick_client):
     body = {"model": "llama-2-7b", "cluster": "8xv100-32gb"}
-    left, stated = (
+    remaining, stated = (
         quick_client.post("/v1/predictions", json=body | more).json() for more in ({}, {"precision": "bf16-mixed"})
     )
-    assert (left["precision"], stated["precision"]) == ("fp32", "bf16-mixed")
+    assert (remaining["precision"], stated["precision"]) == ("fp32", "bf16-mixed")
     assert (
-        "V100-SXM2-32GB only emulates bfloat16" in left["precision_note"] and "state fp32" in stated["precision_note"]
+        "V100-SXM2-32GB only emulates bfloat16" in remaining["precision_note"]
+        and "state fp32" in stated["precision_note"]
     )

@@ -32,18 +32,18 @@ def run_study(client, behave, **changes):
 def slow_machine(lease, task):
     """Everything takes three times as long as predicted, and a quarter more memory."""
     shape = of_study(task.model, MODEL_SUMMARY)
-    made = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
-    return measurement(made.tokens_per_s_per_gpu / 3, peak_gib=made.memory_gib * 1.25)
+    prediction = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
+    return measurement(prediction.tokens_per_s_per_gpu / 3, peak_gib=prediction.memory_gib * 1.25)
 
 
 def test_each_trial_keeps_its_prediction_and_teaches_the_next(client):
     trials = run_study(client, slow_machine)
-    made = [trial["prediction"] for trial in trials]
-    assert [one["speed_calibrated_on"] for one in made] == list(range(len(trials)))
-    assert [one["memory_calibrated_on"] for one in made] == list(range(len(trials)))
-    for trial, one in zip(trials, made, strict=True):
-        assert one["low_memory_gib"] < one["memory_gib"] < one["high_memory_gib"]
-        ratio = one["tokens_per_s_per_gpu"] / trial["tokens_per_s_per_gpu"]
+    created = [trial["prediction"] for trial in trials]
+    assert [item["speed_calibrated_on"] for item in created] == list(range(len(trials)))
+    assert [item["memory_calibrated_on"] for item in created] == list(range(len(trials)))
+    for trial, item in zip(trials, created, strict=True):
+        assert item["low_memory_gib"] < item["memory_gib"] < item["high_memory_gib"]
+        ratio = item["tokens_per_s_per_gpu"] / trial["tokens_per_s_per_gpu"]
         assert trial["predicted_over_measured_speed"] == pytest.approx(ratio)
     ratios = [
         (trial["predicted_over_measured_speed"], trial["predicted_over_measured_memory"])
@@ -70,11 +70,11 @@ def test_a_stored_run_that_cannot_be_read_is_left_out_with_a_line_in_the_log(ope
 
 
 def test_over_the_limit_by_a_hair_counts_when_it_happens_twice(quick_client):
-    seen = []
+    observed = []
 
     def hair(lease, task):
-        seen.append(lease.trial_number)
-        over = lease.trial_number == 0 or (lease.trial_number == 1 and seen.count(1) == 1)
+        observed.append(lease.trial_number)
+        over = lease.trial_number == 0 or (lease.trial_number == 1 and observed.count(1) == 1)
         return measurement(speed_of(task.config), peak_gib=3.81 if over else 0.5)
 
     trials = run_study(quick_client, hair)
@@ -107,8 +107,8 @@ def test_what_workers_of_another_project_say_teaches_nothing(quick_client):
 
     mine, theirs = member("mine"), member("theirs")
     own = SimulatedWorker(mine, name="own").register()
-    asked = {"model": "llama-tiny", "cluster": "local"}
-    before = mine.post("/v1/predictions", json=asked).json()
+    requested = {"model": "llama-tiny", "cluster": "local"}
+    before = mine.post("/v1/predictions", json=requested).json()
     measured = MeasuredHardware(bf16_flops=1e3, fp32_flops=1e3, copy_bytes_per_s=1e3, launch_s=1.0)
     hostile = SimulatedWorker(theirs, name="hostile", measured=measured).register()
 
@@ -117,7 +117,7 @@ def test_what_workers_of_another_project_say_teaches_nothing(quick_client):
         worker.work()
         return client.get(f"/v1/studies/{study_id}/trials").json()["trials"][0]["prediction"]
 
-    assert mine.post("/v1/predictions", json=asked).json() == before, "nor does what it says of its hardware"
+    assert mine.post("/v1/predictions", json=requested).json() == before, "nor does what it says of its hardware"
     first_prediction(theirs, hostile)
     poisoned = first_prediction(mine, own)
     assert (poisoned["memory_calibrated_on"], poisoned["speed_calibrated_on"]) == (0, 0)

@@ -15,9 +15,13 @@ def obedient(plans):
 
     def behave(lease, task) -> Measurement:
         plans.append(task.plan)
-        made = measurement(speed_of(task.config) * (0.5 if lease.trial_number == SLOW else 1))
+        new_measurement = measurement(speed_of(task.config) * (0.5 if lease.trial_number == SLOW else 1))
         above = task.plan.prune_above_s
-        return made.model_copy(update=PRUNED) if above is not None and made.step_time_s > above else made
+        return (
+            new_measurement.model_copy(update=PRUNED)
+            if above is not None and new_measurement.step_time_s > above
+            else new_measurement
+        )
 
     return behave
 
@@ -30,8 +34,11 @@ def test_a_slow_trial_is_told_as_pruned_with_what_it_measured(quick_client):
     study, trials = run_study(quick_client, obedient([]), **THREE_BACKENDS)
     pruned = [trial for trial in trials if trial["state"] == "pruned"]
     assert SLOW in [trial["number"] for trial in pruned] and study["trials"]["pruned"] == len(pruned)
-    seen = search_run(pruned[0])["measurement"]
-    assert seen["is_pruned"] and pruned[0]["tokens_per_s_per_gpu"] == seen["tokens_per_s_per_gpu"] > 0
+    observed_measurement = search_run(pruned[0])["measurement"]
+    assert (
+        observed_measurement["is_pruned"]
+        and pruned[0]["tokens_per_s_per_gpu"] == observed_measurement["tokens_per_s_per_gpu"] > 0
+    )
     events = quick_client.get(f"/v1/studies/{study['study_id']}/events").json()["events"]
     assert sum(event["type"] == "trial.pruned" for event in events) == len(pruned)
     page = quick_client.get(f"/studies/{study['study_id']}/trials/{pruned[0]['number']}").text

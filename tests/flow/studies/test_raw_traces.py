@@ -43,7 +43,7 @@ def limited(client, **changes):
 
 
 def ranks(client, path):
-    return [one["rank"] for one in client.get(f"{path}/diagnosis").json()["traces"]]
+    return [trace["rank"] for trace in client.get(f"{path}/diagnosis").json()["traces"]]
 
 
 def test_what_a_rank_recorded_is_downloaded_as_it_was_sent(quick_client, ended):
@@ -51,8 +51,8 @@ def test_what_a_rank_recorded_is_downloaded_as_it_was_sent(quick_client, ended):
     lease = traced(quick_client, worker, f"{trials}/1")
     assert [worker.send_trace(lease, rank, TRACE).status_code for rank in (0, 1, 1)] == [204, 204, 204]
     worker.report(lease, diagnosis()).raise_for_status()
-    told = quick_client.get(f"{trials}/1/diagnosis").json()["traces"]
-    assert told == [{"rank": 0, "bytes": len(TRACE)}, {"rank": 1, "bytes": len(TRACE)}]
+    traces = quick_client.get(f"{trials}/1/diagnosis").json()["traces"]
+    assert traces == [{"rank": 0, "bytes": len(TRACE)}, {"rank": 1, "bytes": len(TRACE)}]
     answer = quick_client.get(f"{trials}/1/trace", params={"rank": 1})
     assert (answer.content, answer.headers["content-type"]) == (TRACE, "application/gzip")
     assert answer.headers["content-disposition"].endswith('-1-rank-1.json.gz"')
@@ -108,8 +108,8 @@ def test_old_ones_are_forgotten_and_what_they_told_stays(quick_client, ended, cl
     assert retention.forget(context)["traces"] == 0
     clock.turn((context.settings.keep_traces_days + 1) * 86_400)
     assert retention.forget(context)["traces"] == 1
-    told = quick_client.get(f"{trials}/0/diagnosis").json()
-    assert told["traces"] == [] and told["diagnosis"] is not None
+    body = quick_client.get(f"{trials}/0/diagnosis").json()
+    assert body["traces"] == [] and body["diagnosis"] is not None
     assert quick_client.get(f"{trials}/0/trace").json()["code"] == "unknown_trace"
 
 
@@ -117,8 +117,8 @@ def test_only_the_holder_of_a_run_under_the_profiler_may_send_traces(quick_clien
     worker, trials = ended
     lease = traced(quick_client, worker, f"{trials}/0")
 
-    def rejected(told, rank=0):
-        return worker.send_trace(told, rank, TRACE).json()["code"]
+    def rejected(reported, rank=0):
+        return worker.send_trace(reported, rank, TRACE).json()["code"]
 
     assert rejected(lease.model_copy(update={"attempt": 2})) == "lease_lost"
     assert rejected(lease.model_copy(update={"run_id": "run-none"})) == "unknown_run"
@@ -136,8 +136,8 @@ def test_the_worker_s_own_client_speaks_as_the_service_listens(http, tmp_path):
     lease = traced(http, worker, f"{trials}/0")
     for rank in (0, 1):
         (tmp_path / f"rank_{rank}.json.gz").write_bytes(TRACE)
-    told = diagnosis(recorded=diagnosis().recorded.model_copy(update={"folder": str(tmp_path)}))
+    reported_diagnosis = diagnosis(recorded=diagnosis().recorded.model_copy(update={"folder": str(tmp_path)}))
     client = WorkerClient(str(http.base_url))
-    assert send_traces(client, worker.session, lease, told) == told
+    assert send_traces(client, worker.session, lease, reported_diagnosis) == reported_diagnosis
     client.close()
     assert ranks(http, f"{trials}/0") == [0, 1]

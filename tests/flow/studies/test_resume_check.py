@@ -57,7 +57,7 @@ def test_the_winner_goes_on_from_its_checkpoint_and_the_answer_says_so(client):
     ],
     ids=["another training", "allocator retries", "out of memory", "crashes"],
 )
-def test_a_winner_that_does_not_go_on_is_rejected_and_the_next_is_promoted(quick_client, resume_check, says):
+def test_a_winner_that_fails_its_resume_check_is_rejected_and_the_next_is_compared(quick_client, resume_check, says):
     rejected = []
 
     def once(lease):
@@ -88,7 +88,7 @@ def test_the_only_configuration_that_runs_is_asked_too(client):
     )
 
 
-def test_a_baseline_that_nothing_beats_stays_with_its_failure_told(quick_client):
+def test_a_baseline_that_nothing_beats_stays_and_its_failure_is_reported(quick_client):
     slow = lambda _lease, task: measurement(2000.0 if task.config.backend == "ddp" else speed_of(task.config))  # noqa: E731
     worker = SimulatedWorker(quick_client, behave=slow, resume_check=lambda _: restarted(loss=6.0), **NEW).register()
     baseline = {"strategy": {"kind": "ddp"}, "micro_batch": 1}
@@ -142,9 +142,9 @@ def test_an_older_worker_leaves_it_to_a_newer_one_while_there_is_one(quick_clien
     while (lease := old.lease()) is not None:
         old.do(lease)
     assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "running"
-    held = new.lease()
-    assert isinstance(held.task, ResumeTask)
-    new.report(held, failure(FailureKind.WORKER_LOST))
+    reserved_lease = new.lease()
+    assert isinstance(reserved_lease.task, ResumeTask)
+    new.report(reserved_lease, failure(FailureKind.WORKER_LOST))
     assert old.lease() is None, "it waits for the newer worker again"
     clock.turn(3600)
     assert old.lease() is None

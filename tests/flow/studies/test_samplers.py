@@ -1,4 +1,4 @@
-"""Who proposes a study's trials: the sampler it names, the guided one where it names none."""
+"""Samplers of a study: the one it names, else the guided sampler."""
 
 from shardtune.tuner.search.samplers import gp_needs
 from tests.support.service.scenarios import run_study

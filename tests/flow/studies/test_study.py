@@ -48,10 +48,10 @@ def test_final_comparison_screens_in_blocks_and_then_pairs(quick_client):
 def test_challenger_that_was_only_lucky_does_not_win(client):
     def lucky(lease, task):
         """Fast in the search; in the final comparison everyone is alike."""
-        seen.append(lease.run_id)
-        return measurement(speed_of(task.config) if len(seen) <= 8 else 1000.0)
+        observed.append(lease.run_id)
+        return measurement(speed_of(task.config) if len(observed) <= 8 else 1000.0)
 
-    seen = []
+    observed = []
     worker = SimulatedWorker(client, behave=lucky).register()
     study_id = create(client)
     worker.work()
@@ -101,16 +101,16 @@ def test_a_disturbed_run_is_repeated_and_counts_only_when_the_machine_does_not_g
 
 
 def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):
-    one, other = (SimulatedWorker(quick_client, name=f"sim-{i}").register() for i in range(2))
-    study_id = create(quick_client, cluster=one.inventory.cluster.model_dump(), **THREE_BACKENDS)
+    first, other = (SimulatedWorker(quick_client, name=f"sim-{i}").register() for i in range(2))
+    study_id = create(quick_client, cluster=first.inventory.cluster.model_dump(), **THREE_BACKENDS)
     for _ in range(9 + 4 + 1):
-        one.do(one.lease())
+        first.do(first.lease())
     assert other.lease() is None
     for _ in range(3):
-        one.do(one.lease())
+        first.do(first.lease())
     other.do(other.lease())
     clock.turn(3600)
-    assert one.work() > 0, "the other is gone, and its block does not count"
+    assert first.work() > 0, "the other is gone, and its block does not count"
     result = quick_client.get(f"/v1/studies/{study_id}/best").json()
     assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 4 + 2 + 14
 

@@ -1,4 +1,4 @@
-"""What is said of the time left, against the runs a study then makes: by simulated workers whose runs last known times."""
+"""Estimated time left, against the runs that a study then makes: by simulated workers whose runs last known times."""
 
 import random
 
@@ -15,12 +15,12 @@ from tests.support.service.scenarios import create
 from tests.support.service.simulated_worker import SimulatedWorker, measurement, speed_of
 
 START_S, WORK_S = 4.0, 9.0
-"""Of each run: what all take, and what one at 1000 tokens/s/GPU takes besides."""
+"""Seconds of each run: a fixed part, and what a run at 1000 tokens/s/GPU adds."""
 _TRIALS = TypeAdapter(list[Trial])
 
 
 class TimedWorker(SimulatedWorker):
-    """Its runs last as long as their speed says, which varies by 2 %."""
+    """Simulated worker whose runs last as long as their speed says, which varies by 2 %."""
 
     def __init__(self, client, seed):
         super().__init__(client, behave=self._run)
@@ -43,16 +43,16 @@ def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_ha
     for _ in range(3):  # the profile, then two trials
         worker.do(worker.lease())
     study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
-    made = time_left.made_by(
+    runs_made = time_left.made_by(
         study, _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
     )
     so_far = sum(worker.lasted)
-    *_, number, unit = time_left.left(study, made, so_far).split()
-    said = int(number) * (60 if unit == "min" else 1)
+    *_, number, unit = time_left.left(study, runs_made, so_far).split()
+    stated = int(number) * (60 if unit == "min" else 1)
     worker.work()
-    assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete" and made.finished == 2
-    took = sum(worker.lasted) - so_far
-    assert took / 1.5 < said < took * 1.5, (said, took)
+    assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete" and runs_made.finished == 2
+    duration = sum(worker.lasted) - so_far
+    assert duration / 1.5 < stated < duration * 1.5, (stated, duration)
 
 
 def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_repeated(quick_client):
@@ -72,6 +72,6 @@ def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_rep
     trials = _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
     with database.read() as session:
         (on_pages,) = best.runs_made(session, [study]).values()
-    told = time_left.made_by(study, trials)
-    assert (on_pages.fresh, on_pages.finished) == (told.fresh, told.finished)
-    assert (on_pages.fresh_s, on_pages.shortest_s) == pytest.approx((told.fresh_s, told.shortest_s))
+    runs_made = time_left.made_by(study, trials)
+    assert (on_pages.fresh, on_pages.finished) == (runs_made.fresh, runs_made.finished)
+    assert (on_pages.fresh_s, on_pages.shortest_s) == pytest.approx((runs_made.fresh_s, runs_made.shortest_s))

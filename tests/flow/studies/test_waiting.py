@@ -47,8 +47,8 @@ def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clo
     assert (needs(client)[0]["waiting"], needs(client)[0]["running"], needs(client)[0]["live_workers"]) == ([], 1, 1)
     worker.work()
     assert read(client, study_id)["state"] == "complete" and needs(client) == []
-    told = [event["type"] for event in client.get(f"/v1/studies/{study_id}/events").json()["events"]]
-    assert told[:2] == ["study.created", "study.started"]
+    reported = [event["type"] for event in client.get(f"/v1/studies/{study_id}/events").json()["events"]]
+    assert reported[:2] == ["study.created", "study.started"]
     assert run_history.faults(context.db) == []
 
 
@@ -57,8 +57,8 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
     patient = create(quick_client, **LATER, budget={"max_wall_seconds": 300, "max_trials": 8})
     clock.turn(61)
     assert wait_for_worker.look(context) == 1
-    found = read(quick_client, late)
-    assert found["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in found["reason"]
+    text = read(quick_client, late)
+    assert text["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in text["reason"]
     clock.turn(900)
     worker = SimulatedWorker(quick_client).register()
     assert wait_for_worker.look(context) == 1

@@ -43,7 +43,7 @@ for _strategy in STRATEGIES.values():
 
 
 def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
-    """By building a model of so many blocks and training one step of it."""
+    """Count communicators by building a model of so many blocks and training one step."""
     # DeepSpeed keeps them beyond its engine, and rejects to make them again.
     groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     before = len(distributed_c10d._world.pg_map)
@@ -66,9 +66,11 @@ def run_rank(rank: int, folder: Path) -> None:
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     )
     mesh.join(place, folder)
-    made = {name: [groups_made(strategy, blocks, place) for blocks in (2, 5)] for name, strategy in STRATEGIES.items()}
+    counts = {
+        name: [groups_made(strategy, blocks, place) for blocks in (2, 5)] for name, strategy in STRATEGIES.items()
+    }
     if rank == 0:
-        sys.stdout.write("\n" + json.dumps(made) + "\n")
+        sys.stdout.write("\n" + json.dumps(counts) + "\n")
         sys.stdout.flush()
 
 

@@ -27,16 +27,16 @@ def own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
-    """Of each strategy by name, with the loss of the step and with the own one, as JSON."""
+    """Print the losses of each strategy as JSON, with the step's loss and with a custom one."""
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
     place = Place(rank, rank, 2, 2, CpuDevice())
     mesh.join(place, folder)
-    found = {}
+    losses = {}
     for name, strategy in strategies.items():
         task = tiny_task(strategy)
-        found[name] = [_loss(task, place, loss) for loss in (causal_loss, own_loss)]
-    sys.stdout.write(json.dumps(found) + "\n")
+        losses[name] = [_loss(task, place, loss) for loss in (causal_loss, own_loss)]
+    sys.stdout.write(json.dumps(losses) + "\n")
     sys.stdout.flush()
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)

@@ -20,7 +20,7 @@ from shardtune.workers.trial_dir import TrialDir
 from tests.support.processes import preloaded_forks
 
 STEP_S = 0.05
-"""Of the device, behind each optimizer step, which itself returns at once."""
+"""Seconds of work that the device has queued behind each optimizer step, which itself returns at once."""
 
 
 class PlayedGpu:
@@ -87,7 +87,7 @@ class PlayedGpu:
 
 
 class _QueuesSteps(DdpTrainer):
-    """Its steps are over for the host before they are for the device."""
+    """Device whose steps end for the host before they end for the device."""
 
     def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
         super().__init__(model, setting, config)
@@ -101,7 +101,7 @@ class _QueuesSteps(DdpTrainer):
 
 
 def run_rank(folder: Path) -> list[str]:
-    """The one rank of a trial directory (in one that has been run, it goes on in it); what its device was asked."""
+    """Run the only rank of a trial directory, or resume in one that has run; return the calls of its device."""
     log = folder / "device.log"
     resumes = (folder / "rank_0.json").exists()
     if resumes:

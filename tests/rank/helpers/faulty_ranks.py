@@ -79,7 +79,7 @@ class RunsOutInCublas(RunsOut):
 
 
 class RunsOutWhileCompiling(RunsOut):
-    """As torch's compiler wraps what a lowering raises: its own error, `from None`."""
+    """Error of a lowering as torch's compiler wraps it: its own error, `from None`."""
 
     def _run_out(self) -> None:
         try:
@@ -89,7 +89,7 @@ class RunsOutWhileCompiling(RunsOut):
 
 
 class RunsOutInALibrary(RunsOut):
-    """As a library wraps an error that it explains in its own words."""
+    """Error that a library wraps in its own words."""
 
     def _run_out(self) -> None:
         try:

@@ -15,7 +15,7 @@ from tests.support.processes import preloaded_forks
 
 
 def launch_order(folder: Path, launch: Launch) -> dict[str, Any]:
-    """As a launcher gives it."""
+    """Order to the fork server, as a launcher gives it."""
     return {"launch": str(folder), "as": launch.begun().model_dump(mode="json")}
 
 
@@ -56,7 +56,7 @@ class HostProcess:
         return folder
 
     def launch(self, folder: Path, ranks: int) -> None:
-        """So many ranks of this host alone."""
+        """Ranks of this host alone."""
         self.order(launch_order(folder, Launch.of(ranks)))
 
     def run_folder(self, folder: Path, ranks: int) -> list[int]:

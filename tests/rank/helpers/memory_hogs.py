@@ -17,7 +17,7 @@ HOG_BYTES = 64 << 20
 
 
 class Place(NamedTuple):
-    """Where a step takes so much: a module of a phase, or the optimizer."""
+    """Place of a step that takes much memory: a module of a phase, or the optimizer."""
 
     phase: str
     module: str

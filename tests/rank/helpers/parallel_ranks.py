@@ -34,22 +34,25 @@ from tests.support.ranks.reference_training import deviation, train
 FP32 = {"loss": 1e-5, "grad_norm": 1e-4, "parameter_sum": 1e-6, "parameter_square_sum": 1e-6}
 BF16 = {"loss": 5e-4, "grad_norm": 3e-2, "parameter_sum": 5e-4, "parameter_square_sum": 1e-4}
 FAULT = "with the fault"
-"""In a name: a fault is planted."""
+"""Mark in a task's name: a fault is planted."""
 
 
 def trajectories(tasks: dict[str, TrialTask], folder: Path, ranks: int = 2) -> dict[str, tuple[StepRecord, ...]]:
-    """Of each by its name, all trained by the same ranks; `FAULT` in a name plants it."""
-    given = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
-    printed = preloaded_forks.ranks(print_trajectories, given, folder, logs=folder, count=ranks)
-    found = json.loads(printed[0].splitlines()[-1])
-    return {name: tuple(StepRecord.model_validate(one) for one in records) for name, records in found.items()}
+    """Trajectories of tasks by name, all trained by the same ranks; `FAULT` in a name plants it."""
+    tasks_by_name = {name: (task.model_dump_json(), FAULT in name) for name, task in tasks.items()}
+    printed = preloaded_forks.ranks(print_trajectories, tasks_by_name, folder, logs=folder, count=ranks)
+    records_by_name = json.loads(printed[0].splitlines()[-1])
+    return {
+        name: tuple(StepRecord.model_validate(record) for record in records)
+        for name, records in records_by_name.items()
+    }
 
 
-def assert_same(found: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
-    apart = deviation(found, train(task))
+def assert_same(trajectory: tuple[StepRecord, ...], task: TrialTask, bound: dict[str, float]) -> None:
+    apart = deviation(trajectory, train(task))
     assert all(apart[name] <= bound[name] for name in bound), apart
     limit = task.workload.max_grad_norm
-    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in found), "it clips"
+    assert limit is not None and all(record.grad_norm and record.grad_norm > limit for record in trajectory), "it clips"
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class WithoutFactor(ContextGroup):
 
 @contextlib.contextmanager
 def unsummed_norms() -> Iterator[None]:
-    """Within it, each of the ranks that split a model keeps the gradient of norms that its own positions gave."""
+    """Plant a fault: each tensor-parallel rank keeps the gradient of norms that its own positions gave."""
     summed = tensor_plan.SequenceParallel
     tensor_plan.SequenceParallel = lambda **_: Whole()  # type: ignore[assignment, misc]
     try:
@@ -73,7 +76,7 @@ def unsummed_norms() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unsummed_twins() -> Iterator[None]:
-    """Within it, the stages that have a tied table each keep the gradient that their own use of it gave."""
+    """Plant a fault: the stages that have a tied table each keep the gradient that their own use of it gave."""
     summed = pipeline.Pipeline.sum_twins
     pipeline.Pipeline.sum_twins = lambda *_: None  # type: ignore[assignment, method-assign]
     try:
@@ -84,7 +87,8 @@ def unsummed_twins() -> Iterator[None]:
 
 @contextlib.contextmanager
 def undivided_experts() -> Iterator[None]:
-    """Within it, an expert's gradient counts the tokens of the ranks that divide experts as if each were one of several means."""
+    """Plant a fault: an expert's gradient counts the tokens of the ranks that divide experts as if each were one of
+    several means."""
     average = DividedExperts.average
     DividedExperts.average = lambda _: None  # type: ignore[method-assign]
     try:
@@ -94,20 +98,21 @@ def undivided_experts() -> Iterator[None]:
 
 
 def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None:
-    """Of each task (as JSON, and whether the fault is planted) by name, its first steps as JSON; none where it fails."""
+    """Print the first steps of each task as JSON by name, none where it fails; a task is JSON and whether the fault is
+    planted."""
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     place = Place(rank, rank, world, world, CpuDevice())
     mesh.join(place, folder)
-    found = {}
+    trajectories_by_name = {}
     for name, (text, faulty) in tasks.items():
         try:
             records = _trained(TrialTask.model_validate_json(text), place, folder, faulty).outcome.trajectory
         except Exception:  # noqa: BLE001 -- of the model's own code, on all ranks alike: the others are still trained
             traceback.print_exc()
             records = []
-        found[name] = [record.model_dump(mode="json") for record in records]
-    sys.stdout.write(json.dumps(found) + "\n")
+        trajectories_by_name[name] = [record.model_dump(mode="json") for record in records]
+    sys.stdout.write(json.dumps(trajectories_by_name) + "\n")
     sys.stdout.flush()
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.
     os._exit(0)

@@ -20,7 +20,7 @@ SIZES: dict[str, Any] = {
 
 
 def configs() -> Iterator[dict[str, Any]]:
-    """By model type; what cannot be built of them is for the caller to find out."""
+    """Configurations by model type; what cannot be built of them is for the caller to find out."""
     for kind in sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         if CONFIG_MAPPING[kind].sub_configs:
             continue  # of several parts, whose sizes would be their own

@@ -71,7 +71,7 @@ class FakeDriver:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a child process: ours, with this driver and every GPU visible."""
+        """Environment for a child process: ours, with this driver and every GPU visible."""
         ours = {
             name: value for name, value in os.environ.items() if name not in ("CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR")
         }
@@ -91,5 +91,5 @@ class FakeDriver:
 
     @property
     def processes_that_initialised(self) -> list[int]:
-        """In order, each time."""
+        """Readings of the driver, in order."""
         return [int(line.split()[1]) for line in self.log.read_text().splitlines()] if self.log.exists() else []

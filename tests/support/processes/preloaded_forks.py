@@ -57,14 +57,14 @@ def fork(
 
 
 def script(path: Path, *arguments: str) -> None:
-    """What `python path arguments` does; to be called in a fork."""
+    """Run a script as `python path arguments` does; to be called in a fork."""
     sys.argv = [str(path), *arguments]
     sys.path.insert(0, str(path.parent))
     runpy.run_path(str(path), run_name="__main__")
 
 
 def output_of(module: str, *arguments: str, log: Path, environment: Mapping[str, str] | None = None) -> str:
-    """What `python -m module arguments` prints; what it says on stderr as well."""
+    """Output of `python -m module arguments`, stderr included."""
     process = fork(_module, module, *arguments, output=log, environment=environment)
     assert _wait(process) == 0, log.read_text()[-4000:]
     return log.read_text()
@@ -79,11 +79,11 @@ class Service:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """How it ended; None while it runs."""
+        """Exit code; None while it runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """How it ended.
+        """Wait for the exit code.
 
         Raises:
             AssertionError: it runs on.
@@ -94,7 +94,7 @@ class Service:
         return code
 
     def send_signal(self, number: int) -> None:
-        """To a process that may have ended."""
+        """Send a signal to a process that may have ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 

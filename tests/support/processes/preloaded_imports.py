@@ -1,4 +1,4 @@
-"""What ranks and the service import, for the process that `warm_forks` forks them from: importing it is what it is for."""
+"""Imports of ranks and the service, for the process that `preloaded_forks` forks them from."""
 
 import gc
 import importlib

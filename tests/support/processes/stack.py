@@ -46,7 +46,7 @@ def free_port() -> int:
         return port
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def until(condition: Callable[[], Any], seconds: float, description: str) -> Any:
     """Poll until the condition gives something true; fails after so many seconds.
 
     Looking takes a tenth of the time, on a busy machine more: what is waited for needs the processor, and so does the service that
@@ -54,11 +54,11 @@ def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
     """
     end = time.monotonic() + seconds
     while (began := time.monotonic()) < end:
-        found = condition()
-        if found:
-            return found
+        value = condition()
+        if value:
+            return value
         time.sleep(min(1.0, max(0.05, 9 * (time.monotonic() - began))))
-    raise AssertionError(f"not within {seconds:g} s: {what}")
+    raise AssertionError(f"not within {seconds:g} s: {description}")
 
 
 class Crew:
@@ -109,7 +109,7 @@ class Stack:
         return psutil.Process(process.pid)
 
     def workers(self) -> list[str]:
-        """When each worker's present life began: another moment appears with each start."""
+        """Start of each worker's present process: another moment appears with each start."""
         return [worker["registered_at"] for worker in self._list("/v1/workers")]
 
     def create(self, spec: dict[str, Any]) -> str:
@@ -118,8 +118,8 @@ class Stack:
         return str(answer.json()["study_id"])
 
     def study(self, study_id: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.http.get(f"/v1/studies/{study_id}").json()
-        return found
+        record: dict[str, Any] = self.http.get(f"/v1/studies/{study_id}").json()
+        return record
 
     def trials(self, study_id: str) -> list[dict[str, Any]]:
         return self._list(f"/v1/studies/{study_id}/trials")

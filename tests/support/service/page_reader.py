@@ -8,7 +8,7 @@ HTML = {"accept": "text/html"}
 
 
 def page(client: TestClient, path: str, status: int = 200) -> str:
-    """Its text; nothing in it may need what the content security policy forbids."""
+    """Text of a page; nothing in it may need what the content security policy forbids."""
     answer = client.get(path, headers=HTML)
     assert answer.status_code == status, answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
@@ -17,17 +17,17 @@ def page(client: TestClient, path: str, status: int = 200) -> str:
 
 
 def token(client: TestClient) -> str:
-    """What every form sends along."""
-    found = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
-    assert found
-    return found[1]
+    """Token that every form sends along."""
+    match = re.search(r'name="csrf" value="([^"]+)"', page(client, "/new"))
+    assert match
+    return match[1]
 
 
 def log_in(client: TestClient, secret: str) -> dict[str, str]:
     """A session for a key; what every form of it sends along."""
-    found = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
-    assert found
-    answer = client.post("/login", data={"csrf": found[1], "key": secret}, headers=HTML, follow_redirects=False)
+    match = re.search(r'name="csrf" value="([^"]+)"', client.get("/login", headers=HTML).text)
+    assert match
+    answer = client.post("/login", data={"csrf": match[1], "key": secret}, headers=HTML, follow_redirects=False)
     assert answer.status_code == 303, answer.text
     text = client.get("/new", headers=HTML).text
     again = re.search(r'name="csrf" value="([^"]+)"', text)

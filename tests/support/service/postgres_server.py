@@ -59,7 +59,7 @@ class PostgresServer:
         self.folder = self._folder
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://shardtune@/{{name}}?host={self._folder}"
-        """With `{name}` for the database; `postgres` exists from the start."""
+        """URL with `{name}` for the database; `postgres` exists from the start."""
 
     @staticmethod
     def _programs() -> list[Path]:
@@ -115,7 +115,7 @@ class PostgresServer:
             yield other
 
     def wait_for_standby(self) -> None:
-        """From now on commits wait for the standby, which has followed so far."""
+        """Make commits wait for the standby, which has followed so far."""
         with psycopg.connect(self._target, autocommit=True) as session:
             until_s = time.monotonic() + _START_S
             while session.execute("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'").fetchone() is None:
@@ -136,18 +136,18 @@ class PostgresServer:
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal to all of its processes; SIGSTOP makes a server that hangs, without a word to anybody."""
         assert self._process is not None
-        for one in (server := psutil.Process(self._process.pid)).children(recursive=True):
+        for item in (server := psutil.Process(self._process.pid)).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
-                one.send_signal(number)
+                item.send_signal(number)
         server.send_signal(number)
 
     def cpu_s(self) -> float:
         """Processor time of all of its processes so far, those that have ended included."""
         assert self._process is not None
         total = 0.0
-        for one in ((server := psutil.Process(self._process.pid)), *server.children(recursive=True)):
+        for item_value in ((server := psutil.Process(self._process.pid)), *server.children(recursive=True)):
             with suppress(psutil.NoSuchProcess):
-                times = one.cpu_times()
+                times = item_value.cpu_times()
                 total += times.user + times.system + times.children_user + times.children_system
         return total
 

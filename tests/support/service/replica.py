@@ -95,7 +95,7 @@ class Replica:
             self._process.wait()
 
     def end(self, number: signal.Signals | None = signal.SIGTERM) -> int:
-        """How the process ended after this signal, or by itself."""
+        """Exit code of the process after this signal, or by itself."""
         assert self._process is not None
         if number is not None:
             self.send(number)
@@ -110,9 +110,9 @@ class Replica:
         """Resident memory of the process, now or at its most."""
         assert self._process is not None
         status = Path(f"/proc/{self._process.pid}/status").read_text()
-        found = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
-        assert found is not None, status
-        return int(found[1]) / 1024
+        match = re.search(rf"^{'VmHWM' if peak else 'VmRSS'}:\s+(\d+) kB", status, re.MULTILINE)
+        assert match is not None, status
+        return int(match[1]) / 1024
 
     def cpu_s(self) -> float:
         """Processor time of the process so far."""

@@ -11,7 +11,7 @@ from tests.support.service.replica import Replica
 
 
 class Replicas:
-    """Their clients; questions go to the first."""
+    """Clients of several replicas; lookups go to the first."""
 
     def __init__(self, clients: list[httpx.Client], folder: Path) -> None:
         self.clients, self._folder = clients, folder
@@ -29,7 +29,7 @@ class Replicas:
 
 @contextmanager
 def replicas_of(count: int, url: str, folder: Path, **settings: object) -> Iterator[Replicas]:
-    """So many processes, ready to serve; `settings` as in service.settings."""
+    """Start so many processes, ready to serve; `settings` as in service.settings."""
     with ExitStack() as stack:
         opened = [
             stack.enter_context(Replica(url, folder / f"replica-{number}.log", **settings)) for number in range(count)

@@ -23,8 +23,8 @@ class Described:
         self._paths = [(re.compile(_BY_LENGTH.sub("[^/]+", path)), methods) for path, methods in paths]
 
     def fault(self, method: str, path: str, status: int, kind: str, body: str) -> str | None:
-        """What of an answer the document does not describe; None where it does, or says nothing of the address."""
-        operation = next((one for pattern, one in self._paths if pattern.fullmatch(path)), {}).get(method.lower())
+        """Part of a response that the document does not describe; None where it does, or does not list the address."""
+        operation = next((item for pattern, item in self._paths if pattern.fullmatch(path)), {}).get(method.lower())
         if operation is None:
             return None
         answer = operation["responses"].get(str(status))
@@ -38,8 +38,8 @@ class Described:
 
     def compile(self) -> None:
         """Every schema, now instead of at its first answer."""
-        operations = (one for _, methods in self._paths for one in methods.values())
-        answers = (answer for one in operations for answer in one["responses"].values())
+        operations = (method for _, methods in self._paths for method in methods.values())
+        answers = (answer for operation in operations for answer in operation["responses"].values())
         for form in (form for answer in answers for form in answer.get("content", {}).values()):
             if "schema" in form:
                 self._validator(json.dumps(form["schema"]))
@@ -51,7 +51,7 @@ class Described:
 
 @functools.cache
 def _document() -> Described:
-    """Of all applications: they are alike."""
+    """Document of all applications: they are alike."""
     return Described(create_app(Settings(), migrate=False).openapi())
 
 
@@ -67,5 +67,5 @@ def check_answer(response: Any) -> None:
     if kind == "text/event-stream" or not request.url.path.startswith("/v1/"):
         return
     response.read()
-    found = _document().fault(request.method, request.url.path, response.status_code, kind, response.text)
-    assert found is None, found
+    fault = _document().fault(request.method, request.url.path, response.status_code, kind, response.text)
+    assert fault is None, fault

@@ -33,41 +33,43 @@ def faults(
             .where(EventRow.study_id.in_(only))
             .group_by(EventRow.study_id)
         ).all()
-        told = session.execute(
+        event_rows = session.execute(
             select(EventRow.study_id, EventRow.type, func.count())
             .where(EventRow.study_id.in_(only))
             .group_by(EventRow.study_id, EventRow.type)
         ).all()
-    found = _attempts(runs, attempts) + _sums(studies, runs, attempts) + _ends(studies, trials, runs)
+    found_faults = _attempts(runs, attempts) + _sums(studies, runs, attempts) + _ends(studies, trials, runs)
     for study_id, count, first, last in events:
         if (first, last) != (1, count):
-            found.append(f"{study_id}: {count} events are numbered {first} to {last}")
-    leased = Counter({study_id: count for study_id, kind, count in told if kind == "run.leased"})
+            found_faults.append(f"{study_id}: {count} events are numbered {first} to {last}")
+    leased = Counter({study_id: count for study_id, kind, count in event_rows if kind == "run.leased"})
     study_of = {run.id: run.study_id for run in runs}
     if leased != Counter(study_of[attempt.run_id] for attempt in attempts):
-        found.append("the events tell of another number of leases than there are attempts")
-    return found + _answers(attempts, applied or Counter())
+        found_faults.append("the events tell of another number of leases than there are attempts")
+    return found_faults + _answers(attempts, applied or Counter())
 
 
 def _attempts(runs: list[RunRow], attempts: list[AttemptRow]) -> list[str]:
-    found = []
+    found_faults = []
     by_run: dict[str, list[AttemptRow]] = {}
     for attempt in attempts:
         by_run.setdefault(attempt.run_id, []).append(attempt)
     for run in runs:
         mine = sorted(by_run.get(run.id, []), key=lambda attempt: attempt.attempt)
         if [attempt.attempt for attempt in mine] != list(range(1, run.attempt + 1)):
-            found.append(f"{run.id} counts {run.attempt} attempts, stored are {[a.attempt for a in mine]}")
+            found_faults.append(f"{run.id} counts {run.attempt} attempts, stored are {[a.attempt for a in mine]}")
         complete = [attempt.attempt for attempt in mine if attempt.end == "complete"]
         if (run.state is TrialState.COMPLETE) != bool(complete) or len(complete) > 1:
-            found.append(f"{run.id} is {run.state.value}, its attempts {complete} are complete")
+            found_faults.append(f"{run.id} is {run.state.value}, its attempts {complete} are complete")
         still = [attempt.attempt for attempt in mine if attempt.end is None]
         if still != ([run.attempt] if run.state is TrialState.RUNNING else []):
-            found.append(f"{run.id} is {run.state.value}, its attempts {still} have no end")
+            found_faults.append(f"{run.id} is {run.state.value}, its attempts {still} have no end")
         for before, after in itertools.pairwise(mine):
             if before.finished_at is None or before.finished_at > after.started_at:
-                found.append(f"{run.id}: attempt {after.attempt} began before attempt {before.attempt} had ended")
-    return found
+                found_faults.append(
+                    f"{run.id}: attempt {after.attempt} began before attempt {before.attempt} had ended"
+                )
+    return found_faults
 
 
 def _sums(studies: list[StudyRow], runs: list[RunRow], attempts: list[AttemptRow]) -> list[str]:
@@ -84,12 +86,16 @@ def _sums(studies: list[StudyRow], runs: list[RunRow], attempts: list[AttemptRow
 
 def _ends(studies: list[StudyRow], trials: list[TrialRow], runs: list[RunRow]) -> list[str]:
     over = {study.id for study in studies if study.finished_at is not None}
-    found = [f"{study.id} is {study.state.value} without an end" for study in studies if study.id not in over]
-    found += [f"trial {row.number} of {row.study_id} is {row.state.value}" for row in trials if row.state.is_open]
-    return found + [f"{row.id} is {row.state.value}" for row in runs if row.state.is_open]
+    found_faults = [f"{study.id} is {study.state.value} without an end" for study in studies if study.id not in over]
+    found_faults += [
+        f"trial {row.number} of {row.study_id} is {row.state.value}" for row in trials if row.state.is_open
+    ]
+    return found_faults + [f"{row.id} is {row.state.value}" for row in runs if row.state.is_open]
 
 
 def _answers(attempts: list[AttemptRow], applied: Counter[tuple[str, int]]) -> list[str]:
     ends = {(attempt.run_id, attempt.attempt): attempt.end for attempt in attempts}
-    found = [f"the report of {key} was applied {count} times" for key, count in applied.items() if count > 1]
-    return found + [f"{key} was answered as applied and is {ends.get(key)}" for key in applied if ends.get(key) is None]
+    found_faults = [f"the report of {key} was applied {count} times" for key, count in applied.items() if count > 1]
+    return found_faults + [
+        f"{key} was answered as applied and is {ends.get(key)}" for key in applied if ends.get(key) is None
+    ]

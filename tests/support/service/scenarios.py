@@ -1,4 +1,4 @@
-"""What flow tests begin with: a tuned study, what is served, keys, and many threads at once."""
+"""Starting points of flow tests: a tuned study, its recommendation, keys, and many threads at once."""
 
 import json
 import threading
@@ -34,7 +34,7 @@ def tune(client, speed=1.0, fingerprint=FINGERPRINT, worker="sim", **changes):
 
 
 def best(client, **params):
-    """What is served for `ASK`, or as `params` say."""
+    """Recommendation for `ASK`, or as `params` say."""
     answer = client.get("/v1/best", params=params or ASK)
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -95,7 +95,7 @@ def in_threads(work, arguments):
 
 
 def change(field, now="new"):
-    """Of hardware or software, as retunes are told of it."""
+    """Change of hardware or software, as retunes report it."""
     return FieldChange(field=field, was="old", now=now, effect=Effect.STALE)
 
 

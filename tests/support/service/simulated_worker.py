@@ -118,7 +118,8 @@ def restarted(loss: float = 5.0, **changes: Any) -> ResumeMeasurement:
 
 
 def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: Any) -> Diagnosis:
-    """Of steps of a second, of which the host takes some and half is computing; what is left is exposed."""
+    """Diagnosis of steps of a second: the host takes some, half is computation, the remainder is exposed
+    communication."""
     parts = StepParts(compute_s=0.5, optimizer_s=0.1, host_s=host_s, transferring_s=round(0.4 - host_s, 9))
     gathered = CollectiveFigures(
         kind="all_gather",
@@ -133,7 +134,7 @@ def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: An
         bytes_per_s=1e8,
     )
     lane = "c" * 100 + "o" * 20 + "h" * round(200 * host_s) + "t" * round(200 * (0.4 - host_s))
-    found = Diagnosis(
+    actual_diagnosis = Diagnosis(
         device="cpu",
         world_size=ranks,
         ranks=tuple(range(ranks)),
@@ -153,7 +154,7 @@ def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: An
         ),
         recorded=Traced(folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0),
     )
-    return found.model_copy(update=changes)
+    return actual_diagnosis.model_copy(update=changes)
 
 
 def speed_of(config: TrialConfig) -> float:
@@ -185,7 +186,8 @@ class SimulatedWorker:
         raw_trace: Callable[[Lease], bytes] | None = None,
         **inventory: Any,
     ) -> None:
-        """Of the release before the resume check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0 recorded."""
+        """Worker of the release before the resume check, unless `task_kinds` says otherwise. `raw_trace`: what rank 0
+        recorded."""
         self.client, self.name, self.behave, self.resume_check = client, name, behave, resume_check
         self.trace, self.raw_trace = trace, raw_trace
         self.session = ""

@@ -1,4 +1,4 @@
-"""How many statements of SQL a service sends for each request of a worker: a study's life with one worker, counted.
+"""SQL statements that a service sends for each request of a worker: a study's life with one worker, counted.
 
 Requests go to two contexts in turn, as through a load balancer: what one of them knows, the other has to read.
 """
@@ -48,7 +48,7 @@ class _Counted:
 
 @contextmanager
 def statements_sent(client: TestClient) -> Iterator[list[str]]:
-    """What a service sends to its database meanwhile."""
+    """Statements that a service sends to its database meanwhile."""
     sent: list[str] = []
     engine = client.app.state.context.db.engine  # type: ignore[attr-defined]
 
@@ -84,10 +84,10 @@ def count(url: str, replicas: int = 2, max_trials: int = 12) -> dict[str, dict[s
             worker.do(lease)
     return {
         kind: {
-            "count": len(found),
-            "mean": round(statistics.mean(found), 1),
-            "median": statistics.median(found),
-            "max": max(found),
+            "count": len(actual),
+            "mean": round(statistics.mean(actual), 1),
+            "median": statistics.median(actual),
+            "max": max(actual),
         }
-        for kind, found in counted.by_kind.items()
+        for kind, actual in counted.by_kind.items()
     }

@@ -12,14 +12,20 @@ BASE_NS = 1_719_853_884_000_000_000
 
 def event(category: str, name: str, start_us: float, end_us: float, thread: int = 1, **arguments: Any) -> Event:
     """One complete event."""
-    took = {"ts": start_us, "dur": end_us - start_us}
-    return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread, **took, "args": arguments}
+    times = {"ts": start_us, "dur": end_us - start_us}
+    return {"ph": "X", "cat": category, "name": name, "pid": 7, "tid": thread, **times, "args": arguments}
 
 
 def trace(rank: int, world_size: int, events: list[Event], backend: str = "gloo", **more: Any) -> dict[str, Any]:
     """The whole file of a rank."""
-    told = {"backend": backend, "rank": rank, "world_size": world_size}
-    return {"schemaVersion": 1, "distributedInfo": told, "traceEvents": events, "baseTimeNanoseconds": BASE_NS, **more}
+    metadata = {"backend": backend, "rank": rank, "world_size": world_size}
+    return {
+        "schemaVersion": 1,
+        "distributedInfo": metadata,
+        "traceEvents": events,
+        "baseTimeNanoseconds": BASE_NS,
+        **more,
+    }
 
 
 def step(number: int, start_us: float, end_us: float) -> Event:
@@ -55,9 +61,9 @@ def launched(kernel: Event, at_us: float, took_us: float = 5.0) -> list[Event]:
 def write(folder: Path, traces: list[dict[str, Any]], packed: bool = True) -> Path:
     """One file a rank, as the profiler's users have them."""
     folder.mkdir(parents=True, exist_ok=True)
-    for one in traces:
-        text = json.dumps(one).encode()
-        path = folder / f"rank_{one['distributedInfo']['rank']}.json{'.gz' if packed else ''}"
+    for single_trace in traces:
+        text = json.dumps(single_trace).encode()
+        path = folder / f"rank_{single_trace['distributedInfo']['rank']}.json{'.gz' if packed else ''}"
         path.write_bytes(gzip.compress(text) if packed else text)
     return folder
 
@@ -81,9 +87,9 @@ def _drawn_rank(random: Random, rank: int, world_size: int, plan: list[list[tupl
         events.append(event("user_annotation", "Optimizer.step#AdamW.step", at, at + random.uniform(50, 200)))
         at = begin + random.uniform(0, 700)
         events.append(event("user_annotation", "enumerate(DataLoader)#_Iter.__next__", at, at + random.uniform(1, 90)))
-        for at, took in collectives:
+        for at, seconds in collectives:
             start = begin + max(0.0, at - random.uniform(0, 100))
-            events.append(gloo(start, begin + at + took))
+            events.append(gloo(start, begin + at + seconds))
     return trace(rank, world_size, events)
 
 
@@ -108,8 +114,8 @@ def _drawn_gpu(random: Random, rank: int, world_size: int, plan: list[list[tuple
             name, kind = ("Memcpy HtoD", "gpu_memcpy") if i % 4 == 0 else ("gemm", "kernel")
             kernel = event(kind, name, at, at + random.uniform(1, 120), 7, correlation=count + i)
             events += launched(kernel, call)
-        for i, (at, took) in enumerate(collectives):
+        for i, (at, seconds) in enumerate(collectives):
             start = begin + at - random.uniform(0, 100)
-            kernel = nccl(start, begin + at + took, count + 500 + i, list(range(world_size)))
+            kernel = nccl(start, begin + at + seconds, count + 500 + i, list(range(world_size)))
             events += launched(kernel, start - random.uniform(10, 100))
     return trace(rank, world_size, events, "nccl")

@@ -53,7 +53,7 @@ def llama(name: str) -> ModelSummary:
 
 
 def shape(name: str) -> ModelShape:
-    """What a study of that preset predicts with."""
+    """Shape with which a study of that preset predicts."""
     return of_study(preset(name), llama(name))
 
 

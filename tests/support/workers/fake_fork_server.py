@@ -72,7 +72,7 @@ def restart(directory, rank):
 
 
 def act(name, directory, rank):
-    """What one rank does; returns its exit code."""
+    """Act as one rank and return its exit code."""
     print(f"rank {rank} acts {name}", flush=True)
     if name == "complete":
         move(directory, 1)

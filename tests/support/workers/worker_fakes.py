@@ -36,7 +36,7 @@ class FakeService:
     def __init__(self, answer: Callable[[str, Any], tuple[int, Any]], port: int = 0):
         self.requests: list[tuple[str, Any]] = []
         self.keys: list[str] = []
-        """What `Authorization` said, request by request."""
+        """Values of the header `Authorization`, request by request."""
         service = self
 
         class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Which variables of a worker's environment are recorded, and how."""
+"""Variables of a worker's environment that are recorded, and their form."""
 
 import pytest
 
@@ -18,8 +18,8 @@ def test_secrets_and_what_changes_nothing_measured_are_never_recorded(name: str)
 
 
 def test_a_value_is_one_short_line() -> None:
-    (found,) = recorded({"NCCL_GRAPH_FILE": "a\n\u202eb" + "x" * 1000})
-    assert found.startswith("NCCL_GRAPH_FILE=a bx") and len(found) < 250
+    (actual,) = recorded({"NCCL_GRAPH_FILE": "a\n\u202eb" + "x" * 1000})
+    assert actual.startswith("NCCL_GRAPH_FILE=a bx") and len(actual) < 250
 
 
 def test_what_was_recorded_is_read_back() -> None:

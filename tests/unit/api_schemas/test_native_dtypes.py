@@ -1,4 +1,4 @@
-"""What a device has, what it only emulates, and the precision that follows."""
+"""Dtypes that a device has or only emulates, and the precision that follows."""
 
 import pytest
 

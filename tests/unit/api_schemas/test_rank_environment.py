@@ -1,4 +1,4 @@
-"""What a configuration sets for its ranks, over what they inherit from the worker."""
+"""Variables that a configuration sets for its ranks, over those inherited from the worker."""
 
 import pytest
 
@@ -15,16 +15,16 @@ def test_a_configuration_that_says_nothing_sets_the_threads_alone() -> None:
 
 
 def test_everything_that_can_be_said() -> None:
-    said = config(malloc="keep", threads=3, expandable_segments=True, max_connections=1)
+    stated_config = config(malloc="keep", threads=3, expandable_segments=True, max_connections=1)
     inherited = {"OMP_NUM_THREADS": "7", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}
-    assert variables(said, inherited, cores=16, ranks=8) == KEPT_MEMORY | {
+    assert variables(stated_config, inherited, cores=16, ranks=8) == KEPT_MEMORY | {
         "OMP_NUM_THREADS": "3",
         "PYTORCH_ALLOC_CONF": "backend:native,expandable_segments:True",
         "CUDA_DEVICE_MAX_CONNECTIONS": "1",
     }
     assert "kept to cores of its own" in config(numa_binding="exclusive").describe()
     words = "freed memory kept, 3 threads a rank, expandable segments, device connections 1"
-    assert words in said.describe()
+    assert words in stated_config.describe()
 
 
 @pytest.mark.parametrize(

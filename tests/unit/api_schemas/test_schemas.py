@@ -94,12 +94,12 @@ def test_names_that_could_be_code_are_rejected_at_the_border(evil: str) -> None:
 
 
 def test_what_a_rank_said_moves_no_terminal_s_cursor() -> None:
-    said = Failure(kind=FailureKind.CRASH, message="a\x1b[2J\nb\tc\r", traceback="\x9b31m")
-    assert (said.message, said.traceback) == ("a\ufffd[2J\nb\tc\ufffd", "\ufffd31m")
+    failure = Failure(kind=FailureKind.CRASH, message="a\x1b[2J\nb\tc\r", traceback="\x9b31m")
+    assert (failure.message, failure.traceback) == ("a\ufffd[2J\nb\tc\ufffd", "\ufffd31m")
 
 
 def test_a_path_in_a_bare_config_becomes_a_name() -> None:
-    """Nobody meant it as one, so it is no reason to reject the model."""
+    """A folder that was not meant as a package is no reason to reject the model."""
     for path, name in (("/data/my model/", "/data/my model/"), ('x"""\nimport os', "x-import os"), ('"', "model")):
         assert ModelSpec.model_validate({"model_type": "llama", "_name_or_path": path}).name == name
 
@@ -146,7 +146,7 @@ def test_what_a_configuration_keeps_or_offloads_in_part_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    ("inputs", "named"),
     [
         ({"sharding_strategy": "HYBRID_SHARD"}, "needs both axes above 1"),
         ({"dp_replicate": 2}, "set dp_replicate to 1"),
@@ -154,9 +154,9 @@ def test_what_a_configuration_keeps_or_offloads_in_part_is_said() -> None:
         ({"sharding_strategy": "full"}, "FULL_SHARD"),
     ],
 )
-def test_the_mesh_rules_of_fsdp1_hold(given: dict[str, object], named: str) -> None:
+def test_the_mesh_rules_of_fsdp1_hold(inputs: dict[str, object], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
-        Fsdp1Config.model_validate({"dp_shard": 4, **given})
+        Fsdp1Config.model_validate({"dp_shard": 4, **inputs})
 
 
 def test_fsdp1_accumulates_only_where_torch_adds_gradients_up_as_the_precision_says() -> None:
@@ -196,8 +196,8 @@ def test_parameter_offload_needs_stage_3() -> None:
 
 
 def test_equal_values_have_equal_keys_and_different_ones_do_not() -> None:
-    one, same = (TrialConfig(strategy=Fsdp2Config(dp_shard=2)) for _ in range(2))
-    assert one.content_key() == same.content_key() != one.model_copy(update={"micro_batch": 2}).content_key()
+    first, same = (TrialConfig(strategy=Fsdp2Config(dp_shard=2)) for _ in range(2))
+    assert first.content_key() == same.content_key() != first.model_copy(update={"micro_batch": 2}).content_key()
 
 
 @pytest.mark.parametrize("kind", FailureKind)
@@ -234,7 +234,7 @@ def test_under_autocast_fsdp1_may_reduce_once_a_step() -> None:
 
 def test_dtypes_spelt_out_need_no_name_and_mean_the_precision_that_has_them() -> None:
     dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
-    asked = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "precision": dtypes})
-    assert asked.precision == PRECISIONS["bf16-mixed"]
+    workload_request = WorkloadRequest.model_validate({"sequence_length": 64, "global_batch": 8, "precision": dtypes})
+    assert workload_request.precision == PRECISIONS["bf16-mixed"]
     own = Precision.model_validate(dtypes | {"reduce_dtype": "bfloat16"})
     assert own.name == "own" and Precision.model_validate(own.model_dump()) == own

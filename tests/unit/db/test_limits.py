@@ -26,8 +26,8 @@ def test_what_is_set_stands_and_a_long_statement_is_not_taken_for_silence():
 
 def test_parameters_of_the_url_stand_before_ours():
     url = make_url("postgresql://u@h/d?connect_timeout=9&options=-c%20statement_timeout%3D7")
-    told = DatabaseLimits().connect_args(url)
-    assert "connect_timeout" not in told and told["options"].endswith("-c statement_timeout=7")
+    connect_args = DatabaseLimits().connect_args(url)
+    assert "connect_timeout" not in connect_args and connect_args["options"].endswith("-c statement_timeout=7")
 
 
 @pytest.mark.postgres

@@ -9,18 +9,18 @@ from shardtune.db.listing import Page, one_page
 from shardtune.db.tables.access import ProjectRow
 
 
-def one(number):
+def row(number):
     return {"id": f"list-{number}", "quotas": Quotas(), "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
 
 
 def test_a_page_knows_how_many_there_are_also_behind_the_last_one(database):
     with database.write() as session:
-        session.execute(insert(ProjectRow), [one(number) for number in range(5)])
+        session.execute(insert(ProjectRow), [row(number) for number in range(5)])
     query = select(ProjectRow.id).where(ProjectRow.id.startswith("list-"))
 
-    def page(offset, wanted=query):
+    def page(offset, expected=query):
         with database.read() as session:
-            return one_page(session, wanted, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
+            return one_page(session, expected, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
 
     assert page(0) == (["list-0", "list-1"], 5)
     assert page(4) == (["list-4"], 5)

@@ -41,10 +41,10 @@ def test_of_what_was_read_before_only_short_values_are_kept():
         return [column.process_result_value(inventory, None) for _ in range(2)]
 
     column = Stored(Inventory)
-    one, again = read_twice(["llama"])
-    assert one is again
-    one, again = read_twice([f"of-somebody-who-writes-many-{number}" for number in range(1000)])
-    assert one == again and one is not again
+    first, again = read_twice(["llama"])
+    assert first is again
+    first, again = read_twice([f"of-somebody-who-writes-many-{number}" for number in range(1000)])
+    assert first == again and first is not again
 
 
 def test_values_and_times_survive_the_round_trip(database):
@@ -67,8 +67,8 @@ def test_an_event_is_written_or_rolled_back_with_its_change(database):
     with database.write() as session:
         add_study(session)
     with database.read() as session:
-        found = [(row.number, row.type) for row in events.after(session, "study-1", 0, 10)]
-        assert found == [(1, "study.created")]
+        actual = [(row.number, row.type) for row in events.after(session, "study-1", 0, 10)]
+        assert actual == [(1, "study.created")]
         assert events.heads(session, ["study-1", "study-2"]) == {"study-1": events.Head(1, has_ended=False)}
 
 
@@ -111,7 +111,7 @@ def test_guarded_write_needs_attempt_session_and_state(database):
 
 
 def test_writers_that_read_first_do_not_collide(database):
-    """With a deferred BEGIN, SQLite fails here with `database is locked`."""
+    """A deferred BEGIN would fail here in SQLite with `database is locked`."""
     with database.write() as session:
         add_study(session)
     errors = []

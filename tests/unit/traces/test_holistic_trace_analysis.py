@@ -9,7 +9,7 @@ from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 
 DATA = Path(__file__).parents[2] / "data" / "holistic_trace_analysis"
-SAID = {
+PUBLISHED = {
     "sampled_rank-0": {"idle": 675_191, "compute": 210_320, "other": 337_336, "whole": 1_222_847, "overlap": 14.95},
     "sampled_rank-1": {"idle": 651_136, "compute": 271_973, "other": 308_077, "whole": 1_231_186, "overlap": 19.93},
 }
@@ -21,13 +21,13 @@ OURS = {
 }
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_shares_agree_within_a_twentieth_of_a_point(name):
     with gzip.open(DATA / f"{name}.json.gz") as file:
-        found = diagnosis([kineto.read(file, name)])
-    said, whole_s = SAID[name], sum(one.parts.step_s for one in found.steps)
-    assert 1e6 * whole_s == pytest.approx(said["whole"], abs=1)
+        actual_diagnosis = diagnosis([kineto.read(file, name)])
+    stated, whole_s = PUBLISHED[name], sum(step.parts.step_s for step in actual_diagnosis.steps)
+    assert 1e6 * whole_s == pytest.approx(stated["whole"], abs=1)
     for part, names in OURS.items():
-        ours_s = sum(getattr(one.parts, f"{own}_s") for one in found.steps for own in names)
-        assert 100 * ours_s / whole_s == pytest.approx(100 * said[part] / said["whole"], abs=0.05), part
-    assert 100 * found.overlap == pytest.approx(said["overlap"], abs=0.05)
+        ours_s = sum(getattr(step.parts, f"{own}_s") for step in actual_diagnosis.steps for own in names)
+        assert 100 * ours_s / whole_s == pytest.approx(100 * stated[part] / stated["whole"], abs=0.05), part
+    assert 100 * actual_diagnosis.overlap == pytest.approx(stated["overlap"], abs=0.05)

@@ -38,30 +38,30 @@ def planted(delay_us: float, steps: int = 40, world_size: int = 4, skew_us: floa
 
 def test_a_planted_wait_is_found_within_a_tenth_and_on_its_rank():
     traces, late = planted(300.0)
-    found = diagnosis([read(trace) for trace in traces])
+    actual_diagnosis = diagnosis([read(trace) for trace in traces])
     right = 0
     for number, rank in enumerate(late):
-        waits = {one.rank: one.parts.waiting_s for one in found.steps if one.step == number}
+        waits = {step.rank: step.parts.waiting_s for step in actual_diagnosis.steps if step.step == number}
         others = [wait for of, wait in waits.items() if of != rank]
         right += waits[rank] < 30e-6 and all(270e-6 < wait < 330e-6 for wait in others)
     assert right >= 0.95 * len(late)
-    assert found.parts.transferring_s == pytest.approx(500e-6, rel=0.02)
+    assert actual_diagnosis.parts.transferring_s == pytest.approx(500e-6, rel=0.02)
 
 
 def test_the_rank_that_is_always_late_is_named():
     steps = [synthetic_traces.step(n, 1000 * n, 1000 * n + 900) for n in range(3)]
     own = [[synthetic_traces.gloo(1000 * n + delay, 1000 * n + 500) for n in range(3)] for delay in (100, 300, 100)]
-    found = diagnosis([read(synthetic_traces.trace(rank, 3, steps + own[rank])) for rank in range(3)])
-    late = found.late_rank
+    actual_diagnosis = diagnosis([read(synthetic_traces.trace(rank, 3, steps + own[rank])) for rank in range(3)])
+    late = actual_diagnosis.late_rank
     assert late is not None and (late.rank, late.steps, late.share_of_waiting) == (1, 3, 1.0)
     assert late.others_wait_s == pytest.approx(200e-6)
 
 
 def test_clocks_that_are_apart_are_aligned_by_what_ends_together():
     traces, _ = planted(0.0, skew_us=5_000.0)
-    found = diagnosis([read(trace) for trace in traces])
-    assert found.parts.waiting_s < 20e-6
-    assert any("clocks were 15.0 ms apart" in note for note in found.notes)
+    actual_diagnosis = diagnosis([read(trace) for trace in traces])
+    assert actual_diagnosis.parts.waiting_s < 20e-6
+    assert any("clocks were 15.0 ms apart" in note for note in actual_diagnosis.notes)
 
 
 def test_ranks_meet_within_their_own_group_only():
@@ -72,7 +72,7 @@ def test_ranks_meet_within_their_own_group_only():
         kernel = synthetic_traces.nccl(starts[rank], 500, 1, group)
         events = [synthetic_traces.step(0, 0, 600), *synthetic_traces.launched(kernel, 50)]
         traces.append(read(synthetic_traces.trace(rank, 4, events, "nccl")))
-    waits = {one.rank: one.parts.waiting_s for one in diagnosis(traces).steps}
+    waits = {step.rank: step.parts.waiting_s for step in diagnosis(traces).steps}
     assert waits == {0: pytest.approx(50e-6), 1: 0, 2: 0, 3: 0}
 
 
@@ -83,8 +83,10 @@ def test_sends_between_two_ranks_of_a_group_are_no_collective_instance_of_it():
         kernel = synthetic_traces.nccl(start, start + 100, 1, [0, 1, 2, 3], name)
         events = [synthetic_traces.step(0, 0, 300), *synthetic_traces.launched(kernel, 0)]
         traces.append(read(synthetic_traces.trace(rank, 4, events, "nccl")))
-    found = diagnosis(traces)
-    assert found.parts.waiting_s == 0 and {one.purpose for one in found.collectives} == {"activations"}
+    actual_diagnosis = diagnosis(traces)
+    assert actual_diagnosis.parts.waiting_s == 0 and {
+        collective.purpose for collective in actual_diagnosis.collectives
+    } == {"activations"}
 
 
 def test_groups_that_gloo_does_not_name_are_said_and_no_wait_is_made_up():
@@ -95,6 +97,6 @@ def test_groups_that_gloo_does_not_name_are_said_and_no_wait_is_made_up():
     ]
     for trace in traces:
         trace["distributedInfo"]["pg_config"] = groups
-    found = diagnosis([read(trace) for trace in traces])
-    assert found.parts.waiting_s == 0 and found.late_rank is None
-    assert any("does not say which process group" in note for note in found.notes)
+    actual_diagnosis = diagnosis([read(trace) for trace in traces])
+    assert actual_diagnosis.parts.waiting_s == 0 and actual_diagnosis.late_rank is None
+    assert any("does not say which process group" in note for note in actual_diagnosis.notes)

@@ -20,7 +20,7 @@ def table(trace: dict) -> RankTrace:
 
 
 def _within(spans, moments, chosen=None):
-    """Which moments lie in any of the spans; with `chosen`, in any of those."""
+    """Moments that lie in any of the spans; with `chosen`, in any of those."""
     there = np.zeros(len(moments), dtype=bool)
     for i, (start, end) in enumerate(np.asarray(spans).reshape(-1, 2)):
         if chosen is None or chosen[i]:
@@ -29,21 +29,29 @@ def _within(spans, moments, chosen=None):
 
 
 def _last_to_come(traces, own, number):
-    """When the last rank had come, of the n-th collective of a step (all are alike here)."""
+    """Arrival of the last rank at the n-th collective of a step (all are alike here)."""
     of_step = []
     for trace in traces:
         mark = next(mark for mark in trace.steps if mark.number == number)
-        of_step.append([one for one in trace.collectives if mark.start <= one.launched < mark.end])
+        of_step.append([collective for collective in trace.collectives if mark.start <= collective.launched < mark.end])
     mine = of_step[traces.index(own)]
-    return [(one, max(others[i].start for others in of_step)) for i, one in enumerate(mine)]
+    return [(item, max(others[i].start for others in of_step)) for i, item in enumerate(mine)]
 
 
-def _looked_at(traces, own, told):
+def _looked_at(traces, own, reported):
     """Shares of the parts of one step, by looking at evenly spread moments."""
-    mark = next(mark for mark in own.steps if mark.number == told.step)
+    mark = next(mark for mark in own.steps if mark.number == reported.step)
     start, end = mark.start, mark.end
-    work = [*own.compute.spans, *own.copies.spans, *((one.start, one.end) for one in own.collectives)]
-    calls = [*own.compute.launched, *own.copies.launched, *((one.launched, one.launched) for one in own.collectives)]
+    work = [
+        *own.compute.spans,
+        *own.copies.spans,
+        *((collective.start, collective.end) for collective in own.collectives),
+    ]
+    calls = [
+        *own.compute.launched,
+        *own.copies.launched,
+        *((collective.launched, collective.launched) for collective in own.collectives),
+    ]
     if own.device == "cuda":
         begins = [
             min(w[0] for w, c in zip(work, calls, strict=True) if other.start <= c[0] < other.end)
@@ -55,43 +63,43 @@ def _looked_at(traces, own, told):
     moments = start + (np.arange(MOMENTS) + 0.5) * (end - start) / MOMENTS
     late = [any(a <= call[0] < b for a, b in own.optimizer) for call in own.compute.launched]
     met = [pair for mark in own.steps for pair in _last_to_come(traces, own, mark.number)]
-    found = {name: np.zeros(MOMENTS, dtype=bool) for name in PART_NAMES}
+    actual = {name: np.zeros(MOMENTS, dtype=bool) for name in PART_NAMES}
     taken = np.zeros(MOMENTS, dtype=bool)
 
     def take(name, there):
         nonlocal taken
-        found[name] |= there & ~taken
+        actual[name] |= there & ~taken
         taken |= there
 
     if own.device == "cpu":
         take("data", _within(own.data, moments))
     take("optimizer", _within(own.compute.spans, moments, late))
     take("compute", _within(own.compute.spans, moments))
-    take("transferring", _within([(min(last, one.end), one.end) for one, last in met], moments))
+    take("transferring", _within([(min(last, item.end), item.end) for item, last in met], moments))
     take("copies", _within(own.copies.spans, moments))
-    take("waiting", _within([(one.start, one.end) for one, _ in met], moments))
+    take("waiting", _within([(item.start, item.end) for item, _ in met], moments))
     if own.device == "cpu":
         take("optimizer", _within(own.optimizer, moments))
     else:
         take("data", _within(own.data, moments))
         order = sorted(range(len(work)), key=lambda i: work[i][0])
         ahead = np.searchsorted([work[i][0] for i in order], moments, side="left")
-        known = ahead < len(order)
+        recorded = ahead < len(order)
         call = np.array([calls[i][1] for i in order])[np.minimum(ahead, len(order) - 1)]
-        take("idle", known & (moments >= call))
+        take("idle", recorded & (moments >= call))
     take("host", np.ones(MOMENTS, dtype=bool))
-    return {name: there.mean() for name, there in found.items()}, (end - start) * 1e-9
+    return {name: there.mean() for name, there in actual.items()}, (end - start) * 1e-9
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("drawn", [synthetic_traces.drawn_on_cpu, synthetic_traces.drawn_on_cuda])
 def test_parts_are_what_a_look_at_each_moment_finds(drawn, seed):
-    traces = [table(one) for one in drawn(seed)]
-    for told in diagnosis(traces).steps:
-        looked, step_s = _looked_at(traces, traces[told.rank], told)
-        assert told.parts.step_s == pytest.approx(step_s, rel=1e-6)
+    traces = [table(item) for item in drawn(seed)]
+    for step in diagnosis(traces).steps:
+        looked, step_s = _looked_at(traces, traces[step.rank], step)
+        assert step.parts.step_s == pytest.approx(step_s, rel=1e-6)
         for name, share in looked.items():
-            assert getattr(told.parts, f"{name}_s") / step_s == pytest.approx(share, abs=0.001), name
+            assert getattr(step.parts, f"{name}_s") / step_s == pytest.approx(share, abs=0.001), name
 
 
 def test_communication_beside_operators_is_hidden_and_the_rest_exposed():
@@ -101,10 +109,12 @@ def test_communication_beside_operators_is_hidden_and_the_rest_exposed():
         synthetic_traces.event("cpu_op", "aten::relu", 350, 500, 2),
         synthetic_traces.gloo(300, 700),
     ]
-    found = diagnosis([table(synthetic_traces.trace(0, 1, events))])
-    assert found.overlap == 0.5 and found.steps[0].step == 3
-    assert found.parts.compute_s == pytest.approx(500e-6) and found.parts.transferring_s == pytest.approx(200e-6)
-    assert found.parts.host_s == pytest.approx(300e-6)
+    actual_diagnosis = diagnosis([table(synthetic_traces.trace(0, 1, events))])
+    assert actual_diagnosis.overlap == 0.5 and actual_diagnosis.steps[0].step == 3
+    assert actual_diagnosis.parts.compute_s == pytest.approx(
+        500e-6
+    ) and actual_diagnosis.parts.transferring_s == pytest.approx(200e-6)
+    assert actual_diagnosis.parts.host_s == pytest.approx(300e-6)
 
 
 def test_operators_that_contain_others_do_not_hide_the_communication_they_wait_for():
@@ -116,8 +126,8 @@ def test_operators_that_contain_others_do_not_hide_the_communication_they_wait_f
         synthetic_traces.event("cpu_op", "c10d::allreduce_", 10, 90),
         synthetic_traces.gloo(10, 90),
     ]
-    found = diagnosis([table(synthetic_traces.trace(0, 1, events))])
-    assert found.overlap == 0 and found.parts.transferring_s == pytest.approx(80e-6)
+    actual_diagnosis = diagnosis([table(synthetic_traces.trace(0, 1, events))])
+    assert actual_diagnosis.overlap == 0 and actual_diagnosis.parts.transferring_s == pytest.approx(80e-6)
 
 
 def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_waits_for_a_launch():
@@ -127,9 +137,11 @@ def test_a_gpu_that_waits_for_its_host_is_told_from_one_that_waits_for_a_launch(
         *synthetic_traces.launched(kernels[0], 90),
         *synthetic_traces.launched(kernels[1], 165, took_us=5),
     ]
-    found = diagnosis([table(synthetic_traces.trace(0, 1, events, "nccl"))])
-    assert found.parts.step_s == pytest.approx(110e-6)
-    assert found.parts.host_s == pytest.approx(60e-6) and found.parts.idle_s == pytest.approx(30e-6)
+    actual_diagnosis = diagnosis([table(synthetic_traces.trace(0, 1, events, "nccl"))])
+    assert actual_diagnosis.parts.step_s == pytest.approx(110e-6)
+    assert actual_diagnosis.parts.host_s == pytest.approx(60e-6) and actual_diagnosis.parts.idle_s == pytest.approx(
+        30e-6
+    )
 
 
 def test_bytes_and_bandwidth_are_those_of_nccl_tests():
@@ -141,11 +153,11 @@ def test_bytes_and_bandwidth_are_those_of_nccl_tests():
         synthetic_traces.step(0, 0, 500),
         *(e for kernel in kernels for e in synthetic_traces.launched(kernel, 50)),
     ]
-    found = diagnosis([table(synthetic_traces.trace(rank, 2, events, "nccl")) for rank in (0, 1)])
-    gathered = next(one for one in found.collectives if one.kind == "all_gather")
+    actual_diagnosis = diagnosis([table(synthetic_traces.trace(rank, 2, events, "nccl")) for rank in (0, 1)])
+    gathered = next(collective for collective in actual_diagnosis.collectives if collective.kind == "all_gather")
     assert (gathered.purpose, gathered.message_bytes, gathered.moved_bytes) == ("parameters", 4_000_000, 2_000_000)
     assert gathered.bytes_per_s == pytest.approx(2e6 / 100e-6)
-    reduced = next(one for one in found.collectives if one.kind == "reduce_scatter")
+    reduced = next(collective for collective in actual_diagnosis.collectives if collective.kind == "reduce_scatter")
     assert (reduced.purpose, reduced.moved_bytes) == ("gradients", 1_000_000)
 
 
@@ -166,6 +178,9 @@ def test_what_was_asked_of_gloo_is_told_not_what_it_ran():
         synthetic_traces.gloo(10, 30, 2000),
         synthetic_traces.gloo(40, 60, 500, "all_gather"),
     ]
-    found = diagnosis([table(synthetic_traces.trace(0, 8, events))])
-    told = {one.kind: (one.purpose, one.group_size, one.message_bytes) for one in found.collectives}
-    assert told == {"reduce_scatter": ("gradients", 4, 8000), "all_gather": ("parameters", 4, 8000)}
+    actual_diagnosis = diagnosis([table(synthetic_traces.trace(0, 8, events))])
+    reported = {
+        collective.kind: (collective.purpose, collective.group_size, collective.message_bytes)
+        for collective in actual_diagnosis.collectives
+    }
+    assert reported == {"reduce_scatter": ("gradients", 4, 8000), "all_gather": ("parameters", 4, 8000)}

@@ -80,16 +80,16 @@ def test_memory_does_not_grow_with_what_is_passed_over():
 
 def test_pieces_that_are_cut_anywhere_by_the_reading_are_the_same(monkeypatch):
     trace = one_step(note="ü" * 50, number=123456789)
-    whole = read(json.dumps(trace, ensure_ascii=False))
+    text = read(json.dumps(trace, ensure_ascii=False))
     monkeypatch.setattr("shardtune.traces.json_pieces._CHUNK", 7)
-    assert str(read(json.dumps(trace, ensure_ascii=False))) == str(whole)
+    assert str(read(json.dumps(trace, ensure_ascii=False))) == str(text)
 
 
 def test_one_rank_of_eight_is_told_as_far_as_it_goes():
-    found = diagnosis([read(json.dumps(one_step(0, 8)))])
-    assert found.ranks == (0,) and found.parts.transferring_s == pytest.approx(30e-6)
-    assert "1 of 8 ranks: what the others did (rank 1, 2, 3, …) is not known" in found.notes
-    assert any("counted as transferring" in note for note in found.notes)
+    actual_diagnosis = diagnosis([read(json.dumps(one_step(0, 8)))])
+    assert actual_diagnosis.ranks == (0,) and actual_diagnosis.parts.transferring_s == pytest.approx(30e-6)
+    assert "1 of 8 ranks: what the others did (rank 1, 2, 3, …) is not known" in actual_diagnosis.notes
+    assert any("counted as transferring" in note for note in actual_diagnosis.notes)
 
 
 def test_a_trace_without_collectives_or_steps_says_so():
@@ -97,9 +97,11 @@ def test_a_trace_without_collectives_or_steps_says_so():
         synthetic_traces.event("cpu_op", "aten::mm", 0, 60),
         synthetic_traces.event("cpu_op", "aten::mm", 80, 100),
     ]
-    found = diagnosis([read(json.dumps(synthetic_traces.trace(0, 1, events)))])
-    assert found.overlap is None and found.parts.compute_s == pytest.approx(80e-6)
-    assert any("no collectives" in note for note in found.notes) and any("no steps" in note for note in found.notes)
+    actual_diagnosis = diagnosis([read(json.dumps(synthetic_traces.trace(0, 1, events)))])
+    assert actual_diagnosis.overlap is None and actual_diagnosis.parts.compute_s == pytest.approx(80e-6)
+    assert any("no collectives" in note for note in actual_diagnosis.notes) and any(
+        "no steps" in note for note in actual_diagnosis.notes
+    )
 
 
 def test_categories_of_an_older_torch_are_known():

@@ -44,38 +44,38 @@ def mark():
     """A device pool of this test's own; nothing of it may live after the test."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
-    left = marked(name)
+    live_pids = marked(name)
     kill_marked(name)
-    assert not left, f"processes {left} were left behind"
+    assert not live_pids, f"processes {live_pids} were left behind"
 
 
 @pytest.fixture
 def warm(tmp_path, mark):
     """Makes a warm launcher whose ranks act as told; every one is closed at the end."""
-    made = []
+    launchers = []
 
     def make(*acts: str, dying_s: float = 3.0) -> ForkServerLauncher:
         environment = {**os.environ, "FAKE_ACTS": json.dumps(acts)}
         log_path = tmp_path / "host.log"
-        made.append(
+        launchers.append(
             ForkServerLauncher(environment, mark, log_path, ready_timeout_s=30, command=FAKE_HOST, dying_s=dying_s)
         )
-        return made[-1]
+        return launchers[-1]
 
     yield make
-    for launcher in made:
+    for launcher in launchers:
         launcher.close()
 
 
 @pytest.fixture
 def cold(mark):
-    """The same for cold starts."""
-    made = []
+    """Make launchers of cold starts."""
+    launchers = []
 
     def make(*acts: str) -> ColdLauncher:
-        made.append(ColdLauncher({**os.environ, "FAKE_ACTS": json.dumps(acts)}, mark, command=FAKE_HOST))
-        return made[-1]
+        launchers.append(ColdLauncher({**os.environ, "FAKE_ACTS": json.dumps(acts)}, mark, command=FAKE_HOST))
+        return launchers[-1]
 
     yield make
-    for launcher in made:
+    for launcher in launchers:
         launcher.close()

@@ -117,5 +117,5 @@ def test_workers_of_one_machine_have_names_of_their_own_however_long_the_machine
     cores = Cores(range(4), {})
     divisions = divide("0c5b1a7e94d2f386", Gpus(driver=None, devices=()), 4, [1, 2], cores)
     for name in ("node-3", "n" * 200):
-        names = [split.name_of(WorkerSettings(name=name), one) for one in divisions]
+        names = [split.name_of(WorkerSettings(name=name), division) for division in divisions]
         assert len(set(names)) == 6 and max(map(len, names)) <= 200 and names[0].endswith("/1x0")

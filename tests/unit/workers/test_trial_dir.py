@@ -57,10 +57,10 @@ def test_tail_is_the_end_of_the_log(directory):
 
 def test_pruning_keeps_the_newest_of_each_kind_and_strangers(tmp_path, task, fingerprint):
     for number in range(6):
-        made = TrialDir.create(tmp_path, f"run-{number}", task, fingerprint, 0)
+        create = TrialDir.create(tmp_path, f"run-{number}", task, fingerprint, 0)
         if number % 2:
-            made.write_outcome("complete")
-        os.utime(made.path, (number, number))
+            create.write_outcome("complete")
+        os.utime(create.path, (number, number))
     (tmp_path / "notes").mkdir()
     prune(tmp_path, keep_succeeded=1, keep_failed=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "run-2", "run-4", "run-5"]

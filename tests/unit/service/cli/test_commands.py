@@ -10,14 +10,14 @@ from shardtune.service.cli import main
 from shardtune.service.cli.commands.app import PLACES, command
 
 MOST_MODULES = 550
-"""That an error of meaning imports, of which the language brings a half; it was 1,300."""
+"""Most modules that a rejected command imports; Python itself brings half of them."""
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
 @pytest.mark.parametrize("name", PLACES)
 def test_the_table_says_of_a_command_what_it_says_itself(name, capsys):
-    found = command(name)
-    assert (found.name, found.help) == (name, PLACES[name].help)
+    actual_command = command(name)
+    assert (actual_command.name, actual_command.help) == (name, PLACES[name].help)
     if name != "worker":
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
@@ -32,8 +32,8 @@ def test_who_asks_for_help_waits_for_nothing(option):
         "print('loaded', *sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    said, _, loaded = ran.stdout.rpartition("loaded ")
-    assert ("tune" in said or "shardtune 0" in said) and not HEAVY & set(loaded.split())
+    stated, _, loaded = ran.stdout.rpartition("loaded ")
+    assert ("tune" in stated or "shardtune 0" in stated) and not HEAVY & set(loaded.split())
 
 
 def test_who_asks_for_the_help_of_a_command_waits_for_no_database_predictor_or_client():
@@ -64,8 +64,8 @@ def test_who_asks_for_the_help_of_the_worker_waits_for_nothing():
         "print('loaded', *sys.modules)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    said, _, loaded = ran.stdout.rpartition("loaded ")
-    assert "--allow-script" in said and not (HEAVY | {"psutil"}) & set(loaded.split())
+    stated, _, loaded = ran.stdout.rpartition("loaded ")
+    assert "--allow-script" in stated and not (HEAVY | {"psutil"}) & set(loaded.split())
 
 
 SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}, "cluster": "local"}
@@ -79,10 +79,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("said", WRONG)
-def test_an_error_of_meaning_waits_for_no_database_predictor_client_or_process(said, tmp_path):
+@pytest.mark.parametrize("stated", WRONG)
+def test_an_error_of_meaning_waits_for_no_database_predictor_client_or_process(stated, tmp_path):
     study = tmp_path / "study.json"
-    study.write_text(json.dumps(SOUND | WRONG[said]))
+    study.write_text(json.dumps(SOUND | WRONG[stated]))
     script = (
         "import sys\nfrom shardtune.service.cli import main\n"
         f"try:\n    main(['tune', {str(study)!r}])\nexcept SystemExit as end:\n    assert end.code == 2\n"
@@ -90,7 +90,7 @@ def test_an_error_of_meaning_waits_for_no_database_predictor_client_or_process(s
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     loaded = set(ran.stdout.rpartition("loaded ")[2].split())
-    assert said in ran.stderr and len(ran.stderr.splitlines()) == 1
+    assert stated in ran.stderr and len(ran.stderr.splitlines()) == 1
     assert not (HEAVY - {"pydantic"}) & loaded and "shardtune.service.cli.local_stack" not in loaded
     assert len(loaded) < MOST_MODULES
 

@@ -24,9 +24,9 @@ def test_an_error_names_the_variable_and_no_secret(monkeypatch, capsys, sqlite_u
         pytest.skip("it reads no other variable")
     with pytest.raises(SystemExit) as ended:
         main(command)
-    said = capsys.readouterr()
-    assert ended.value.code and variable in said.err
-    assert SECRET not in said.err + said.out
+    captured = capsys.readouterr()
+    assert ended.value.code and variable in captured.err
+    assert SECRET not in captured.err + captured.out
 
 
 def test_what_is_no_json_is_named(monkeypatch, capsys):

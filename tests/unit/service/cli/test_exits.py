@@ -1,4 +1,4 @@
-"""How the command line ends: exit codes, messages without tracebacks, processes that never outlive it."""
+"""Exits of the command line: codes, messages without tracebacks, processes that never outlive it."""
 
 import json
 import os
@@ -59,16 +59,16 @@ def test_bad_input_exits_with_2_and_says_what_to_do(
 
 def test_a_service_that_does_not_answer_exits_with_4(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("best", "--service", "http://127.0.0.1:9") == 4
-    said = capsys.readouterr().err
-    assert "no answer from the service at http://127.0.0.1:9" in said and "name another with --service" in said
+    stderr = capsys.readouterr().err
+    assert "no answer from the service at http://127.0.0.1:9" in stderr and "name another with --service" in stderr
 
 
-def test_a_folder_without_studies_is_not_served_and_who_wants_an_empty_service_learns_how(
+def test_a_folder_without_studies_is_not_served_and_the_error_names_the_option_for_an_empty_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("serve", "--state-dir", str(tmp_path)) == 2
-    said = capsys.readouterr().err
-    assert "give the directory that `tune` used, or leave it out" in said and ".shardtune/shardtune.sqlite3" in said
+    stderr = capsys.readouterr().err
+    assert "give the directory that `tune` used, or leave it out" in stderr and ".shardtune/shardtune.sqlite3" in stderr
 
 
 def test_the_database_is_migrated_and_named_without_its_password(

@@ -63,8 +63,8 @@ def test_the_same_as_json_and_small(tmp_path, capsys):
     folder = synthetic_traces.write(tmp_path / "traces", synthetic_traces.drawn_on_cuda(1, world_size=8), packed=False)
     assert ends(["explain", "--trace", str(folder), "--json"]) == 0
     printed = capsys.readouterr().out
-    found = Diagnosis.model_validate(json.loads(printed))
-    assert found.ranks == tuple(range(8)) and len(printed) < 10_000
+    diagnosis = Diagnosis.model_validate(json.loads(printed))
+    assert diagnosis.ranks == tuple(range(8)) and len(printed) < 10_000
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What `shardtune fingerprints` prints."""
+"""Output of `shardtune fingerprints`."""
 
 from datetime import UTC, datetime
 

@@ -20,15 +20,15 @@ EVERY = {"kind": "ddp", "grad_sync": "every"}
 
 
 def recorded(strategy: dict, **config) -> Recorded:
-    made = TrialConfig.model_validate({"strategy": strategy, **config})
-    task = TrialTask(model=STUDY.spec.model, workload=STUDY.spec.workload, cluster=STUDY.cluster, config=made)
+    trial_config = TrialConfig.model_validate({"strategy": strategy, **config})
+    task = TrialTask(model=STUDY.spec.model, workload=STUDY.spec.workload, cluster=STUDY.cluster, config=trial_config)
     traced = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1)
     return Recorded(traced, STUDY, task, None)
 
 
 def finding(**knobs) -> Finding:
-    seen = {"kind": "host_bound", "evidence": "seen", "measured": 0.5, "threshold": 0.3, "remedy": "change"}
-    return Finding(**seen, knobs=knobs, expected_gain=0.1)
+    observed = {"kind": "host_bound", "evidence": "seen", "measured": 0.5, "threshold": 0.3, "remedy": "change"}
+    return Finding(**observed, knobs=knobs, expected_gain=0.1)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,15 @@ def test_a_finding_without_knobs_is_not_tried():
 )
 def test_the_verdict_of_the_follow_up_is_what_is_told(verdict, outcome):
     config = recorded(EVERY).task.config
-    stands, speedup = synthetic_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
-    result = StudyResult(best=stands, baseline=stands, speedup=speedup, verdict=verdict)
-    told = remedy_job.outcome(STUDY.model_copy(update={"result": result}), [], [])
-    assert (told.outcome, told.speedup, told.ci95, told.pairs) == (outcome, 1.1, (1.02, 1.2), 8)
+    contender_of, speedup = synthetic_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
+    result = StudyResult(best=contender_of, baseline=contender_of, speedup=speedup, verdict=verdict)
+    reported_outcome = remedy_job.outcome(STUDY.model_copy(update={"result": result}), [], [])
+    assert (reported_outcome.outcome, reported_outcome.speedup, reported_outcome.ci95, reported_outcome.pairs) == (
+        outcome,
+        1.1,
+        (1.02, 1.2),
+        8,
+    )
 
 
 def test_a_remedy_that_does_not_run_is_said_with_its_reason():
@@ -73,5 +78,5 @@ def test_a_remedy_that_does_not_run_is_said_with_its_reason():
     trial = Trial(number=1, state="infeasible", origin="sampler", config=config, description="DDP", failure=failure)
     assert remedy_job.outcome(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
     rejected = Rejection(config=config, needed_gib=9, available_gib=4, reason="holds 9 GiB")
-    told = remedy_job.outcome(STUDY, [], [rejected])
-    assert (told.outcome, told.why) == ("does_not_run", "holds 9 GiB")
+    outcome = remedy_job.outcome(STUDY, [], [rejected])
+    assert (outcome.outcome, outcome.why) == ("does_not_run", "holds 9 GiB")

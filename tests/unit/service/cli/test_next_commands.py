@@ -23,11 +23,11 @@ AGAIN = """--allow-script 'mine=train.py --data '"'"'a b'"'"'' --allow-model lor
 
 
 def options(**changes: Any) -> TuneOptions:
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "study": Path("study.json"), "ranks": None, "max_trials": None, "memory_gib": None, "resume": False,
         "state_dir": Path(".shardtune"), "out": Path("best"), "as_json": False,
     }  # fmt: skip
-    return TuneOptions(**(given | changes))
+    return TuneOptions(**(arguments | changes))
 
 
 def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, StudyResult]:
@@ -46,8 +46,8 @@ def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, Study
         trial_number=0, config=config, description="x", tokens_per_s_per_gpu=1, peak_allocated_gib=None,
         peak_reserved_gib=None, runs=1,
     )  # fmt: skip
-    found = OpenVerdict(pairs=7, won=5, more_pairs=more_pairs)
-    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, undecided=found)
+    open_verdict = OpenVerdict(pairs=7, won=5, more_pairs=more_pairs)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, undecided=open_verdict)
     return study, result
 
 
@@ -56,9 +56,9 @@ def settles(more_pairs: int | None, max_pairs: int = 24, **changes: Any) -> str:
 
 
 def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict() -> None:
-    said = settles(8, allowed=ALLOWED, state_dir=Path("my studies"))
-    assert said == f"shardtune tune --add-pairs 8 --state-dir 'my studies' {AGAIN}"
-    assert tuple(shlex.split(said)[-4:]) == ALLOWED
+    command = settles(8, allowed=ALLOWED, state_dir=Path("my studies"))
+    assert command == f"shardtune tune --add-pairs 8 --state-dir 'my studies' {AGAIN}"
+    assert tuple(shlex.split(command)[-4:]) == ALLOWED
 
 
 def test_more_pairs_than_would_just_do_are_offered_with_the_reason() -> None:
@@ -74,14 +74,14 @@ def test_no_more_pairs_are_offered_than_a_study_may_have() -> None:
 
 
 def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_named() -> None:
-    said = settles(None, ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
-    assert "while nothing else uses this machine" in said
-    assert said.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
+    command = settles(None, ranks=2, max_trials=5, memory_gib=1.5, allowed=ALLOWED, out=Path("o"))
+    assert "while nothing else uses this machine" in command
+    assert command.endswith(f"shardtune tune study.json --max-trials 5 --memory-gib 1.5 --ranks 2 --out o {AGAIN}")
     assert "shardtune tune STUDY.json" in settles(None, study=None, add_pairs=6)
 
 
 @pytest.mark.parametrize(
-    ("given", "has_begun", "command"),
+    ("inputs", "has_begun", "command"),
     [
         ({}, False, "start again with: shardtune tune study.json --launcher ray"),
         ({}, True, "continue with: shardtune tune --resume --launcher ray"),
@@ -90,9 +90,9 @@ def test_where_more_pairs_settle_nothing_a_quiet_machine_and_the_command_are_nam
         ({"study": None, "add_pairs": 6}, True, "continue with: shardtune tune --resume --launcher ray"),
     ],
 )
-def test_who_interrupts_is_told_the_command_that_goes_on(given: Any, has_begun: bool, command: str) -> None:
-    said = options(hosts=("--launcher", "ray"), allowed=ALLOWED, **given).after_interrupt(has_begun=has_begun)
-    assert said[1] == f"{command} {AGAIN}"
+def test_who_interrupts_is_told_the_command_that_goes_on(inputs: Any, has_begun: bool, command: str) -> None:
+    message = options(hosts=("--launcher", "ray"), allowed=ALLOWED, **inputs).after_interrupt(has_begun=has_begun)
+    assert message[1] == f"{command} {AGAIN}"
 
 
 def rejection(model: ModelSpec, *allowed: str) -> str:
@@ -104,9 +104,9 @@ def rejection(model: ModelSpec, *allowed: str) -> str:
 def test_code_that_no_option_allows_is_rejected_with_the_option_that_would() -> None:
     script, point = ModelSpec(name="x", script="mine"), ModelSpec(name="x", entry_point="lora")
     assert rejection(script).endswith("there is no --allow-script; add --allow-script mine=/path/to/train.py")
-    said = rejection(script, "--allow-script", "mein=train.py --x 1")
-    assert said.startswith("model.script ('mine') is not allowed by this command line: only mein")
-    assert said.endswith("did you mean --allow-script 'mine=train.py --x 1'?")
+    stated_rejection = rejection(script, "--allow-script", "mein=train.py --x 1")
+    assert stated_rejection.startswith("model.script ('mine') is not allowed by this command line: only mein")
+    assert stated_rejection.endswith("did you mean --allow-script 'mine=train.py --x 1'?")
     assert rejection(point, "--allow-model", "lora2").endswith("did you mean --allow-model lora?")
     for model in (script, point, preset("llama-tiny")):
         early_checks.check_own_code(model, ALLOWED)
@@ -124,7 +124,9 @@ def test_a_misspelt_script_is_rejected_before_anything_is_started(tmp_path: Path
     path = tmp_path / "study.json"
     model = {"script": "mine", "config": {}}
     path.write_text(json.dumps({"model": model, "workload": {"sequence_length": 64, "global_batch": 16}}))
-    given = options(study=path, state_dir=tmp_path / "state", allowed=("--allow-script", "mein=t.py"), hosts=hosts)
+    input_options = options(
+        study=path, state_dir=tmp_path / "state", allowed=("--allow-script", "mein=t.py"), hosts=hosts
+    )
     with pytest.raises(InputError, match="did you mean"):
-        job.tune(given)
+        job.tune(input_options)
     assert not (tmp_path / "state").exists()

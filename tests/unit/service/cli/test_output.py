@@ -1,4 +1,4 @@
-"""What a person and a program see of a study: the JSON object, the summary, the lines and the table."""
+"""Output about a study, for people and programs: the JSON object, the summary, the lines and the table."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -118,10 +118,10 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
         runs=1,
         ratio=1.05,
     )
-    found = UNBEATEN.model_copy(
+    changed = UNBEATEN.model_copy(
         update={"verdict": Verdict.UNDECIDED, "speedup": noisy, "undecided": settle, "against_defaults": (beside,)}
     )
-    text = summary.as_text(study(), found)
+    text = summary.as_text(study(), changed)
     for words in (
         "undecided: keep",
         "won 6 of 7 pairs",
@@ -130,16 +130,16 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
     ):
         assert words in text
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
-    answer = summary.as_json(study(), found)
+    answer = summary.as_json(study(), changed)
     assert answer["undecided"]["more_pairs"] == 3 and answer["against_defaults"][0]["micro_batches"] == [1, 8]
     assert any(reason["tone"] == "warn" for reason in answer["trust"])
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
-    said = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
-    assert said == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
-    said = study_words.tests("static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000")
-    assert said == "with static graph; reduce bucket size 25 M instead of 500 M"
+    tests = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
+    assert tests == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
+    tests = study_words.tests("static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000")
+    assert tests == "with static graph; reduce bucket size 25 M instead of 500 M"
     assert study_words.tests("threads 1 instead of 0") == "threads 1 instead of cores divided by ranks"
     assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
     assert study_words.tests("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
@@ -147,10 +147,10 @@ def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
 
 def test_trials_that_read_alike_are_told_apart_by_what_they_differ_in():
     other = DDP.model_copy(update={"strategy": DdpConfig(bucket_cap_mb=50)})
-    found = disambiguate.of_trials(
+    of_trials = disambiguate.of_trials(
         [trial(0, TrialState.COMPLETE), trial(2, TrialState.COMPLETE).model_copy(update={"config": other})]
     )
-    assert found[0] != found[2] and "bucket, MiB 50" in disambiguate.distinct([DDP, other])[1]
+    assert of_trials[0] != of_trials[2] and "bucket, MiB 50" in disambiguate.distinct([DDP, other])[1]
 
 
 def test_nothing_to_compare_gives_a_null_speedup() -> None:
@@ -196,8 +196,8 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     view.show(study(), [], [], 1.0)
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
-    told = [line for line in lines if "disturbed" in line]
-    assert told == ["disturbed by other processes, repeated: validation run of trial 0, attempt 1"]
+    reported = [line for line in lines if "disturbed" in line]
+    assert reported == ["disturbed by other processes, repeated: validation run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:

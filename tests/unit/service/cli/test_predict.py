@@ -31,7 +31,11 @@ def test_the_command_and_the_route_agree(client: TestClient, capsys: pytest.Capt
     printed = json.loads(capsys.readouterr().out)
     answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": "8xh100"})
     assert answer.json() == printed
-    assert {one["memory"]["verdict"] for one in printed["predictions"]} <= {"fits", "may fit", "does not fit"}
+    assert {prediction["memory"]["verdict"] for prediction in printed["predictions"]} <= {
+        "fits",
+        "may fit",
+        "does not fit",
+    }
 
 
 def test_the_text_says_that_nothing_was_measured_and_what_would_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,15 +59,15 @@ def test_a_study_file_is_predicted_as_tune_would_run_it_unless_options_say_other
     study = {"model": "gpt2", "workload": {"sequence_length": 256, "global_batch": 32}, "cluster": "2xh100"}
     (tmp_path / "study.json").write_text(json.dumps(study))
 
-    def asked(*options: str) -> list[object]:
+    def requested_study(*options: str) -> list[object]:
         predict(str(tmp_path / "study.json"), "--top", "1", "--json", *options)
         printed = json.loads(capsys.readouterr().out)
         return [printed[field] for field in ("model", "sequence_length", "global_batch")] + [
             printed["cluster"]["gpus_per_node"]
         ]
 
-    assert asked() == ["gpt2", 256, 32, 2]
-    assert asked("--cluster", "4xh100", "--seq-len", "128", "--global-batch", "64") == ["gpt2", 128, 64, 4]
+    assert requested_study() == ["gpt2", 256, 32, 2]
+    assert requested_study("--cluster", "4xh100", "--seq-len", "128", "--global-batch", "64") == ["gpt2", 128, 64, 4]
 
 
 @pytest.mark.skipif(os.environ.get("SHARDTUNE_TEST_LONG") != "1", reason="imports torch: ten seconds of a core")
@@ -74,8 +78,8 @@ def test_a_model_without_closed_form_is_built_and_counted_here(
     config = small | {"model_type": "gemma2", "num_attention_heads": 4, "num_key_value_heads": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
     predict(str(tmp_path / "config.json"), "--cluster", "8xh100", "--json")
-    said = capsys.readouterr()
-    assert json.loads(said.out)["fastest"] and "counting parameters and FLOPs of gemma2" in said.err
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["fastest"] and "counting parameters and FLOPs of gemma2" in captured.err
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(InputError, match=r"'bert'.* is no causal language model"):
         predict(str(tmp_path / "config.json"), "--cluster", "8xh100")
@@ -121,15 +125,15 @@ def test_hardware_nobody_knows_is_predicted_from_its_measurement(
     (tmp_path / "worker").mkdir()
     speeds = []
     for flops in (1e14, 4e14):
-        made = report(flops)
-        (tmp_path / "worker" / "hardware-x-2.json").write_text(made.model_dump_json())
+        new_report = report(flops)
+        (tmp_path / "worker" / "hardware-x-2.json").write_text(new_report.model_dump_json())
         predict("llama-2-7b", "--state-dir", str(tmp_path), "--json")
         printed = json.loads(capsys.readouterr().out)
         speeds.append(printed["predictions"][-1]["speed"]["tokens_per_s_per_gpu"])
-        entered = {"cluster": made.cluster.model_dump(), "hardware": made.measured.model_dump()}
+        entered = {"cluster": new_report.cluster.model_dump(), "hardware": new_report.measured.model_dump()}
         assert client.post("/v1/predictions", json={"model": "llama-2-7b"} | entered).json() == printed
     assert 2 < speeds[1] / speeds[0] < 4
-    answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": made.cluster.model_dump()})
+    answer = client.post("/v1/predictions", json={"model": "llama-2-7b", "cluster": new_report.cluster.model_dump()})
     assert answer.status_code == 422 and "Novel 9" in answer.text
 
 

@@ -1,4 +1,4 @@
-"""What a person may give `shardtune tune`, and what they are told when it is wrong."""
+"""Study files of `shardtune tune`, and the messages about wrong ones."""
 
 import json
 from pathlib import Path
@@ -60,8 +60,8 @@ def test_a_wrong_field_is_named_with_value_and_remedy(change: dict, expected: st
 
 
 def test_a_list_that_is_empty_because_its_entry_was_rejected_is_said_once() -> None:
-    said = rejection(STUDY | {"space": {"backends": ["fsdp"]}}).splitlines()
-    assert len(said) == 1 and "space.backends.0" in said[0]
+    lines = rejection(STUDY | {"space": {"backends": ["fsdp"]}}).splitlines()
+    assert len(lines) == 1 and "space.backends.0" in lines[0]
 
 
 def test_a_wrong_cluster_is_not_also_called_not_local() -> None:

@@ -34,11 +34,11 @@ def later(status=429, **headers):
 
 
 def events(*numbers, is_last=False):
-    found = [
+    actual = [
         {"study_id": "s", "number": n, "type": "trial.created", "created_at": "2026-01-01T00:00:00Z", "data": {}}
         for n in numbers
     ]
-    return httpx.Response(200, json={"events": found, "next_after": max(numbers, default=0), "is_last": is_last})
+    return httpx.Response(200, json={"events": actual, "next_after": max(numbers, default=0), "is_last": is_last})
 
 
 def test_later_is_repeated_under_the_same_name():

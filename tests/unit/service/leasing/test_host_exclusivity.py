@@ -1,4 +1,4 @@
-"""Who goes first on a host that several workers share."""
+"""Order of runs on a host that several workers share."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -31,7 +31,7 @@ def test_devices_of_both_and_links_of_both_meet():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "theirs", "purpose", "is_so"),
+    ("expected", "theirs", "purpose", "is_so"),
     [
         (SEARCH, share("1"), RunPurpose.SEARCH, False),
         (SEARCH, share("0", "1"), RunPurpose.SEARCH, True),
@@ -41,12 +41,12 @@ def test_devices_of_both_and_links_of_both_meet():
         (ALONE, share("1"), RunPurpose.MODEL_SUMMARY, True),
     ],
 )
-def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(wanted, theirs, purpose, is_so):
-    assert is_in_the_way(share("0"), wanted, other(theirs, purpose)) is is_so
+def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(expected, theirs, purpose, is_so):
+    assert is_in_the_way(share("0"), expected, other(theirs, purpose)) is is_so
 
 
 @pytest.mark.parametrize(
-    ("wanted", "waits", "is_so"),
+    ("expected", "waits", "is_so"),
     [
         (SEARCH, HostWait(since=LATER, is_alone=True), True),
         (ALONE, HostWait(since=EARLIER, is_alone=False), False),
@@ -56,8 +56,8 @@ def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(wanted
         (SEARCH, HostWait(since=LATER, is_alone=False), False),
     ],
 )
-def test_who_decides_comes_first_then_who_has_waited_for_longer(wanted, waits, is_so):
-    assert is_in_the_way(share("0"), wanted, other(share("0", "1"), waits=waits)) is is_so
+def test_who_decides_comes_first_then_who_has_waited_for_longer(expected, waits, is_so):
+    assert is_in_the_way(share("0"), expected, other(share("0", "1"), waits=waits)) is is_so
 
 
 def test_who_waits_for_other_devices_is_in_nobody_s_way():

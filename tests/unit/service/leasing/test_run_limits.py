@@ -1,4 +1,4 @@
-"""How long a lease gives a run: what the operator allows, and three times the steps as they were foreseen."""
+"""Time limit of a leased run: the operator's limit, and three times the predicted steps."""
 
 import pytest
 
@@ -16,7 +16,7 @@ TASK = make_task()
 
 
 def a_run(step_s: float | None, measured_s: float | None = None) -> RunRow:
-    """Of a trial predicted, and perhaps measured, to take so long for a step."""
+    """Limit of a trial with this predicted, and perhaps measured, step time."""
     rate = None if step_s is None else TASK.workload.tokens_per_step / step_s / TASK.cluster.world_size
     speed = dict.fromkeys(("tokens_per_s_per_gpu", "low_tokens_per_s_per_gpu", "high_tokens_per_s_per_gpu"), rate)
     memory = dict.fromkeys(("memory_gib", "low_memory_gib", "high_memory_gib"), 1.0)

@@ -90,7 +90,7 @@ def test_a_crash_of_the_profile_is_final():
 
 
 @pytest.mark.parametrize("purpose", ["model_summary", "validation"])
-def test_what_the_study_hangs_on_survives_two_restarts_of_the_worker(purpose):
+def test_the_reason_why_a_study_waits_survives_two_restarts_of_the_worker(purpose):
     assert after(FailureKind.WORKER_LOST, ["worker_lost"], purpose) is TrialState.WAITING
     assert after(FailureKind.WORKER_LOST, ["worker_lost"] * 2, purpose) is TrialState.FAILED
 

@@ -26,12 +26,12 @@ from shardtune.tuner.prediction.predict import predictions
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_a_case_over_time_has_a_mark_for_each_time_it_was_measured() -> None:
+def test_a_target_over_time_has_a_mark_for_each_measurement() -> None:
     def then(days: float, speed: float, kind: str, spread=None) -> SpeedThen:
         return SpeedThen(START + timedelta(days=days), speed, spread, "words", f"/studies/{days}", kind)
 
-    found = [then(0, 100, "own", (90, 110)), then(1, 99, "canary"), then(2, 60, "infeasible"), then(9, 120, "own")]
-    plot = over_time(found)
+    actual = [then(0, 100, "own", (90, 110)), then(1, 99, "canary"), then(2, 60, "infeasible"), then(9, 120, "own")]
+    plot = over_time(actual)
     assert plot is not None and plot.x_label == "days since it was first measured"
     assert [mark.shape for mark in plot.marks] == ["circle", "diamond", "cross", "circle"]
     assert [mark.x for mark in plot.marks] == sorted(mark.x for mark in plot.marks)
@@ -39,7 +39,7 @@ def test_a_case_over_time_has_a_mark_for_each_time_it_was_measured() -> None:
         "whisker",
         "own",
     ]
-    assert over_time(found[:1]) is None and over_time([found[0], then(0.05, 1, "own")]).x_label.startswith("minutes")
+    assert over_time(actual[:1]) is None and over_time([actual[0], then(0.05, 1, "own")]).x_label.startswith("minutes")
 
 
 def point(number: int, speed: float | None, memory: float | None, **changes) -> TrialPoint:
@@ -120,10 +120,10 @@ def test_parallel_axes_are_the_knobs_that_were_varied():
 
 def test_kinds_add_up_to_the_total_and_bars_end_where_they_should():
     table = predictions(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
-    for one in table.predictions:
-        assert sum(by_kind(one.memory.terms).values()) == pytest.approx(one.memory.total_gib)
+    for prediction in table.predictions:
+        assert sum(by_kind(prediction.memory.terms).values()) == pytest.approx(prediction.memory.total_gib)
     bars = stack(table.predictions, table.cluster.memory_gib).bars
-    fits = [one.memory.total_gib <= one.memory.capacity_gib for one in table.predictions]
+    fits = [prediction.memory.total_gib <= prediction.memory.capacity_gib for prediction in table.predictions]
     assert [bar.parts[-1].x + bar.parts[-1].width <= bar.capacity + 1 for bar in bars] == fits
 
 
@@ -141,7 +141,7 @@ def test_the_warm_up_ends_before_the_first_window():
 
 
 @pytest.mark.parametrize(
-    ("shown", "wanted"),
+    ("shown", "expected_value"),
     [
         (figures.rate(2175.4), "2,175"),
         (figures.rate(0), "0"),
@@ -157,8 +157,8 @@ def test_the_warm_up_ends_before_the_first_window():
         (knob_name("stage3_prefetch_bucket_size"), "stage 3 prefetch bucket size"),
     ],
 )
-def test_figures_have_units_and_sensible_digits(shown, wanted):
-    assert shown == wanted
+def test_figures_have_units_and_sensible_digits(shown, expected_value):
+    assert shown == expected_value
 
 
 def foreseen(number: int, speed: float | None, low: float, middle: float, high: float, **changes) -> TrialPoint:
@@ -174,9 +174,9 @@ def test_what_was_expected_is_drawn_with_its_interval_and_its_coverage():
         foreseen(3, None, 140.0, 160.0, 170.0, state=TrialState.FAILED),
         point(4, 90.0, 1.0),
     ]
-    found = expected(trials, "/trials")
-    assert found is not None and (found.inside, found.trials) == (2, 3)
-    whiskers = [line for line in found.plot.lines if line.kind == "whisker"]
-    assert len(whiskers) == len(found.plot.marks) == 3
-    assert "expected 120 (100 to 150), measured 200" in found.plot.marks[1].title
+    actual_expected = expected(trials, "/trials")
+    assert actual_expected is not None and (actual_expected.inside, actual_expected.trials) == (2, 3)
+    whiskers = [line for line in actual_expected.plot.lines if line.kind == "whisker"]
+    assert len(whiskers) == len(actual_expected.plot.marks) == 3
+    assert "expected 120 (100 to 150), measured 200" in actual_expected.plot.marks[1].title
     assert expected(trials[:2], "/trials") is None

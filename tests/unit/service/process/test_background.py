@@ -1,4 +1,4 @@
-"""What runs beside the requests outlives whatever a single step meets."""
+"""Background tasks survive the failure of a single step."""
 
 import asyncio
 
@@ -53,10 +53,10 @@ def test_the_first_step_waits_for_the_first_pause_unless_asked_not_to():
 def test_what_another_holds_is_passed_over_and_the_rest_done(empty_postgres_url, caplog):
     limits = DatabaseLimits(lock_s=0.1)
     holder, ours = Database(empty_postgres_url), Database(empty_postgres_url, limits)
-    tried = []
+    attempt = []
 
     def step(item):
-        tried.append(item)
+        attempt.append(item)
         with ours.write() as session:
             session.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": item[0]})
         return True
@@ -64,7 +64,7 @@ def test_what_another_holds_is_passed_over_and_the_rest_done(empty_postgres_url,
     with holder.write() as session:
         session.execute(text("SELECT pg_advisory_xact_lock(2)"))
         assert count_done([(1, "a"), (2, "a"), (2, "b"), (3, "a")], step, lambda item: f"study-{item[0]}") == 2
-    assert tried == [(1, "a"), (2, "a"), (3, "a")], "of what is held nothing more is tried in this round"
+    assert attempt == [(1, "a"), (2, "a"), (3, "a")], "of what is held nothing more is tried in this round"
     assert ["study-2" in record.message for record in caplog.records] == [True]
     for database in (holder, ours):
         database.close()

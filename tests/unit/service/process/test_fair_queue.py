@@ -1,4 +1,4 @@
-"""Whose request is handled next."""
+"""Order in which requests are handled."""
 
 import asyncio
 
@@ -64,7 +64,7 @@ def test_who_leaves_while_waiting_takes_no_place():
 
 
 async def _granted(turns: Turns, sender: str, count: int) -> int:
-    """How many of so many wishes are granted at once; all are given back."""
+    """Number of requests granted at once; all slots are released afterwards."""
     order: list[str] = []
     wishes = [asyncio.create_task(_waiting(turns, sender, order)) for _ in range(count)]
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of its fields: each has a description, and an example that its own schema takes."""
+"""Fields in the OpenAPI document: each has a description, and an example that its own schema takes."""
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -15,13 +15,13 @@ def document():
 def test_every_field_has_a_description_and_an_example_that_is_one(document):
     faults, fields = [], 0
     for name, schema in document["components"]["schemas"].items():
-        for field, said in schema.get("properties", {}).items():
+        for field, stated in schema.get("properties", {}).items():
             fields += 1
-            if not said.get("description") or said.get("examples") in (None, [], [None]):
+            if not stated.get("description") or stated.get("examples") in (None, [], [None]):
                 faults.append(f"{name}.{field} says nothing")
                 continue
-            check = Draft202012Validator({**said, "components": document["components"]})
-            faults += [f"{name}.{field}: {error.message}" for error in check.iter_errors(said["examples"][0])]
+            check = Draft202012Validator({**stated, "components": document["components"]})
+            faults += [f"{name}.{field}: {error.message}" for error in check.iter_errors(stated["examples"][0])]
     assert faults == [] and fields > 800
 
 

@@ -1,4 +1,4 @@
-"""Who waits for work looks only when there may be some."""
+"""Workers that wait for work query only when there may be some."""
 
 import weakref
 

@@ -1,4 +1,4 @@
-"""When ticks are due: the days the clocks change, what is rejected, and what is made up for after downtime."""
+"""Times of ticks: the days the clocks change, what is rejected, and what is made up for after downtime."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -45,8 +45,8 @@ def spec(**changes):
     ],
 )
 def test_ticks_over_the_days_the_clocks_change(expression, zone, after, due):
-    found = islice(cron.ticks(expression, zone, at(after)), len(due))
-    assert [tick.isoformat()[:16] for tick in found] == due
+    actual_islice = islice(cron.ticks(expression, zone, at(after)), len(due))
+    assert [tick.isoformat()[:16] for tick in actual_islice] == due
 
 
 @pytest.mark.parametrize(
@@ -104,9 +104,9 @@ HOURS = [NOON - timedelta(hours=hours) for hours in (5, 4, 3, 2, 1)]
     ],
 )
 def test_missed_ticks_are_made_up_for_as_the_schedule_says(rule, due, expected):
-    found = catch_up.account(due, NOON, spec(**rule))
-    assert found == expected
-    assert sum(one.stands_for for one in found) == len(due)
+    account = catch_up.account(due, NOON, spec(**rule))
+    assert account == expected
+    assert sum(item.stands_for for item in account) == len(due)
 
 
 def test_windows_and_days_are_those_of_their_zone():

@@ -12,9 +12,11 @@ LLAMA = preset("llama-tiny").config
 
 
 def spec(config, **workload) -> StudySpec:
-    known = study_of().spec
+    recorded_spec = study_of().spec
     model = ModelSpec(name="x", config=config)
-    return known.model_copy(update={"model": model, "workload": known.workload.model_copy(update=workload)})
+    return recorded_spec.model_copy(
+        update={"model": model, "workload": recorded_spec.workload.model_copy(update=workload)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,8 +60,8 @@ def test_a_family_without_closed_form_may_leave_dimensions_to_transformers():
 
 
 def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
-    (said,) = model_checks.remarks(ModelSpec(name="l", config={**LLAMA, "num_hidden_layer": 9}))
-    assert said == "num_hidden_layer in the model's config is not read; did you mean num_hidden_layers?"
+    (stated,) = model_checks.remarks(ModelSpec(name="l", config={**LLAMA, "num_hidden_layer": 9}))
+    assert stated == "num_hidden_layer in the model's config is not read; did you mean num_hidden_layers?"
 
 
 def test_flash_attention_is_rejected_on_cpu_ranks():

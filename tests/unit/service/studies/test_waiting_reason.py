@@ -1,4 +1,4 @@
-"""What a study says that waited for a worker in vain."""
+"""Reason of a study that waited for a worker in vain."""
 
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.service.pages.views import words

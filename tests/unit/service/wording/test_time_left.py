@@ -1,4 +1,4 @@
-"""What is said of the time left, held against studies that were run on 2 CPU ranks: make tune and others of its size."""
+"""Estimated time left, compared with studies that were run on 2 CPU ranks: make tune and others of its size."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -15,8 +15,8 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def running(trials, phase=StudyPhase.SEARCH, **changes):
-    found = study_of().model_copy(update={"state": StudyState.RUNNING, "phase": phase} | changes)
-    return found.model_copy(update={"spec": found.spec.model_copy(update={"budget": Budget(max_trials=trials)})})
+    changed = study_of().model_copy(update={"state": StudyState.RUNNING, "phase": phase} | changes)
+    return changed.model_copy(update={"spec": changed.spec.model_copy(update={"budget": Budget(max_trials=trials)})})
 
 
 def seconds(words):
@@ -26,8 +26,8 @@ def seconds(words):
 
 @pytest.mark.parametrize(("trials", "first_two", "took_s"), [(8, (13.6, 17.3), 313), (8, (15.6, 22.3), 323)])
 def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(trials, first_two, took_s):
-    said = seconds(time_left.left(running(trials), RunsMade(2, min(first_two), 0, None), 40.0))
-    assert took_s / 1.5 < said < took_s * 1.5
+    stated_seconds = seconds(time_left.left(running(trials), RunsMade(2, min(first_two), 0, None), 40.0))
+    assert took_s / 1.5 < stated_seconds < took_s * 1.5
 
 
 def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take():

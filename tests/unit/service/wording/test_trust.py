@@ -1,4 +1,4 @@
-"""What is said for believing an answer names what it was really held against."""
+"""Reasons to trust an answer name the checks that were really made."""
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
@@ -42,7 +42,7 @@ def test_what_a_script_does_not_report_was_not_compared() -> None:
     assert "losses, gradient norms and weights agree" in numerics(DDP, ZERO, fresh=(run,))[1]
     steps = tuple(step.model_copy(update={"grad_norm": None, "parameter_sum": None}) for step in run.trajectory)
     silent = run.model_copy(update={"trajectory": steps})
-    said = numerics(DDP, ZERO, fresh=(silent,), script="mine")[1]
+    numeric = numerics(DDP, ZERO, fresh=(silent,), script="mine")[1]
     assert "losses (the script reports no gradient norms and no weights) agree with those of DeepSpeed ZeRO" in said
     assert "what else the script reports" in numerics(DDP, ZERO, script="mine")[1]
 
@@ -68,21 +68,21 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
         checkpoint_bytes=10**9, checkpoint_files=3, writing_ranks=1, disk=disk, saving_fraction=0.00111,
     )  # fmt: skip
     slow = cheap.model_copy(update={"checkpoint_findings": ("waits",)})
-    told = [
+    reported = [
         [
-            (one.tone, one.text)
-            for one in trust(study.model_copy(update={"result": changed}), (), ())
-            if "checkpoint" in one.text
+            (item.tone, item.text)
+            for item in trust(study.model_copy(update={"result": changed}), (), ())
+            if "checkpoint" in item.text
         ]
         for changed in (result.model_copy(update={"resume_check": check}) for check in (cheap, slow))
     ]
-    assert all("953.7 MiB saved in 3 files by 1 rank in 2.00 s" in text for ((_, text), _) in told)
-    assert told[0][1] == (
+    assert all("953.7 MiB saved in 3 files by 1 rank in 2.00 s" in text for ((_, text), _) in reported)
+    assert reported[0][1] == (
         "quiet",
         "checkpoints: 0.11% of training time with a blocking save every 1,800 s (500 MB/s; the disk takes "
         "1,000 MB/s from one process)",
     )
-    assert told[1][1] == ("warn", "checkpoints: waits")
+    assert reported[1][1] == ("warn", "checkpoints: waits")
     tiny = result.model_copy(update={"resume_check": cheap.model_copy(update={"saving_fraction": 0.00002})})
     reasons = trust(study.model_copy(update={"result": tiny}), (), ())
     assert any("less than 0.01% of training time" in reason.text for reason in reasons)

@@ -26,27 +26,28 @@ FSDP: dict[str, Any] = ACCELERATE | {"distributed_type": "FSDP"}
 TRAINER: dict[str, Any] = {"output_dir": "out", "per_device_train_batch_size": 8, "bf16": True, "max_grad_norm": 1}
 
 
-def read(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> ResolvedBaseline:
-    return resolve_with_notes(given, workload, cluster)
+def read(inputs: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> ResolvedBaseline:
+    return resolve_with_notes(inputs, workload, cluster)
 
 
-def strategy(given: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> Any:
-    config = read(given, workload, cluster).config
+def strategy(inputs: dict[str, Any], workload: Workload = BF16, cluster: Cluster = TWO_RANKS) -> Any:
+    config = read(inputs, workload, cluster).config
     assert config is not None
     return config.strategy
 
 
 def test_accelerate_without_sharding_is_ddp() -> None:
-    given = ACCELERATE | {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2, "micro_batch": 4}
-    config, notes = read(given)
+    inputs = ACCELERATE | {"distributed_type": "MULTI_CPU", "use_cpu": True, "num_processes": 2, "micro_batch": 4}
+    config, notes = read(inputs)
     assert config == TrialConfig(strategy=DdpConfig(), micro_batch=4)
     assert any("state bf16-autocast" in note for note in notes)
-    assert read(given, AUTOCAST).config == config
-    assert any("is autocast: measured so (precision bf16-autocast)" in note for note in read(given, AUTOCAST).notes)
+    assert read(inputs, AUTOCAST).config == config
+    assert any("is autocast: measured so (precision bf16-autocast)" in note for note in read(inputs, AUTOCAST).notes)
 
 
 def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
-    """Nothing is gathered ahead and parameters are flat unless the file says so; `accumulate` reduces once."""
+    """Defaults of the library: no gathering ahead and flat parameters, unless the file says so; `accumulate` reduces
+    once."""
     assert strategy(FSDP | {"mixed_precision": "no"}, FP32) == Fsdp1Config(
         dp_shard=2, backward_prefetch=None, grad_sync="last"
     )
@@ -64,18 +65,18 @@ def test_accelerates_fsdp1_is_read_with_its_own_defaults() -> None:
 
 
 def test_hybrid_groups_are_nodes() -> None:
-    given = FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD"}}
-    assert strategy(given, cluster=TWO_NODES).dp_replicate == 2
-    one = read(given)
-    assert one.config is not None and isinstance(one.config.strategy, Fsdp1Config)
-    assert one.config.strategy.sharding_strategy == "FULL_SHARD" and any("one node" in note for note in one.notes)
+    inputs = FSDP | {"fsdp_config": {"fsdp_sharding_strategy": "HYBRID_SHARD"}}
+    assert strategy(inputs, cluster=TWO_NODES).dp_replicate == 2
+    text = read(inputs)
+    assert text.config is not None and isinstance(text.config.strategy, Fsdp1Config)
+    assert text.config.strategy.sharding_strategy == "FULL_SHARD" and any("one node" in note for note in text.notes)
 
 
 def test_accelerates_fsdp2_takes_its_mesh_and_names_what_has_no_effect() -> None:
     section = {"fsdp_version": 2, "fsdp_reshard_after_forward": False, "fsdp_backward_prefetch": "BACKWARD_PRE"}
     mesh = {"parallelism_config_dp_replicate_size": 2, "parallelism_config_dp_shard_size": 2}
-    given = FSDP | {"fsdp_config": section, "parallelism_config": mesh}
-    config, notes = read(given, cluster=TWO_NODES)
+    inputs = FSDP | {"fsdp_config": section, "parallelism_config": mesh}
+    config, notes = read(inputs, cluster=TWO_NODES)
     assert config is not None
     assert config.strategy == Fsdp2Config(dp_replicate=2, dp_shard=2, reshard_after_forward=False, grad_sync="last")
     assert any("backward_prefetch has no effect under FSDP2" in note for note in notes)
@@ -83,25 +84,25 @@ def test_accelerates_fsdp2_takes_its_mesh_and_names_what_has_no_effect() -> None
 
 def test_accelerates_deepspeed_is_read_from_its_words_or_its_file() -> None:
     words = {"zero_stage": 3, "offload_optimizer_device": "cpu", "zero3_init_flag": True, "colour": "red"}
-    given = ACCELERATE | {"distributed_type": "DEEPSPEED"}
-    config, notes = read(given | {"deepspeed_config": words})
+    inputs = ACCELERATE | {"distributed_type": "DEEPSPEED"}
+    config, notes = read(inputs | {"deepspeed_config": words})
     assert config is not None
     assert config.strategy == ZeroConfig(stage=3, offload_optimizer=Offload(pin_memory=False))
     assert any("colour" in note for note in notes)
     file = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
-    assert strategy(given | {"deepspeed_config": {"deepspeed_config_file": file}}).stage == 2
+    assert strategy(inputs | {"deepspeed_config": {"deepspeed_config_file": file}}).stage == 2
 
 
 def test_trainers_arguments_give_ddp_with_its_options() -> None:
-    given = TRAINER | {"ddp_bucket_cap_mb": 50, "gradient_checkpointing": True, "logging_steps": 5, "colour": "red"}
-    config, notes = read(given)
+    inputs = TRAINER | {"ddp_bucket_cap_mb": 50, "gradient_checkpointing": True, "logging_steps": 5, "colour": "red"}
+    config, notes = read(inputs)
     ddp = DdpConfig(bucket_cap_mb=50)
     assert config == TrialConfig(strategy=ddp, micro_batch=8, activation_checkpointing="full")
     assert any("baseline.colour" in note for note in notes) and not any("logging_steps" in note for note in notes)
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("key", "intended"),
     [
         ("per_device_train_batchsize", "per_device_train_batch_size"),
         ("gradient_accumulation_step", "gradient_accumulation_steps"),
@@ -109,8 +110,8 @@ def test_trainers_arguments_give_ddp_with_its_options() -> None:
     ],
 )
 @pytest.mark.parametrize("around", [{"output_dir": "out"}, {"bf16": True}])
-def test_a_misspelt_training_argument_is_named_as_such(key: str, meant: str, around: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"baseline.{key} is no key of TrainingArguments; did you mean {meant}\?"):
+def test_a_misspelt_training_argument_is_named_as_such(key: str, intended: str, around: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"baseline.{key} is no key of TrainingArguments; did you mean {intended}\?"):
         read(around | {key: 2})
 
 
@@ -123,9 +124,11 @@ def test_no_field_of_training_arguments_is_taken_for_a_misspelling() -> None:
     package = find_spec("transformers")
     assert package is not None and package.origin is not None
     tree = ast.parse((Path(package.origin).parent / "training_args.py").read_text())
-    made = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments")
+    next_run = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "TrainingArguments")
     fields = [
-        node.target.id for node in made.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        node.target.id
+        for node in next_run.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
     assert "learning_rate" in fields and [name for name in fields if training_arguments.meant(name)] == []
 
@@ -152,14 +155,14 @@ def test_the_trainers_fsdp_is_version_2_and_its_legacy_words_are_read() -> None:
 
 
 def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
-    given = TRAINER | {"deepspeed": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}}
-    config, notes = read(given)
+    inputs = TRAINER | {"deepspeed": {"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}}
+    config, notes = read(inputs)
     assert not any("batch size" in note for note in notes)
     assert config is not None and isinstance(config.strategy, ZeroConfig) and config.micro_batch == 8
 
 
 @pytest.mark.parametrize(
-    ("given", "theirs", "ours"),
+    ("inputs", "theirs", "ours"),
     [
         (FSDP | {"mixed_precision": "no"}, "mixed_precision", "bf16-mixed"),
         (FSDP | {"mixed_precision": "fp16"}, "mixed_precision ('fp16')", "bf16-mixed"),
@@ -180,14 +183,14 @@ def test_the_trainers_deepspeed_is_read_as_deepspeed_reads_it() -> None:
         ({"strategy": {"kind": "zero", "stage": 3}, "activation_checkpointing": "selective"}, "selective", "'full' or 'none'"),
     ],
 )  # fmt: skip
-def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
+def test_a_contradiction_names_both_sides(inputs: dict[str, Any], theirs: str, ours: str) -> None:
     with pytest.raises(ValueError) as rejected:
-        read(given)
+        read(inputs)
     assert theirs in str(rejected.value) and ours in str(rejected.value)
 
 
 @pytest.mark.parametrize(
-    ("given", "who"),
+    ("inputs", "owner"),
     [
         (TRAINER, "the Trainer under DDP"),
         (ACCELERATE | {"distributed_type": "MULTI_GPU"}, "Accelerate under DDP"),
@@ -203,12 +206,14 @@ def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ou
         (None, None),
     ],
 )
-def test_a_file_that_trains_under_autocast_means_that_precision(given: dict[str, Any] | None, who: str | None) -> None:
-    found = implied_precision(given)
-    assert (found is None) == (who is None)
-    if found is not None:
-        precision, note = found
-        assert precision == PRECISIONS["bf16-autocast"] and f"because {who} computes" in note
+def test_a_file_that_trains_under_autocast_means_that_precision(
+    inputs: dict[str, Any] | None, owner: str | None
+) -> None:
+    actual_implied_precision = implied_precision(inputs)
+    assert (actual_implied_precision is None) == (owner is None)
+    if actual_implied_precision is not None:
+        precision, note = actual_implied_precision
+        assert precision == PRECISIONS["bf16-autocast"] and f"because {owner} computes" in note
 
 
 def test_bf16_under_ddp_names_the_precision_it_is() -> None:

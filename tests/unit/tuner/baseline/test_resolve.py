@@ -18,8 +18,8 @@ BF16_ON = {"bf16": {"enabled": True}}
 STAGE_2 = {"zero_optimization": {"stage": 2}}
 
 
-def zero(given: dict[str, Any], workload: Workload = BF16) -> ZeroConfig:
-    config = resolve(given, workload, TWO_RANKS)
+def zero(inputs: dict[str, Any], workload: Workload = BF16) -> ZeroConfig:
+    config = resolve(inputs, workload, TWO_RANKS)
     assert config is not None and isinstance(config.strategy, ZeroConfig)
     return config.strategy
 
@@ -29,12 +29,12 @@ def test_no_baseline_stays_none() -> None:
 
 
 def test_our_own_words_as_json_are_a_configuration() -> None:
-    given = {"strategy": {"kind": "ddp", "bucket_cap_mb": 50}, "micro_batch": 4}
-    assert resolve(given, BF16, TWO_RANKS) == TrialConfig(strategy=DdpConfig(bucket_cap_mb=50), micro_batch=4)
+    inputs = {"strategy": {"kind": "ddp", "bucket_cap_mb": 50}, "micro_batch": 4}
+    assert resolve(inputs, BF16, TWO_RANKS) == TrialConfig(strategy=DdpConfig(bucket_cap_mb=50), micro_batch=4)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("inputs", "says"),
     [
         (
             {"strategy": {"kind": "fsdp2", "dp_shardd": 2}},
@@ -52,9 +52,9 @@ def test_our_own_words_as_json_are_a_configuration() -> None:
         ({"stage": 2}, "baseline.stage is no key of a baseline; give a configuration such as"),
     ],
 )
-def test_a_mistake_in_our_own_words_is_named_with_its_remedy(given: dict[str, Any], says: str) -> None:
+def test_a_mistake_in_our_own_words_is_named_with_its_remedy(inputs: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
-        resolve(given, BF16, TWO_RANKS)
+        resolve(inputs, BF16, TWO_RANKS)
 
 
 def test_auto_values_are_left_to_the_workload() -> None:
@@ -72,32 +72,34 @@ MODEL = ModelSpec(name="m", config={"model_type": "llama", "hidden_size": 64})
 @pytest.mark.parametrize("around", [{}, {"tool": "accelerate"}])
 def test_auto_buckets_are_what_the_trainer_and_accelerate_make_of_them(around: dict[str, str]) -> None:
     """transformers 5.17, `HfTrainerDeepSpeedConfig.trainer_config_finalize`."""
-    made = resolve_with_notes({"zero_optimization": AUTO_3, "micro_batch": 2, **around}, BF16, TWO_RANKS, MODEL)
-    assert made.config is not None and isinstance(strategy := made.config.strategy, ZeroConfig)
-    assert made.config.micro_batch == 2
+    resolved = resolve_with_notes({"zero_optimization": AUTO_3, "micro_batch": 2, **around}, BF16, TWO_RANKS, MODEL)
+    assert resolved.config is not None and isinstance(strategy := resolved.config.strategy, ZeroConfig)
+    assert resolved.config.micro_batch == 2
     assert strategy.reduce_bucket_size == 64 * 64
     assert strategy.stage3_prefetch_bucket_size == int(0.9 * 64 * 64)
     assert strategy.stage3_param_persistence_threshold == 640
     reader = "Accelerate" if around else "the Hugging Face Trainer"
-    assert any(f"is read as {reader} reads it, by the hidden size of 64" in note for note in made.notes)
+    assert any(f"is read as {reader} reads it, by the hidden size of 64" in note for note in resolved.notes)
 
 
 def test_the_user_names_another_tool_for_auto() -> None:
-    given = {"zero_optimization": AUTO_3, "tool": "deepspeed"}
-    made = resolve_with_notes(given, BF16, TWO_RANKS, MODEL)
-    assert made.config is not None and made.config.strategy == ZeroConfig(stage=3, overlap_comm=True)
-    assert any("DeepSpeed's own default" in note for note in made.notes)
+    inputs = {"zero_optimization": AUTO_3, "tool": "deepspeed"}
+    resolved = resolve_with_notes(inputs, BF16, TWO_RANKS, MODEL)
+    assert resolved.config is not None and resolved.config.strategy == ZeroConfig(stage=3, overlap_comm=True)
+    assert any("DeepSpeed's own default" in note for note in resolved.notes)
     with pytest.raises(
         ValueError, match=r"baseline.tool \('lightning'\) must be one of trainer, accelerate, deepspeed"
     ):
-        resolve(given | {"tool": "lightning"}, BF16, TWO_RANKS)
+        resolve(inputs | {"tool": "lightning"}, BF16, TWO_RANKS)
     with pytest.raises(ValueError, match="follows the hidden size, which the model's config does not say"):
         resolve({"zero_optimization": AUTO_3}, BF16, TWO_RANKS)
 
 
 def test_a_misspelt_section_is_named_as_such() -> None:
-    for key, meant in (("zero_optimisation", "zero_optimization"), ("train_batchsize", "train_batch_size")):
-        with pytest.raises(ValueError, match=rf"baseline.{key} is no key of a DeepSpeed JSON; did you mean {meant}\?"):
+    for key, intended in (("zero_optimisation", "zero_optimization"), ("train_batchsize", "train_batch_size")):
+        with pytest.raises(
+            ValueError, match=rf"baseline.{key} is no key of a DeepSpeed JSON; did you mean {intended}\?"
+        ):
             resolve({key: {"stage": 2}}, BF16, TWO_RANKS)
 
 
@@ -129,7 +131,7 @@ def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch:
 
 
 @pytest.mark.parametrize(
-    ("given", "theirs", "ours"),
+    ("inputs", "theirs", "ours"),
     [
         ({"bf16": {"enabled": False}}, "bf16.enabled (false)", "bf16-mixed"),
         ({"fp16": {"enabled": True}}, "fp16.enabled (true)", "bf16-mixed"),
@@ -149,9 +151,9 @@ def test_batch_sizes_follow_deepspeeds_rules(sizes: dict[str, int], micro_batch:
         ({"strategy": {"kind": "fsdp2", "dp_shard": 4}}, "(1 × 4)", "number of ranks (2)"),
     ],
 )
-def test_a_contradiction_names_both_sides(given: dict[str, Any], theirs: str, ours: str) -> None:
+def test_a_contradiction_names_both_sides(inputs: dict[str, Any], theirs: str, ours: str) -> None:
     with pytest.raises(ValueError) as rejected:
-        resolve({**STAGE_2, **given} if "strategy" not in given else given, BF16, TWO_RANKS)
+        resolve({**STAGE_2, **inputs} if "strategy" not in inputs else inputs, BF16, TWO_RANKS)
     assert theirs in str(rejected.value) and ours in str(rejected.value)
 
 
@@ -165,9 +167,9 @@ def test_stage_0_is_ddp_where_it_trains_the_same_and_rejected_where_not() -> Non
 
 def test_keys_without_effect_are_listed_and_logging_is_not() -> None:
     section = {"stage": 2, "offload_param": {"device": "cpu"}, "memory_efficient_linear": False}
-    given = {**BF16_ON, "gradient_clipping": 1, "train_batch_size": 16, "steps_per_print": 10, "colour": "red"}
+    inputs = {**BF16_ON, "gradient_clipping": 1, "train_batch_size": 16, "steps_per_print": 10, "colour": "red"}
     _, notes = resolve_with_notes(
-        {**given, "zero_optimization": section, "scheduler": {"type": "WarmupLR"}}, BF16, TWO_RANKS
+        {**inputs, "zero_optimization": section, "scheduler": {"type": "WarmupLR"}}, BF16, TWO_RANKS
     )
     text = "\n".join(notes)
     for name in ("offload_param has no effect", "memory_efficient_linear", "baseline.colour", "baseline.scheduler"):

@@ -47,9 +47,9 @@ def speed() -> SpeedPrediction:
     ],
 )
 def test_every_predicted_second_has_a_measured_one_beside_it_and_the_furthest_off_comes_first(device, expected):
-    told = expected_parts(diagnosis(device=device), speed())
-    seen = {one.name: (round(one.expected_s, 9), round(one.measured_s, 9)) for one in told}
-    assert seen == expected
-    off = [abs(one.measured_s - one.expected_s) for one in told]
+    parts = expected_parts(diagnosis(device=device), speed())
+    observed = {item.name: (round(item.expected_s, 9), round(item.measured_s, 9)) for item in parts}
+    assert observed == expected
+    off = [abs(item.measured_s - item.expected_s) for item in parts]
     assert off == sorted(off, reverse=True)
-    assert sum(one.expected_s for one in told) == pytest.approx(speed().step_time_s)
+    assert sum(item.expected_s for item in parts) == pytest.approx(speed().step_time_s)

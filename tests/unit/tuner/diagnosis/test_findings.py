@@ -34,9 +34,9 @@ def diagnosed(plan: list[tuple], *late_by_step: float) -> Diagnosis:
             begin = now
             events.append(synthetic_traces.event("cpu_op", "aten::mm", now, now + 1e3 * late_ms * rank))
             now += 1e3 * late_ms
-            for kind, took, *elements in plan:
-                end = now + 1e3 * took
-                start = now - (1e3 * late_ms if rank == 0 and (kind, took, *elements) == plan[0] else 0.0)
+            for kind, duration, *elements in plan:
+                end = now + 1e3 * duration
+                start = now - (1e3 * late_ms if rank == 0 and (kind, duration, *elements) == plan[0] else 0.0)
                 events += _events(kind, start, end, *elements)
                 now = end
             events.append(synthetic_traces.step(number, begin, now))
@@ -54,17 +54,17 @@ def _events(kind: str, start: float, end: float, elements: int = 0) -> list[dict
 
 
 def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False, **config) -> TracedTrial:
-    """Of a Llama of 7 billion parameters on two ranks."""
+    """Diagnosis of a Llama of 7 billion parameters on two ranks."""
     workload = Workload(sequence_length=128, global_batch=batch, precision=PRECISIONS["fp32"])
     cluster = tuner_inputs.gpus(per_node=2) if gpus else tuner_inputs.cpu(2, memory_gib=400)
-    made = TrialConfig.model_validate({"strategy": strategy, **config})
+    trial_config = TrialConfig.model_validate({"strategy": strategy, **config})
     space = tuner_inputs.space_of(cluster, None, workload, tuner_inputs.llama(MODEL))
-    return TracedTrial(made, workload, cluster, space, lambda changed: fits)
+    return TracedTrial(trial_config, workload, cluster, space, lambda changed: fits)
 
 
 def test_a_healthy_step_has_no_findings():
-    found = diagnosed(HEALTHY)
-    assert findings(found) == () == findings(found, trial(DDP, micro_batch=4))
+    actual_diagnosis = diagnosed(HEALTHY)
+    assert findings(actual_diagnosis) == () == findings(actual_diagnosis, trial(DDP, micro_batch=4))
     assert findings(diagnosed([COMPUTE, HOST])) == ()
 
 
@@ -115,12 +115,12 @@ def test_a_healthy_step_has_no_findings():
     ],
 )
 def test_what_is_planted_is_among_the_first_two_findings(kind, plan, of, knobs):
-    seen = findings(diagnosed(plan), of)
-    assert kind in [one.kind for one in seen[:2]], seen
-    told = next(one for one in seen if one.kind == kind)
-    assert told.knobs == knobs
-    assert told.measured >= told.threshold and 0 < told.expected_gain < 1
-    assert all(of.admits(one.knobs) for one in seen if one.knobs)
+    observed_findings = findings(diagnosed(plan), of)
+    assert kind in [item.kind for item in observed_findings[:2]], observed_findings
+    next_run = next(item for item in observed_findings if item.kind == kind)
+    assert next_run.knobs == knobs
+    assert next_run.measured >= next_run.threshold and 0 < next_run.expected_gain < 1
+    assert all(of.admits(item.knobs) for item in observed_findings if item.knobs)
 
 
 def on_gpu(plan: list[tuple]) -> Diagnosis:
@@ -131,8 +131,8 @@ def on_gpu(plan: list[tuple]) -> Diagnosis:
         for number in range(3):
             events.append(synthetic_traces.step(number, now - 50, now - 10))
             end = now
-            for place, (kind, took, *elements) in enumerate(plan):
-                start, end, mark = end, end + took, 100 * number + place
+            for place, (kind, duration, *elements) in enumerate(plan):
+                start, end, mark = end, end + duration, 100 * number + place
                 if kind in ("gpu_memcpy", "kernel"):
                     kernel = synthetic_traces.event(kind, kind, start, end, 7, correlation=mark)
                 else:
@@ -168,18 +168,23 @@ def on_gpu(plan: list[tuple]) -> Diagnosis:
     ],
 )
 def test_what_only_gpus_show_is_named(kind, plan, strategy, knobs):
-    seen = findings(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
-    assert kind in [one.kind for one in seen[:2]], seen
-    assert next(one for one in seen if one.kind == kind).knobs == knobs
-    assert kind in [one.kind for one in findings(on_gpu(plan))[:2]]
+    observed_findings = findings(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
+    assert kind in [item.kind for item in observed_findings[:2]], observed_findings
+    assert next(item for item in observed_findings if item.kind == kind).knobs == knobs
+    assert kind in [finding.kind for finding in findings(on_gpu(plan))[:2]]
     assert kind not in [
-        one.kind for one in findings(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
+        finding.kind for finding in findings(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
     ]
 
 
 def test_a_late_rank_is_named_and_no_knob_is_promised():
-    seen = findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40), trial(DDP, micro_batch=4))
-    assert (seen[0].kind, seen[0].knobs) == ("late_rank", {}) and "rank 1" in seen[0].remedy
+    observed_findings = findings(
+        diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40), trial(DDP, micro_batch=4)
+    )
+    assert (observed_findings[0].kind, observed_findings[0].knobs) == (
+        "late_rank",
+        {},
+    ) and "rank 1" in observed_findings[0].remedy
 
 
 def test_a_rank_that_was_late_once_is_not_called_late():
@@ -187,50 +192,58 @@ def test_a_rank_that_was_late_once_is_not_called_late():
 
 
 def test_no_rank_is_called_late_where_other_programs_took_the_cores():
-    found = diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40)
+    actual_diagnosis = diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40)
     run = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1, host_cpu_cores=4)
     of = trial(DDP, micro_batch=4)
 
-    def told(foreign: float | None) -> Diagnosis:
+    def diagnose(foreign: float | None) -> Diagnosis:
         recorded = run.model_copy(update={"foreign_cpu_cores": foreign})
-        return explain.explained(found.model_copy(update={"recorded": recorded}), of, None)
+        return explain.explained(actual_diagnosis.model_copy(update={"recorded": recorded}), of, None)
 
-    busy = told(2.0)
-    assert "late_rank" not in [one.kind for one in busy.findings]
+    busy = diagnose(2.0)
+    assert "late_rank" not in [finding.kind for finding in busy.findings]
     assert "other programs kept 2.0 of 4 cores busy while this was recorded" in busy.notes[-1]
     for foreign in (None, 0.1):
-        quiet = told(foreign)
-        assert (quiet.findings[0].kind, quiet.notes) == ("late_rank", found.notes)
+        quiet = diagnose(foreign)
+        assert (quiet.findings[0].kind, quiet.notes) == ("late_rank", actual_diagnosis.notes)
 
 
 def test_a_rule_is_silent_where_memory_or_the_space_admits_no_change():
     busy = diagnosed([COMPUTE, *GATHERED * 5, *[("reduce_scatter", 2, BLOCK // 10)] * 20, NORM])
-    assert [one.kind for one in findings(busy, trial(FSDP2, fits=False, micro_batch=4)) if one.knobs] == []
+    assert [finding.kind for finding in findings(busy, trial(FSDP2, fits=False, micro_batch=4)) if finding.knobs] == []
     slow_host = diagnosed([COMPUTE, ("host", 60), NORM])
-    assert [one.kind for one in findings(slow_host, trial(DDP, batch=2))] == []
+    assert [finding.kind for finding in findings(slow_host, trial(DDP, batch=2))] == []
 
 
 def test_without_a_configuration_remedies_are_words():
-    seen = findings(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
-    assert {one.kind for one in seen} >= {"host_bound", "all_gathers_dominate"}
-    assert all(one.remedy and not one.knobs for one in seen)
+    observed_findings = findings(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    assert {item.kind for item in observed_findings} >= {"host_bound", "all_gathers_dominate"}
+    assert all(item.remedy and not item.knobs for item in observed_findings)
 
 
 def test_the_largest_expected_gain_comes_first():
-    seen = findings(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
-    gains = [one.expected_gain for one in seen]
+    observed_findings = findings(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    gains = [item.expected_gain for item in observed_findings]
     assert len(gains) > 2 and gains == sorted(gains, reverse=True)
 
 
 def test_a_link_is_held_against_what_it_gave_when_it_was_measured():
-    found = diagnosed([COMPUTE, ("all_reduce", 90, BLOCK // 4), NORM])
-    as_measured = max(one.bytes_per_s or 0 for one in found.collectives)
-    slower = [one for one in findings(found, link_bytes_per_s=3 * as_measured) if one.kind == "network_limits"]
+    actual_diagnosis = diagnosed([COMPUTE, ("all_reduce", 90, BLOCK // 4), NORM])
+    as_measured = max(collective.bytes_per_s or 0 for collective in actual_diagnosis.collectives)
+    slower = [
+        finding
+        for finding in findings(actual_diagnosis, link_bytes_per_s=3 * as_measured)
+        if finding.kind == "network_limits"
+    ]
     assert "33% of that now" in slower[0].evidence
-    assert not [one for one in findings(found, link_bytes_per_s=as_measured) if one.kind == "network_limits"]
+    assert not [
+        finding
+        for finding in findings(actual_diagnosis, link_bytes_per_s=as_measured)
+        if finding.kind == "network_limits"
+    ]
 
 
-def test_each_rule_has_a_planted_case_here():
+def test_each_rule_has_a_planted_example_here():
     names = {rule.__name__ for rule in RULES}
     text = Path(__file__).read_text()
     assert [name for name in names if f'"{name}"' not in text] == []

@@ -1,4 +1,4 @@
-"""What `accelerate.yaml` tells in its comments is one way to train what was measured, and a line that starts it."""
+"""Comments of `accelerate.yaml` describe one way to train the measured configuration, and a line that starts it."""
 
 import pytest
 

@@ -11,7 +11,7 @@ from tests.support.service.simulated_worker import FINGERPRINT
 from tests.support.values.synthetic_studies import CPU, contender_of, study_of
 
 KEEP = TrialConfig(strategy=DdpConfig(), malloc="keep")
-SAID = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"
+SETTINGS_TEXT = "MALLOC_MMAP_THRESHOLD_=1073741824 MALLOC_TRIM_THRESHOLD_=2147483647"
 
 
 def study(*worker: str, **changes: object):  # type: ignore[no-untyped-def]
@@ -24,12 +24,12 @@ def sourced(script: str) -> dict[str, str]:
     """The variables that the script's lines of exports leave, as bash understands them."""
     lines = "\n".join(line for line in script.splitlines() if line.startswith(("export ", "#")))
     done = subprocess.run(["bash", "-c", f"{lines}\nenv -0"], capture_output=True, text=True, check=True, env={})
-    return dict(one.split("=", 1) for one in done.stdout.split("\0") if one)
+    return dict(item.split("=", 1) for item in done.stdout.split("\0") if item)
 
 
 def test_the_launcher_exports_what_was_measured() -> None:
-    found = sourced(files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close"), contender_of(KEEP))["launch.sh"])
-    assert found.items() >= {
+    sources = sourced(files(study("GLOO_SOCKET_IFNAME=eth1", "OMP_PROC_BIND=close"), contender_of(KEEP))["launch.sh"])
+    assert sources.items() >= {
         "OMP_NUM_THREADS": "4", "MALLOC_TRIM_THRESHOLD_": "2147483647", "OMP_PROC_BIND": "close",
         "GLOO_SOCKET_IFNAME": "eth1",
     }.items()  # fmt: skip
@@ -39,18 +39,18 @@ def test_the_launcher_exports_what_was_measured() -> None:
 
 @pytest.mark.parametrize("form", ["standard", "training-arguments", "torchtitan", "lightning"])
 def test_every_consumer_is_told(form: str) -> None:
-    found = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form)  # type: ignore[arg-type]
-    for name, text in found.files.items():
+    actual_files = export(study("OMP_NUM_THREADS=3"), contender_of(KEEP), form)  # type: ignore[arg-type]
+    for name, text in actual_files.files.items():
         if name.endswith((".py", ".yaml", ".toml")):
-            assert f"OMP_NUM_THREADS=3 {SAID}" in text, name
-    assert form == "standard" or any(SAID in line for line in found.lossy)
+            assert f"OMP_NUM_THREADS=3 {SETTINGS_TEXT}" in text, name
+    assert form == "standard" or any(SETTINGS_TEXT in line for line in actual_files.lossy)
 
 
 def test_deepspeeds_launcher_takes_it_to_other_nodes() -> None:
     several = CPU.model_copy(update={"nodes": 2})
     zero = TrialConfig(strategy=ZeroConfig(stage=1), malloc="keep")
-    found = files(study(cluster=several, global_batch=16), contender_of(zero))
-    assert found[".deepspeed_env"].splitlines() == ["OMP_NUM_THREADS=4", *SAID.split()]
+    actual_files = files(study(cluster=several, global_batch=16), contender_of(zero))
+    assert actual_files[".deepspeed_env"].splitlines() == ["OMP_NUM_THREADS=4", *SETTINGS_TEXT.split()]
     assert ".deepspeed_env" not in files(study(), contender_of(zero))
 
 
@@ -66,10 +66,10 @@ def test_what_a_worker_says_is_told_and_never_run() -> None:
         "PYTORCH_TUNABLEOP_FILENAME=launch.sh",
     )
     script = files(study(*hostile, "NCCL_PROTO=LL,LL128"), contender_of(KEEP))["launch.sh"]
-    found = sourced(script)
-    assert found["NCCL_PROTO"] == "LL,LL128"
-    assert not {one.partition("=")[0] for one in (*hostile, "B=1") if not one.startswith("PATH")} & found.keys()
-    assert found.get("PATH") != "/tmp"
+    sources = sourced(script)
+    assert sources["NCCL_PROTO"] == "LL,LL128"
+    assert not {item.partition("=")[0] for item in (*hostile, "B=1") if not item.startswith("PATH")} & sources.keys()
+    assert sources.get("PATH") != "/tmp"
     assert "# environment: the worker also had LD_PRELOAD set, to /tmp/evil.so" in script
     assert os.environ.get("LD_PRELOAD") is None
 
@@ -79,10 +79,10 @@ def test_the_binding_of_gpu_ranks_to_cores_is_exported_in_every_form(form: str) 
     gpus = CPU.model_copy(update={"device": "cuda"})
     for mode in ("node", "exclusive"):
         bound = contender_of(TrialConfig(strategy=DdpConfig(), numa_binding=mode))
-        found = export(study(cluster=gpus), bound, form)  # type: ignore[arg-type]
-        for name, text in found.files.items():
+        actual_files = export(study(cluster=gpus), bound, form)  # type: ignore[arg-type]
+        for name, text in actual_files.files.items():
             if name.endswith((".py", ".yaml", ".toml", ".sh")):
                 assert f"--numa-binding={mode}" in text, name
-        assert form == "standard" or any(mode in line for line in found.lossy)
+        assert form == "standard" or any(mode in line for line in actual_files.lossy)
     on_cpu = files(study(), contender_of(TrialConfig(strategy=DdpConfig(), numa_binding="node")))
     assert not any("numa-binding" in text for name, text in on_cpu.items() if name != "config.json")

@@ -1,4 +1,4 @@
-"""Whatever a name says, it changes a literal or a comment of an exported file, and never the code around it.
+"""Names from users change a literal or a comment of an exported file, and never the code around it.
 
 The names get past the patterns at the border here (`model_copy` validates nothing): one alone has to be enough.
 """
@@ -66,11 +66,11 @@ def shape(value: Any) -> Any:
 
 def tree(source: str) -> str:
     """The syntax tree without what its texts say."""
-    found = ast.parse(source)
-    for node in ast.walk(found):
+    parse = ast.parse(source)
+    for node in ast.walk(parse):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             node.value = ""
-    return ast.dump(found)
+    return ast.dump(parse)
 
 
 def tokens(script: str) -> list[str]:

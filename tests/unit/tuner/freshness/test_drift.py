@@ -37,10 +37,10 @@ def visit(noise, draw):
 def canaries(noise, draw, speed_at, most):
     """Number of the canary that raises the alarm; None where none of so many does."""
     runs = visit(noise, draw)
-    known = drift.reference([1000 * math.exp(next(runs)) for _ in range(REFERENCE_RUNS)])
+    reference = drift.reference([1000 * math.exp(next(runs)) for _ in range(REFERENCE_RUNS)])
     earlier = []
     for number in range(most):
-        least, runs = drift.alarm_below(known, earlier), visit(noise, draw)
+        least, runs = drift.alarm_below(reference, earlier), visit(noise, draw)
         fastest = 0.0
         for _ in range(drift.MOST_RUNS):
             fastest = max(fastest, 1000 * speed_at(number) * math.exp(next(runs)))
@@ -58,8 +58,8 @@ def replays(record, seed, speed_at, most):
 
 
 def test_twenty_percent_slower_is_noticed_by_the_first_canary():
-    found = replays("idle", 1, lambda _: SLOWER, 1)
-    assert found.count(0) >= 98
+    actual_replays = replays("idle", 1, lambda _: SLOWER, 1)
+    assert actual_replays.count(0) >= 98
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_twenty_percent_slower_is_noticed_by_the_first_canary():
     ids=["waves", "alternates", "stays below"],
 )
 def test_a_wobble_of_two_percent_is_no_drift_in_a_month_of_days(wobble):
-    found = replays("idle", 2, wobble, CANARIES)
-    assert sum(number is not None for number in found) <= 5
+    actual_replays = replays("idle", 2, wobble, CANARIES)
+    assert sum(number is not None for number in actual_replays) <= 5
 
 
 def test_on_a_machine_that_is_disturbed_a_quarter_of_the_time_a_canary_is_rarely_wrong():
-    found = replays("busy", 3, lambda _: 1 - WOBBLE, 1)
-    assert sum(number is not None for number in found) <= 5
+    actual_replays = replays("busy", 3, lambda _: 1 - WOBBLE, 1)
+    assert sum(number is not None for number in actual_replays) <= 5
 
 
 def test_a_slow_decline_adds_up():
@@ -83,8 +83,8 @@ def test_a_slow_decline_adds_up():
 
 def test_a_reference_needs_runs_and_has_a_least_spread():
     assert drift.reference([1000.0, 1001.0]) is None
-    known = drift.reference([1000.0, 1001.0, 999.0])
-    assert known.spread == drift.LEAST_SPREAD
-    assert drift.alarm_below(known, []) == pytest.approx(1000 * math.exp(-0.13))
-    assert drift.sum_of(known, [1000.0, 1010.0]) == 0
-    assert drift.change(known, 800.0) == pytest.approx(0.8)
+    reference = drift.reference([1000.0, 1001.0, 999.0])
+    assert reference.spread == drift.LEAST_SPREAD
+    assert drift.alarm_below(reference, []) == pytest.approx(1000 * math.exp(-0.13))
+    assert drift.sum_of(reference, [1000.0, 1010.0]) == 0
+    assert drift.change(reference, 800.0) == pytest.approx(0.8)

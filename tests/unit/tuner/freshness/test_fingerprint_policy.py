@@ -1,4 +1,4 @@
-"""Which differences between fingerprints count, and when a recommendation is stale."""
+"""Differences between fingerprints that count, and stale recommendations."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -98,11 +98,11 @@ def test_a_stored_fingerprint_of_the_first_version_reads_and_keeps_its_key():
         "cuda": None, "nccl": None, "torch": "2.13.0", "deepspeed": "0.19.8", "transformers": "5.23.0",
         "python": "3.11.2", "kernel": "6.1", "cpu": "simulated", "cpu_count": 2, "host_memory_gib": 16.0,
     }  # fmt: skip
-    found = Fingerprint.model_validate(stored)
-    assert found.content_key() == "3b9b6b7954bbdb939d27c740a532ea63"
-    assert Fingerprint.model_validate(found.model_dump(mode="json")).content_key() == found.content_key()
-    assert tuple(stored) == FIRST_FIELDS and found.power_limit_w is None
-    assert FINGERPRINT.content_key() != found.content_key()
+    fingerprint = Fingerprint.model_validate(stored)
+    assert fingerprint.content_key() == "3b9b6b7954bbdb939d27c740a532ea63"
+    assert Fingerprint.model_validate(fingerprint.model_dump(mode="json")).content_key() == fingerprint.content_key()
+    assert tuple(stored) == FIRST_FIELDS and fingerprint.power_limit_w is None
+    assert FINGERPRINT.content_key() != fingerprint.content_key()
 
 
 def test_a_fingerprint_of_the_second_version_keeps_its_key_and_compares_with_the_third():
@@ -122,8 +122,8 @@ def test_a_fingerprint_of_the_third_version_keeps_its_key_and_compares_with_the_
 def test_each_variable_of_the_environment_is_a_field_of_its_own():
     was = after(environment=("MALLOC_ARENA_MAX=2", "NCCL_ALGO=Ring", "NCCL_PROTO=LL"))
     now = after(environment=("NCCL_ALGO=Tree", "NCCL_PROTO=LL", "PYTORCH_ALLOC_CONF=expandable_segments:True"))
-    found = {change.field: (change.was, change.now, change.effect) for change in changes(was, now)}
-    assert found == {
+    actual = {change.field: (change.was, change.now, change.effect) for change in changes(was, now)}
+    assert actual == {
         "environment.MALLOC_ARENA_MAX": ("2", "unset", "confidence"),
         "environment.NCCL_ALGO": ("Ring", "Tree", "stale"),
         "environment.PYTORCH_ALLOC_CONF": ("unset", "expandable_segments:True", "stale"),
@@ -159,9 +159,9 @@ def test_a_machine_that_is_down_may_come_back_as_it_was():
 
 
 def test_different_changes_of_a_fleet_are_all_named_and_the_newest_value_counts():
-    found = assess(GPUS, 1, [machine(NEW, -9), machine(NEW, -2), machine(after(nccl="2.28"), -5)])
-    assert found.stale_fields == ("driver", "nccl")
-    assert found.changed_at == NOON - timedelta(minutes=5), "the driver was new before, on another machine"
+    actual_assess = assess(GPUS, 1, [machine(NEW, -9), machine(NEW, -2), machine(after(nccl="2.28"), -5)])
+    assert actual_assess.stale_fields == ("driver", "nccl")
+    assert actual_assess.changed_at == NOON - timedelta(minutes=5), "the driver was new before, on another machine"
 
 
 def marks_over_time(*steps, marks=Marks(), is_asked=True):
@@ -172,7 +172,7 @@ def marks_over_time(*steps, marks=Marks(), is_asked=True):
         yield marks
 
 
-def test_a_change_is_marked_at_once_and_told_once_after_the_debounce():
+def test_a_change_is_marked_at_once_and_announced_once_after_the_debounce():
     early, late, later = marks_over_time(*((t, [machine(NEW, 0)]) for t in (0, 5, 50)))
     assert (early.freshness, early.changed_fields, early.announced_at) == ("stale", ("driver",), None)
     assert late.announced_at == NOON + DEBOUNCE and late.announced_for == ("driver=560",)
@@ -190,18 +190,18 @@ def test_a_second_change_is_waited_for_and_after_the_announcement_told_again():
         (0, [machine(NEW, 0)]), (5, [machine(newer, 4)]), (9, [machine(newer, 4)])
     )  # fmt: skip
     assert (first.announced_at, second.announced_at) == (None, None) and third.announced_for == ("driver=570",)
-    again, told = marks_over_time((20, [machine(NEW, 20)]), (25, [machine(NEW, 20)]), marks=third)
-    assert again.announced_at == third.announced_at and told.announced_at == NOON + timedelta(minutes=25)
+    again, reported = marks_over_time((20, [machine(NEW, 20)]), (25, [machine(NEW, 20)]), marks=third)
+    assert again.announced_at == third.announced_at and reported.announced_at == NOON + timedelta(minutes=25)
 
 
-def test_an_older_answer_is_marked_and_not_told():
+def test_an_older_answer_is_marked_and_not_announced():
     *_, last = marks_over_time((0, [machine(NEW, 0)]), (60, [machine(NEW, 0)]), is_asked=False)
     assert (last.freshness, last.announced_at) == ("stale", None)
 
 
 def test_a_patch_of_the_kernel_lowers_the_confidence_only():
-    (found,) = marks_over_time((0, [machine(after(kernel="6.1.0-21-amd64"), 0)]))
-    assert found == Marks(changed_fields=("kernel",))
+    (actual,) = marks_over_time((0, [machine(after(kernel="6.1.0-21-amd64"), 0)]))
+    assert actual == Marks(changed_fields=("kernel",))
 
 
 def test_the_page_about_fingerprints_has_every_field_of_the_policy():

@@ -29,10 +29,10 @@ def test_more_checkpointed_blocks_keep_less_and_compute_more(strategy: Strategy)
         TrialConfig(strategy=strategy, micro_batch=2, activation_checkpointing=mode, checkpoint_every=every)
         for mode, every in LEVELS
     ]
-    found = evaluate(SHAPE, from_configs(configs, 4096, 8, 16), WORKLOAD, CLUSTER)
-    assert found.step is not None
-    assert np.all(np.diff(found.memory.allocated) < 0)
-    assert np.all(np.diff(found.step.total) > 0)
+    evaluation = evaluate(SHAPE, from_configs(configs, 4096, 8, 16), WORKLOAD, CLUSTER)
+    assert evaluation.step is not None
+    assert np.all(np.diff(evaluation.memory.allocated) < 0)
+    assert np.all(np.diff(evaluation.step.total) > 0)
 
 
 def test_a_step_over_some_blocks_keeps_their_share_of_what_full_checkpointing_spares() -> None:

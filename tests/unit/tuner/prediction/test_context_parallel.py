@@ -1,4 +1,4 @@
-"""What sharing samples among ranks does to predicted memory and time."""
+"""Effects of context parallelism on predicted memory and time."""
 
 import numpy as np
 import pytest
@@ -22,14 +22,14 @@ SIZES = (1, 2, 4, 8)
     "strategy", [DdpConfig(), ZeroConfig(stage=3), Fsdp2Config(dp_shard=16)], ids=lambda strategy: strategy.describe()
 )
 def test_more_ranks_to_a_sample_hold_less_and_wait_for_each_other_longer(strategy: Strategy) -> None:
-    """At equal tokens of a step: each rank computes as much, and exchanges come on top."""
+    """Comparison at equal tokens of a step: each rank computes as much, and exchanges come on top."""
     configs = [TrialConfig(strategy=strategy, context_parallel=size) for size in SIZES]
     rows = from_configs(configs, WORKLOAD.sequence_length, 16, WORKLOAD.global_batch)
     assert (rows.tokens * rows.accumulation).tolist() == [65_536.0] * 4
-    found = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
-    assert found.step is not None
-    assert np.all(np.diff(found.memory.terms["activations"]) < 0)
-    assert np.all(found.step.communication[1:] > found.step.communication[0])
+    evaluation = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
+    assert evaluation.step is not None
+    assert np.all(np.diff(evaluation.memory.terms["activations"]) < 0)
+    assert np.all(evaluation.step.communication[1:] > evaluation.step.communication[0])
 
 
 def test_a_sequence_that_does_not_fit_one_rank_fits_several() -> None:
@@ -42,13 +42,13 @@ def test_a_sequence_that_does_not_fit_one_rank_fits_several() -> None:
 
 
 def test_exchanges_over_the_network_take_longer_than_within_a_host() -> None:
-    one, two = gpus(1, 16), gpus(2, 8)
+    single_gpus, two = gpus(1, 16), gpus(2, 8)
     seconds = []
-    for cluster in (one, two):
-        known = cluster.model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
+    for cluster in (single_gpus, two):
+        changed = cluster.model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
         config = TrialConfig(strategy=DdpConfig(grad_sync="last"), context_parallel=16)
         rows = from_configs([config], WORKLOAD.sequence_length, 16, WORKLOAD.global_batch)
-        step = evaluate(SHAPE, rows, WORKLOAD, known).step
+        step = evaluate(SHAPE, rows, WORKLOAD, changed).step
         assert step is not None
         seconds.append(float(step.parts["communication"][0]))
     assert seconds[1] > seconds[0]

@@ -1,4 +1,4 @@
-"""What dividing experts does to predicted memory and time."""
+"""Effects of expert parallelism on predicted memory and time."""
 
 from dataclasses import replace
 
@@ -16,11 +16,11 @@ from tests.support.values.tuner_inputs import gpus
 
 SHAPE = from_config(preset("mixtral-8x7b").config)
 CLUSTER = gpus(2, 8).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_node_gb_per_s": 50.0})
-WHOLE, DIVIDED = Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=16, expert_parallel=8)
+FULL_MODEL, DIVIDED = Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=16, expert_parallel=8)
 
 
 def evaluated(*strategies: Fsdp2Config, length: int = 4096) -> Evaluation:
-    rows = from_configs([TrialConfig(strategy=one) for one in strategies], length, 16, 16)
+    rows = from_configs([TrialConfig(strategy=strategy) for strategy in strategies], length, 16, 16)
     return evaluate(SHAPE, rows, Workload(sequence_length=length, global_batch=16), CLUSTER)
 
 
@@ -35,7 +35,7 @@ def test_states_are_as_large_and_less_is_gathered() -> None:
 
 def test_experts_stay_and_tokens_travel() -> None:
     """Few tokens: what gathers experts waits for the network. Many: both wait for the experts' work, and tokens travel besides."""
-    few, many = evaluated(WHOLE, DIVIDED, length=64), evaluated(WHOLE, DIVIDED, length=8192)
+    few, many = evaluated(FULL_MODEL, DIVIDED, length=64), evaluated(FULL_MODEL, DIVIDED, length=8192)
     assert few.step is not None and many.step is not None
     assert few.step.communication[1] < few.step.communication[0] / 3
     grown = many.step.communication - few.step.communication
@@ -43,13 +43,13 @@ def test_experts_stay_and_tokens_travel() -> None:
 
 
 def test_candidates_of_all_kinds_are_predicted_at_once_as_one_by_one() -> None:
-    kinds = (WHOLE, DIVIDED, Fsdp2Config(dp_shard=8, dp_replicate=2, expert_parallel=2))
+    kinds = (FULL_MODEL, DIVIDED, Fsdp2Config(dp_shard=8, dp_replicate=2, expert_parallel=2))
     together, alone = evaluated(*kinds), [evaluated(kind) for kind in kinds]
     assert together.step is not None
-    for index, one in enumerate(alone):
-        assert one.step is not None
-        assert np.isclose(together.memory.allocated[index], one.memory.allocated[0])
-        assert np.isclose(together.step.total[index], one.step.total[0])
+    for index, item in enumerate(alone):
+        assert item.step is not None
+        assert np.isclose(together.memory.allocated[index], item.memory.allocated[0])
+        assert np.isclose(together.step.total[index], item.step.total[0])
         assert np.isclose(sum(part[index] for part in together.step.parts.values()), together.step.total[index])
 
 

@@ -1,4 +1,4 @@
-"""What the backends' own machinery costs, and how often they communicate."""
+"""Costs of the backends' own machinery, and the number of their collectives."""
 
 import numpy as np
 import pytest

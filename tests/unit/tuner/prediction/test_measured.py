@@ -30,16 +30,16 @@ MEASURED = MeasuredHardware(
 @pytest.mark.parametrize(("size", "expected"), [(MIB, 1e-3), (16 * MIB, 2e-2), (64 * MIB, 8e-2)])
 def test_a_collective_takes_what_was_measured_for_its_size(size: int, expected: float) -> None:
     network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
-    one, two = np.array([1.0]), np.array([2.0])
-    assert ring_seconds(np.array([float(size)]), one, two, network) == pytest.approx(expected)
+    values, two = np.array([1.0]), np.array([2.0])
+    assert ring_seconds(np.array([float(size)]), values, two, network) == pytest.approx(expected)
     assert ring_seconds(np.array([2.0 * size]), two, two, network) == pytest.approx(2 * expected)
 
 
 def test_each_operation_has_its_own_time_and_a_missing_one_another_s() -> None:
     network = measured_network(MEASURED, cpu(2), fallback_network(cpu(2)))
-    size, one, two = np.array([float(MIB)]), np.array([1.0]), np.array([2.0])
+    size, values, two = np.array([float(MIB)]), np.array([1.0]), np.array([2.0])
     gather, reduce, both = (
-        float(ring_seconds(size, one, two, network, operation)[0])
+        float(ring_seconds(size, values, two, network, operation)[0])
         for operation in ("all_gather", "reduce_scatter", "all_reduce")
     )
     assert (gather, reduce, both) == pytest.approx((1e-3, 1e-3, 2e-3))
@@ -67,8 +67,8 @@ def test_a_gpu_nobody_knows_has_rates_once_measured() -> None:
     unknown = gpus().model_copy(update={"gpu": "Novel 9"})
     with pytest.raises(ValueError, match="Novel 9"):
         machine(unknown)
-    found = machine(unknown, measured=MEASURED)
-    assert found.rates is not None and found.peak_flops is None
+    actual_machine = machine(unknown, measured=MEASURED)
+    assert actual_machine.rates is not None and actual_machine.peak_flops is None
 
 
 RING = {(2, 1): 4.2e9 / 8, (2, 2): 0.1e9 / 8, (4, 2): 0.19e9 / 8}
@@ -89,10 +89,10 @@ OVER_HOSTS = MEASURED.model_copy(
 def test_groups_within_hosts_across_hosts_and_over_all_take_what_was_measured_of_each() -> None:
     cluster = cpu(2).model_copy(update={"nodes": 2})
     network = measured_network(OVER_HOSTS, cluster, fallback_network(cluster))
-    size, one = np.array([4.0 * MIB]), np.array([1.0])
+    size, values = np.array([4.0 * MIB]), np.array([1.0])
 
     def seconds(ranks: int, stride: float) -> float:
-        return float(ring_seconds(size, one, np.array([float(ranks)]), network, "all_gather", stride)[0])
+        return float(ring_seconds(size, values, np.array([float(ranks)]), network, "all_gather", stride)[0])
 
     expected = [4 * MIB * (n - 1) / n / rate for (n, _), rate in RING.items()]
     assert [seconds(2, 1), seconds(2, 2), seconds(4, 1)] == pytest.approx(expected)
@@ -105,26 +105,26 @@ def test_with_a_slow_network_between_hosts_the_mesh_that_follows_them_is_predict
     configs = [Fsdp2Config(dp_replicate=2, dp_shard=2), DdpConfig(), Fsdp2Config(dp_shard=4)]
     predicted = [
         predict(
-            shape("llama-tiny"), workload, cluster, TrialConfig(strategy=one), limits=False, measured=OVER_HOSTS
+            shape("llama-tiny"), workload, cluster, TrialConfig(strategy=config), limits=False, measured=OVER_HOSTS
         ).speed
-        for one in configs
+        for config in configs
     ]
-    hybrid, *others = [one.tokens_per_s_per_gpu for one in predicted if one is not None]
+    hybrid, *others = [item.tokens_per_s_per_gpu for item in predicted if item is not None]
     assert len(others) == 2 and hybrid > 1.2 * max(others)
 
 
 def test_memory_that_goes_back_to_the_system_costs_cpu_ranks_time_and_gpus_none() -> None:
     """Half of what a micro batch holds is faulted in again; with less held, there is less of it."""
     model = shape("llama-tiny")
-    whole, kept, checkpointed, both = (
+    full, kept, checkpointed, both = (
         TrialConfig(strategy=DdpConfig(), micro_batch=4, malloc=malloc, activation_checkpointing=how)
         for how in ("none", "full")
         for malloc in ("default", "keep")
     )
     on_cpu, on_gpu = (
         [
-            predict(model, WORKLOAD, place, one, measured=MEASURED).speed.step_time_s
-            for one in (whole, kept, checkpointed, both)
+            predict(model, WORKLOAD, place, item, measured=MEASURED).speed.step_time_s
+            for item in (full, kept, checkpointed, both)
         ]
         for place in (cpu(2), gpus(2))
     )

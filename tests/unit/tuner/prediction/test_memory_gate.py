@@ -17,8 +17,8 @@ ON_CPU = Offload()
 
 
 def verdict(strategy, cluster, model="llama-2-70b", calibration=None):
-    known = calibration or MemoryCalibration()
-    return gate(TrialConfig(strategy=strategy), shape(model), SHORT, cluster, Objective(), known)
+    recorded = calibration or MemoryCalibration()
+    return gate(TrialConfig(strategy=strategy), shape(model), SHORT, cluster, Objective(), recorded)
 
 
 @pytest.mark.parametrize("strategy", [DdpConfig(), ZeroConfig(stage=1), ZeroConfig(stage=2)])
@@ -46,16 +46,17 @@ def test_70b_on_8_gpus_needs_offload_and_a_host_that_holds_it():
 
 
 def test_the_margin_is_the_predictors_own_error():
-    """What is a little too large by prediction is tried, unless measured trials have shown that predictions hold."""
-    held = 8 * GIB * 0.95
-    predicted = [held] * 40
-    config, whole = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
-    rejection = gate(config, whole, SHORT, gpus(memory_gib=1), Objective(), MemoryCalibration(sigma=0.0))
+    """A configuration that is a little too large by prediction is tried, unless measured trials have shown that
+    predictions hold."""
+    reserved = 8 * GIB * 0.95
+    predicted = [reserved] * 40
+    config, full_shape = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
+    rejection = gate(config, full_shape, SHORT, gpus(memory_gib=1), Objective(), MemoryCalibration(sigma=0.0))
     assert rejection is not None
     a_bit_short = gpus(memory_gib=rejection.needed_gib * 0.95 / 0.95)
-    assert gate(config, whole, SHORT, a_bit_short, Objective(), MemoryCalibration()) is None
+    assert gate(config, full_shape, SHORT, a_bit_short, Objective(), MemoryCalibration()) is None
     sure = fit_memory(predicted, predicted)
-    assert gate(config, whole, SHORT, a_bit_short, Objective(), sure) is not None
+    assert gate(config, full_shape, SHORT, a_bit_short, Objective(), sure) is not None
 
 
 def test_an_architecture_without_a_closed_form_is_predicted_from_its_profile():
@@ -76,12 +77,12 @@ def test_a_reason_gives_the_figures():
 
 
 def test_near_the_edge_is_where_the_interval_holds_the_limit():
-    config, whole = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
-    made = predict_trial(whole, SHORT, gpus(), config, NOTHING_LEARNT)
+    config, full_shape = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
+    prediction = predict_trial(full_shape, SHORT, gpus(), config, NOTHING_LEARNT)
     ran_out = Failure(kind=FailureKind.OOM, message="out of memory")
 
     def is_near(share):
-        return near_the_edge(ran_out, made, gpus(memory_gib=made.memory_gib * share), Objective())
+        return near_the_edge(ran_out, prediction, gpus(memory_gib=prediction.memory_gib * share), Objective())
 
     assert [is_near(share) for share in (0.5, 0.95, 1.05, 2.0)] == [False, True, True, False]
-    assert not near_the_edge(Failure(kind=FailureKind.CRASH, message="x"), made, gpus(), Objective())
+    assert not near_the_edge(Failure(kind=FailureKind.CRASH, message="x"), prediction, gpus(), Objective())

@@ -30,9 +30,9 @@ def test_parameter_count_equals_transformers(name: str) -> None:
 
     config = dict(OTHERS.get(name) or preset(name).config)
     expected = from_config(config).parameters
-    made = AutoConfig.for_model(config.pop("model_type"), **config)
+    new_config = AutoConfig.for_model(config.pop("model_type"), **config)
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(made, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(new_config, trust_remote_code=False)
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
     shape = from_config(dict(OTHERS.get(name) or preset(name).config))
     ours = [*block_tensors(shape) * shape.layers, *outside_tensors(shape)]

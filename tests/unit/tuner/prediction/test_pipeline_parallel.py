@@ -1,4 +1,4 @@
-"""What stages of a pipeline do to predicted memory and time."""
+"""Effects of pipeline stages on predicted memory and time."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,22 +22,22 @@ KEPT: dict[str, Any] = {"reshard_after_forward": False, "grad_sync": "last"}
 
 
 def evaluated(*strategies: Fsdp2Config, batch: int = 64) -> Evaluation:
-    rows = from_configs([TrialConfig(strategy=one) for one in strategies], 4096, 16, batch)
+    rows = from_configs([TrialConfig(strategy=strategy) for strategy in strategies], 4096, 16, batch)
     return evaluate(SHAPE, rows, Workload(sequence_length=4096, global_batch=batch), CLUSTER)
 
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_have_the_model_between_them(tied: bool) -> None:
-    whole = replace(SHAPE, tied=tied, layers=7)
-    parts = stages.of(whole, stages.StageLayout(3))
-    twice = whole.embedding_parameters if tied else 0
-    assert sum(part.parameters for part in parts) == whole.parameters + twice
+    changed = replace(SHAPE, tied=tied, layers=7)
+    parts = stages.of(changed, stages.StageLayout(3))
+    twice = changed.embedding_parameters if tied else 0
+    assert sum(part.parameters for part in parts) == changed.parameters + twice
     assert [part.layers for part in parts] == [3, 2, 2]
-    assert [part.vocab for part in parts] == [0, 0, whole.vocab]
+    assert [part.vocab for part in parts] == [0, 0, changed.vocab]
 
 
 def test_fewer_micro_batches_wait_longer_for_the_first_and_the_last() -> None:
-    """Of a pipeline of 4: the idle share is 3 / (m + 3), if all stages take as long."""
+    """Idle time of a pipeline of 4: the idle share is 3 / (m + 3), if all stages take as long."""
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, grad_sync="last")
     speeds = [evaluated(cut, batch=4 * count).tokens_per_s_per_gpu for count in (4, 64)]
     few, many = (float(speed[0]) for speed in speeds if speed is not None)
@@ -47,19 +47,20 @@ def test_fewer_micro_batches_wait_longer_for_the_first_and_the_last() -> None:
 def test_1f1b_holds_a_micro_batch_for_each_stage_and_gpipe_all() -> None:
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4)
     schedules = evaluated(cut, cut.model_copy(update={"pipeline_schedule": "gpipe"}))
-    one, all_of_step = schedules.memory.terms["activations"]
+    first, all_of_step = schedules.memory.terms["activations"]
     accumulation = float(schedules.candidates.accumulation[0])
-    assert accumulation == 16 and all_of_step > 3.0 * one
+    assert accumulation == 16 and all_of_step > 3.0 * first
     assert schedules.step is not None and np.isclose(*schedules.step.total)
 
 
 def test_no_gradients_stand_beside_all_micro_batches_of_a_step() -> None:
-    """When the first backward begins there are none; when the second does, one micro batch less waits. Measured on CPU ranks."""
+    """Gradients are absent when the first backward begins; when the second does, one micro batch less waits. Measured
+    on CPU ranks."""
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, pipeline_schedule="gpipe", grad_sync="last")
-    found = [evaluated(cut, batch=4 * count).memory.terms for count in (1, 2, 3, 8)]
-    one, two, three, eight = (float(terms["activations"][0]) for terms in found)
-    assert found[0]["gradients"][0] == 0 < found[1]["gradients"][0]
-    assert np.isclose(one, two, rtol=0.01) and np.isclose(eight - two, 6.0 * (three - two), rtol=0.01)
+    actual = [evaluated(cut, batch=4 * count).memory.terms for count in (1, 2, 3, 8)]
+    first, two, three, eight = (float(terms["activations"][0]) for terms in actual)
+    assert actual[0]["gradients"][0] == 0 < actual[1]["gradients"][0]
+    assert np.isclose(first, two, rtol=0.01) and np.isclose(eight - two, 6.0 * (three - two), rtol=0.01)
 
 
 def test_more_stages_on_a_rank_wait_less_hold_more_and_send_more() -> None:
@@ -68,23 +69,23 @@ def test_more_stages_on_a_rank_wait_less_hold_more_and_send_more() -> None:
         cut.model_copy(update={"pipeline_schedule": "interleaved_1f1b", "pipeline_virtual_stages": virtual})
         for virtual in (2, 4)
     )
-    found = evaluated(cut, two, four)
-    assert found.step is not None
-    compute = found.step.compute
+    evaluation = evaluated(cut, two, four)
+    assert evaluation.step is not None
+    compute = evaluation.step.compute
     # Of 16 micro batches on 4 ranks, 3 / 16 of a step's compute is waited, a half and a quarter of that.
     assert np.allclose((compute - compute[2]) / (compute[1] - compute[2]), [3.0, 1.0, 0.0])
-    assert (np.diff(found.step.exposed) > 0).all()
-    assert found.memory.terms["activations"][1] > 1.3 * found.memory.terms["activations"][0]
+    assert (np.diff(evaluation.step.exposed) > 0).all()
+    assert evaluation.memory.terms["activations"][1] > 1.3 * evaluation.memory.terms["activations"][0]
 
 
 def test_gradients_of_weights_that_come_later_fill_what_is_waited() -> None:
     cut = Fsdp2Config(dp_shard=4, pipeline_parallel=4, **KEPT)
     names = ("interleaved_1f1b", "dual_pipe_v", "interleaved_zero_bubble", "zbv_zero_bubble")
-    found = evaluated(
+    evaluation = evaluated(
         *(cut.model_copy(update={"pipeline_schedule": name, "pipeline_virtual_stages": 2}) for name in names)
     )
-    assert found.step is not None
-    assert (np.diff(found.step.compute) < 0).all()
+    assert evaluation.step is not None
+    assert (np.diff(evaluation.step.compute) < 0).all()
 
 
 def test_the_first_rank_of_a_v_has_the_tables_and_the_head() -> None:
@@ -94,11 +95,11 @@ def test_the_first_rank_of_a_v_has_the_tables_and_the_head() -> None:
 
 
 def test_a_stage_holds_a_part_of_the_states() -> None:
-    found = evaluated(Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=4, pipeline_parallel=4))
+    evaluation = evaluated(Fsdp2Config(dp_shard=16), Fsdp2Config(dp_shard=4, pipeline_parallel=4))
     # Spread over as many ranks altogether; the fullest stage has a table or the head besides.
-    first, second = found.memory.terms["optimizer"]
+    first, second = evaluation.memory.terms["optimizer"]
     assert first < second < 1.3 * first
-    gathered = found.memory.terms["gathered"]
+    gathered = evaluation.memory.terms["gathered"]
     assert gathered[1] < gathered[0]
 
 
@@ -112,10 +113,10 @@ def test_candidates_of_all_kinds_are_predicted_at_once_as_one_by_one() -> None:
     )
     together, alone = evaluated(*kinds), [evaluated(kind) for kind in kinds]
     assert together.step is not None
-    for index, one in enumerate(alone):
-        assert one.step is not None
-        assert np.isclose(together.memory.allocated[index], one.memory.allocated[0])
-        assert np.isclose(together.step.total[index], one.step.total[0])
+    for index, item in enumerate(alone):
+        assert item.step is not None
+        assert np.isclose(together.memory.allocated[index], item.memory.allocated[0])
+        assert np.isclose(together.step.total[index], item.step.total[0])
         assert np.isclose(sum(part[index] for part in together.step.parts.values()), together.step.total[index])
 
 

@@ -69,9 +69,9 @@ def test_whether_it_fits_follows_from_the_interval() -> None:
         (sized.low_gib - 0.1, "does not fit"),
     ):
         small = CLUSTER.model_copy(update={"memory_gib": gib})
-        found = predict(SEVEN_B, WORKLOAD, small, config)
-        assert found.memory.verdict == verdict
-        assert (found.cheapest_change is None) == (found.memory.margin_gib >= 0)
+        actual_predict = predict(SEVEN_B, WORKLOAD, small, config)
+        assert actual_predict.memory.verdict == verdict
+        assert (actual_predict.cheapest_change is None) == (actual_predict.memory.margin_gib >= 0)
 
 
 def test_terms_add_up_to_the_total() -> None:

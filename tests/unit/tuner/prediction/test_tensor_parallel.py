@@ -1,4 +1,4 @@
-"""What splitting a model among ranks does to predicted memory and time."""
+"""Effects of tensor parallelism on predicted memory and time."""
 
 import numpy as np
 import pytest
@@ -18,19 +18,22 @@ CLUSTER = gpus(2, 8).model_copy(update={"gpu": "NVIDIA H100 80GB HBM3", "inter_n
 
 
 def test_more_ranks_to_a_model_hold_less_of_a_micro_batch_and_wait_for_each_other_longer() -> None:
-    """At equal tokens of a step and equally spread states: each rank computes as much, and exchanges come on top."""
+    """Comparison at equal tokens of a step and equally spread states: each rank computes as much, and exchanges come on
+    top."""
     strategies = [Fsdp2Config(dp_shard=16 // size, tensor_parallel=size) for size in (1, 2, 4, 8)]
-    rows = from_configs([TrialConfig(strategy=one) for one in strategies], 8192, 16, 16)
+    rows = from_configs([TrialConfig(strategy=strategy) for strategy in strategies], 8192, 16, 16)
     assert (rows.tokens * rows.accumulation).tolist() == [8192.0] * 4
-    found = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
-    assert found.step is not None
-    terms = found.memory.terms
+    evaluation = evaluate(SHAPE, rows, WORKLOAD, CLUSTER)
+    assert evaluation.step is not None
+    terms = evaluation.memory.terms
     assert np.all(np.diff(terms["activations"] + terms["logits"]) < 0)
     assert np.allclose(terms["parameters"], terms["parameters"][0]) and np.allclose(
         terms["optimizer"], terms["optimizer"][0]
     )
-    whole = Fsdp2Config(dp_shard=16, grad_sync="last"), Fsdp2Config(dp_shard=2, tensor_parallel=8, grad_sync="last")
-    again = evaluate(SHAPE, from_configs([TrialConfig(strategy=one) for one in whole], 8192, 16, 16), WORKLOAD, CLUSTER)
+    full = Fsdp2Config(dp_shard=16, grad_sync="last"), Fsdp2Config(dp_shard=2, tensor_parallel=8, grad_sync="last")
+    again = evaluate(
+        SHAPE, from_configs([TrialConfig(strategy=item) for item in full], 8192, 16, 16), WORKLOAD, CLUSTER
+    )
     assert again.step is not None and again.step.exposed[1] > again.step.exposed[0]
 
 

@@ -17,7 +17,7 @@ Named = KnobValue | tuple[KnobValue, ...] | Limit
 FOUR = TINY.model_copy(update={"context_heads": 4})
 
 
-def asked(sizes: Named, ranks: int = 4, workload: Workload = WORKLOAD, **model_summary: Any) -> Space:
+def space_for(sizes: Named, ranks: int = 4, workload: Workload = WORKLOAD, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("ddp",), knobs={"context_parallel": sizes})
     return build(workload, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
@@ -30,8 +30,8 @@ def test_nothing_is_shared_unless_the_user_asks() -> None:
 
 def test_the_global_batch_stays_the_same() -> None:
     """Twice as many ranks to a sample leave half as many groups, so each may take twice as many samples."""
-    found = {(config.context_parallel, config.micro_batch) for config in asked((1, 2, 4)).enumerate()}
-    assert found == {(1, 1), (1, 2), (1, 4)} | {(2, size) for size in (1, 2, 4, 8)} | {
+    actual = {(config.context_parallel, config.micro_batch) for config in space_for((1, 2, 4)).enumerate()}
+    assert actual == {(1, 1), (1, 2), (1, 4)} | {(2, size) for size in (1, 2, 4, 8)} | {
         (4, size) for size in (1, 2, 4, 8, 16)
     }
     config = TrialConfig(strategy=DdpConfig(), context_parallel=2, micro_batch=2)
@@ -39,7 +39,7 @@ def test_the_global_batch_stays_the_same() -> None:
 
 
 def test_a_search_begins_with_shared_samples_where_only_these_are_allowed() -> None:
-    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    starts = [config for config, _ in seeds.seed_configs(space_for(2), cpu(4), None)]
     assert starts and {config.context_parallel for config in starts} == {2}
 
 
@@ -73,7 +73,7 @@ def test_what_is_searched_only_where_it_is_named_is_no_repeat_of_its_default() -
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r"space.knobs.context_parallel \(\d\) leaves nothing to search") as rejected:
-        asked(sizes, **changes)
+        space_for(sizes, **changes)
     assert why in str(rejected.value)
 
 
@@ -90,9 +90,9 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ids=["ranks", "own code"],
 )
 def test_a_baseline_is_rejected_alike(size: int, model: Any, why: str) -> None:
-    given = TrialConfig(strategy=DdpConfig(), context_parallel=size)
+    trial_config = TrialConfig(strategy=DdpConfig(), context_parallel=size)
     with pytest.raises(ValueError, match="context_parallel") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), model)
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), model)
     assert why in str(rejected.value)
 
 

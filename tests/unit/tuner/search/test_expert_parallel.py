@@ -18,7 +18,7 @@ MIXTURE = TINY.model_copy(
 )
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
+def space_for(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"expert_parallel": sizes, **(others or {})})
     return build(WORKLOAD, cpu(ranks), MIXTURE.model_copy(update=model_summary), limits)
 
@@ -34,10 +34,10 @@ def test_no_experts_are_divided_unless_the_user_asks() -> None:
 
 
 def test_meshes_multiply_up_and_accumulation_stays() -> None:
-    space = asked((1, 2, 4), others={"pipeline_parallel": (1, 2), "micro_batch": 2, "context_parallel": (1, 2)})
+    space = space_for((1, 2, 4), others={"pipeline_parallel": (1, 2), "micro_batch": 2, "context_parallel": (1, 2)})
     configs = list(space.enumerate())
-    found = {(fsdp2(c).expert_parallel, c.strategy.stages, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
-    assert found == {
+    actual = {(fsdp2(c).expert_parallel, c.strategy.stages, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
+    assert actual == {
         *((1, 1, *mesh) for mesh in ((4, 1), (2, 2), (1, 4))),
         *((1, 2, *mesh) for mesh in ((2, 1), (1, 2))),
         *((2, 1, *mesh) for mesh in ((2, 2), (1, 4))),
@@ -53,19 +53,19 @@ def test_meshes_multiply_up_and_accumulation_stays() -> None:
 
 def test_what_a_rank_has_of_the_experts_comes_out_over_the_others() -> None:
     """8 experts over 8 ranks: whole ones, or parts of each where their rows allow it."""
-    shards = {fsdp2(c).dp_shard for c in asked(4, ranks=8, others={"micro_batch": 1}).enumerate()}
+    shards = {fsdp2(c).dp_shard for c in space_for(4, ranks=8, others={"micro_batch": 1}).enumerate()}
     assert shards == {4, 8}, "one expert each, of whose rows two ranks have a half"
-    odd = {fsdp2(c).dp_shard for c in asked(4, ranks=8, others={"micro_batch": 1}, expert_width=3).enumerate()}
+    odd = {fsdp2(c).dp_shard for c in space_for(4, ranks=8, others={"micro_batch": 1}, expert_width=3).enumerate()}
     assert odd == {4}
 
 
 def test_a_search_begins_with_divided_experts_where_only_these_are_allowed() -> None:
-    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    starts = [config for config, _ in seeds.seed_configs(space_for(2), cpu(4), None)]
     assert {fsdp2(config).expert_parallel for config in starts} == {2}
 
 
 def test_each_configuration_is_its_own_canonical_form() -> None:
-    space = asked((1, 2), others={"micro_batch": 1})
+    space = space_for((1, 2), others={"micro_batch": 1})
     configs = list(space.enumerate())
     assert len({space.key(config) for config in configs}) == len(configs)
 
@@ -82,7 +82,7 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r"space.knobs.expert_parallel \(\d\) leaves nothing to search") as rejected:
-        asked(sizes, **changes)
+        space_for(sizes, **changes)
     assert why in str(rejected.value)
 
 
@@ -105,9 +105,11 @@ def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], model: str, why:
 
 
 def test_code_of_ones_own_is_rejected() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=4, expert_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=4, expert_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("mixtral-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("mixtral-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_divides_experts_is_not_compiled() -> None:

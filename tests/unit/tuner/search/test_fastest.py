@@ -19,11 +19,11 @@ LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 
 def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_random_is_faster() -> None:
     table = fastest.table(LARGE)
-    speeds = [one.speed.tokens_per_s_per_gpu for one in table.fastest if one.speed]
+    speeds = [item.speed.tokens_per_s_per_gpu for item in table.fastest if item.speed]
     assert len(speeds) == 3
-    assert "does not fit" not in {one.memory.verdict for one in table.fastest}
-    assert all(one.memory.total_gib <= 0.95 * table.cluster.memory_gib for one in table.fastest)
-    assert len({one.description for one in table.fastest}) == 3
+    assert "does not fit" not in {item.memory.verdict for item in table.fastest}
+    assert all(item.memory.total_gib <= 0.95 * table.cluster.memory_gib for item in table.fastest)
+    assert len({item.description for item in table.fastest}) == 3
     about = prediction_request.resolve(LARGE)
     workload = about.workload(512)
     drawn = space.build(workload, about.cluster, traced_shape.profile_of(about.shape), SpaceLimits())
@@ -37,9 +37,9 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     ("model", "cluster"), [("llama-2-70b", "64xh100"), ("llama-2-7b", "8xh100"), ("gpt2", "1xh100")]
 )
 def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model: str, cluster: str) -> None:
-    found = fastest.table(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
-    assert found[0].memory.verdict == "fits"
-    ranks = [(one.memory.verdict != "fits", -one.speed.tokens_per_s_per_gpu) for one in found if one.speed]
+    actual_fastest = fastest.table(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
+    assert actual_fastest[0].memory.verdict == "fits"
+    ranks = [(item.memory.verdict != "fits", -item.speed.tokens_per_s_per_gpu) for item in actual_fastest if item.speed]
     assert ranks == sorted(ranks) and len(ranks) == 3
 
 
@@ -54,8 +54,8 @@ def test_where_nothing_fits_nothing_is_fastest() -> None:
 
 
 def test_configurations_that_were_given_are_all_that_is_answered() -> None:
-    given = fastest.table(LARGE).fastest[0].config
-    assert fastest.table(LARGE.model_copy(update={"configs": (given,), "top": None})).fastest == ()
+    config = fastest.table(LARGE).fastest[0].config
+    assert fastest.table(LARGE.model_copy(update={"configs": (config,), "top": None})).fastest == ()
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_named() -> None:
@@ -71,29 +71,29 @@ def test_what_no_trial_could_train_is_not_predicted_either() -> None:
 
 
 def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
-    """As `predict --trace` or a worker counted it; without one, what counts it is named."""
-    known = from_config(preset("llama-3.2-1b").config)
+    """Counts come from `predict --trace` or a worker; without one, the remedy is named."""
+    recorded_from_config = from_config(preset("llama-3.2-1b").config)
     block = BlockSummary(
         name="layers.0",
-        parameters=known.block_parameters,
-        largest_parameter=known.largest_parameter,
+        parameters=recorded_from_config.block_parameters,
+        largest_parameter=recorded_from_config.largest_parameter,
         forward_flops_per_token=1e8,
     )
     model_summary = ModelSummary(
-        parameters=known.parameters,
-        active_parameters=known.parameters,
-        blocks=(block,) * known.layers,
+        parameters=recorded_from_config.parameters,
+        active_parameters=recorded_from_config.parameters,
+        blocks=(block,) * recorded_from_config.layers,
         block_class="Layer",
         forward_flops_per_token=2e9,
-        hidden_size=known.hidden,
-        vocab_size=known.vocab,
+        hidden_size=recorded_from_config.hidden,
+        vocab_size=recorded_from_config.vocab,
         max_positions=2048,
     )
     asks = PredictionRequest(model=ModelSpec(name="other", config={"model_type": "olmo2"}), cluster="8xh100", top=1)
     with pytest.raises(NoClosedForm, match="shardtune predict CONFIG --trace"):
         fastest.table(asks)
     table = fastest.table(asks.model_copy(update={"model_summary": model_summary}))
-    assert table.sequence_length == 2048 and table.parameters == known.parameters
+    assert table.sequence_length == 2048 and table.parameters == recorded_from_config.parameters
     assert table.fastest[0].speed is not None and "which is a guess" in table.notes[0]
     uncounted = model_summary.model_copy(
         update={"forward_flops_per_token": None, "note": "no values on the meta device"}

@@ -47,9 +47,9 @@ def predicted(pool, configs):
 def test_the_first_trial_is_the_fastest_by_prediction(pool):
     everything = list(pool.space.enumerate())
     best = predicted(pool, everything).max()
-    found = ask(pool, [])
-    assert predicted(pool, [found.config])[0] == pytest.approx(best)
-    assert found.reason is not None and found.reason.tests == "the fastest by prediction"
+    answer = ask(pool, [])
+    assert predicted(pool, [answer.config])[0] == pytest.approx(best)
+    assert answer.reason is not None and answer.reason.tests == "the fastest by prediction"
 
 
 def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
@@ -59,14 +59,14 @@ def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
     named = Pool(space, PredictionBasis(shape("llama-tiny"), WORKLOAD, cpu(4)))
     history = []
     for number in range(6):
-        found = ask(named, history)
-        slow = axes_of(flatten(found.config))
-        assert ("first with " in found.reason.tests) == bool(slow)
-        history.append(replace(complete(number, found.config, 10.0 if slow else 1000.0), origin=TrialOrigin.SAMPLER))
-    tried = [axes_of(flatten(obs.config)) for obs in history]
+        answer = ask(named, history)
+        slow = axes_of(flatten(answer.config))
+        assert ("first with " in answer.reason.tests) == bool(slow)
+        history.append(replace(complete(number, answer.config, 10.0 if slow else 1000.0), origin=TrialOrigin.SAMPLER))
+    attempt = [axes_of(flatten(obs.config)) for obs in history]
     both = frozenset({"context_parallel", "tensor_parallel"})
-    assert tried[0] == frozenset() and {frozenset(), *(frozenset({axis}) for axis in both), both} == set(tried)
-    assert [len(one) for one in tried].count(0) == 3, "once each"
+    assert attempt[0] == frozenset() and {frozenset(), *(frozenset({axis}) for axis in both), both} == set(attempt)
+    assert [len(item) for item in attempt].count(0) == 3, "once each"
 
 
 def test_the_same_history_gives_the_same_suggestion_from_a_new_pool(pool):
@@ -145,11 +145,11 @@ def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever
     config = ask(pool, []).config
     failure = Failure(kind=FailureKind.OOM, message="out of memory", peak_allocated_gib=0.001)
     history = [Observation(0, config, "sampler", TrialState.INFEASIBLE, failure=failure)]
-    known, rows = MemoryCalibration(), np.arange(pool.first)
-    risk = infeasible_probability(pool, rows, history, known, 4.0)
+    memory_calibration, rows = MemoryCalibration(), np.arange(pool.first)
+    risk = infeasible_probability(pool, rows, history, memory_calibration, 4.0)
     (place,) = pool.rows([config])
     assert risk[place] == risk.max() == pytest.approx(0.5, abs=0.01)
-    assert infeasible_probability(pool, rows, [], known, 4.0).max() < 0.01
+    assert infeasible_probability(pool, rows, [], memory_calibration, 4.0).max() < 0.01
 
 
 @pytest.mark.parametrize("most", [1.0, 0.01])
@@ -180,8 +180,10 @@ def test_the_minute_that_compiling_takes_counts_until_it_has_been_seen(pool):
     assert longer == plain + 60.0
     config = ask(pool, []).config
     runs = [
-        replace(complete(number, one), measurement=measured(100.0).model_copy(update={"elapsed_s": elapsed_s}))
-        for number, (one, elapsed_s) in enumerate([(config, 10.0), (config.model_copy(update={"compile": True}), 22.0)])
+        replace(complete(number, item), measurement=measured(100.0).model_copy(update={"elapsed_s": elapsed_s}))
+        for number, (item, elapsed_s) in enumerate(
+            [(config, 10.0), (config.model_copy(update={"compile": True}), 22.0)]
+        )
     ]
     plain, longer = TrialCost.of(runs).seconds(times, compiled)
     assert longer - plain == pytest.approx(12.0)
@@ -229,15 +231,15 @@ def of_kinds(kinds, knob, study=0):
 def test_what_one_backend_shows_reaches_all_of_its_configurations():
     """Two trials of one kind are twice as fast as predicted, two of another as predicted; no knob of the next is like theirs."""
     process = Residual(of_kinds([0, 0, 1, 1], [0.0, 1.0, 0.0, 1.0]), np.array([-0.7, -0.7, 0.0, 0.0]), np.zeros(4))
-    one, other = process.mean(of_kinds([0, 1], [40.0, 40.0]))
-    assert one < other - 0.15
+    first, other = process.mean(of_kinds([0, 1], [40.0, 40.0]))
+    assert first < other - 0.15
 
 
 def test_another_study_on_the_machine_tells_what_the_prediction_misses_before_the_first_trial():
     there = of_kinds([0, 0, 1, 1], [0.0, 1.0, 0.0, 1.0], study=1)
     process = Residual(there, 3.0 + np.array([-0.7, -0.7, 0.0, 0.0]), np.full(4, 0.05))
-    one, other = process.mean(of_kinds([0, 1], [0.0, 0.0]))
-    assert one < other - 0.1
+    first, other = process.mean(of_kinds([0, 1], [0.0, 0.0]))
+    assert first < other - 0.1
     # Its level is its own: trials here that show the contrary have the last word.
     both = joined(there, of_kinds([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0]))
     measured = np.concatenate([3.0 + np.array([-0.7, -0.7, 0.0, 0.0]), [0.5, 0.0, 0.5, 0.0]])
@@ -261,19 +263,19 @@ def test_the_first_trial_is_of_the_backend_that_another_study_found_faster_than_
             study="another",
         )
     )
-    known = Knowledge(4.0, related=compared)
-    found = next_config(pool.space, (), [], (), open_gate, 0, (), GuidedSampler(pool, known))
-    assert found.config.backend != by_prediction.backend
+    knowledge = Knowledge(4.0, related=compared)
+    proposal = next_config(pool.space, (), [], (), open_gate, 0, (), GuidedSampler(pool, knowledge))
+    assert proposal.config.backend != by_prediction.backend
 
 
 def test_where_what_is_fast_does_not_fit_the_first_trial_is_the_fastest_that_does(pool):
     rows = np.arange(pool.first)
     limit = float(np.quantile(pool.peak_gib[rows], 0.3))
-    found = ask(pool, [], limit).config
+    config = ask(pool, [], limit).config
     fits = [row for row in rows if pool.peak_gib[row] < 0.95 * limit]
     best = predicted(pool, [pool.config(int(row)) for row in fits]).max()
-    assert predicted(pool, [found])[0] >= 0.9 * best
-    (row,) = pool.rows([found])
+    assert predicted(pool, [config])[0] >= 0.9 * best
+    (row,) = pool.rows([config])
     assert pool.peak_gib[row] < limit
 
 

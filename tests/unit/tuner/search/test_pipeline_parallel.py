@@ -23,7 +23,7 @@ SEVERAL = ("interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "du
 """Schedules with several stages on a rank."""
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
+def space_for(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"pipeline_parallel": sizes, **(others or {})})
     return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
@@ -39,7 +39,7 @@ def test_nothing_is_cut_unless_the_user_asks() -> None:
 
 
 def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
-    configs = list(asked((1, 2, 4), others={"tensor_parallel": (1, 2), "micro_batch": Limit(min=1)}).enumerate())
+    configs = list(space_for((1, 2, 4), others={"tensor_parallel": (1, 2), "micro_batch": Limit(min=1)}).enumerate())
     meshes = {(c.strategy.stages, fsdp2(c).tensor_parallel, fsdp2(c).dp_replicate, fsdp2(c).dp_shard) for c in configs}
     assert meshes == {
         *((1, 1, *mesh) for mesh in ((4, 1), (2, 2), (1, 4))),
@@ -62,7 +62,7 @@ def test_meshes_multiply_up_and_every_stage_has_a_micro_batch() -> None:
 
 
 def test_several_stages_on_a_rank_spread_the_blocks_evenly_and_divide_the_step() -> None:
-    """Of 14 samples: 14 micro batches are 7 rounds of 2, 2 are one, 7 would be 3."""
+    """Rounds of 14 samples: 14 micro batches are 7 rounds of 2, 2 are one, 7 would be 3."""
     limits = SpaceLimits(
         backends=("fsdp2",), knobs={"pipeline_parallel": 2, "pipeline_schedule": "interleaved_1f1b", "dp_shard": 1}
     )
@@ -84,12 +84,12 @@ def test_stages_may_lie_on_several_hosts() -> None:
 
 
 def test_a_search_begins_with_stages_where_only_these_are_allowed() -> None:
-    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    starts = [config for config, _ in seeds.seed_configs(space_for(2), cpu(4), None)]
     assert [fsdp2(config) for config in starts] == [Fsdp2Config(dp_shard=2, pipeline_parallel=2)]
 
 
 def test_each_configuration_is_its_own_canonical_form() -> None:
-    space = asked((1, 2))
+    space = space_for((1, 2))
     configs = list(space.enumerate())
     assert len({space.key(config) for config in configs}) == len(configs)
 
@@ -106,7 +106,7 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r"space.knobs.pipeline_parallel \(\d\) leaves nothing to search") as rejected:
-        asked(sizes, **changes)
+        space_for(sizes, **changes)
     assert why in str(rejected.value)
 
 
@@ -134,9 +134,9 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
 def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
     tiny = preset("llama-tiny")
     models = {"two blocks": tiny.model_copy(update={"config": tiny.config | {"num_hidden_layers": 2}})}
-    given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
+    trial_config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
     with pytest.raises(ValueError, match="baseline") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), models.get(model) or preset(model))
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), models.get(model) or preset(model))
     assert why in str(rejected.value)
 
 
@@ -162,34 +162,40 @@ def test_a_schedule_has_stages_of_its_own_number(fields: dict[str, Any], why: st
 
 
 def test_a_step_that_an_interleaved_schedule_cannot_divide_is_rejected() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, **INTERLEAVED))
     seven = WORKLOAD.model_copy(update={"global_batch": 7})
     with pytest.raises(ValueError, match=r"takes the micro batches of a step in rounds for 2 ranks, and 7 do not"):
-        baseline.resolve(given, seven, cpu(2), preset("llama-tiny"))
+        baseline.resolve(trial_config, seven, cpu(2), preset("llama-tiny"))
 
 
 def test_dual_pipe_v_needs_two_micro_batches_for_each_rank() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, pipeline_schedule="dual_pipe_v", **SPLIT))
+    trial_config = TrialConfig(
+        strategy=Fsdp2Config(dp_shard=1, pipeline_parallel=2, pipeline_schedule="dual_pipe_v", **SPLIT)
+    )
     three = WORKLOAD.model_copy(update={"global_batch": 3})
     with pytest.raises(ValueError, match=r"'dual_pipe_v'\) needs 2 micro batches in a step for each of 2 ranks"):
-        baseline.resolve(given, three, cpu(2), preset("llama-tiny"))
+        baseline.resolve(trial_config, three, cpu(2), preset("llama-tiny"))
 
 
 def test_what_goes_backward_twice_keeps_parameters_and_is_not_selectively_recomputed() -> None:
     schedules = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
-    configs = list(asked(2, others={"pipeline_schedule": schedules}).enumerate())
+    configs = list(space_for(2, others={"pipeline_schedule": schedules}).enumerate())
     assert {config.activation_checkpointing for config in configs} == {"none", "full"}
-    assert {(fsdp2(one).reshard_after_forward, fsdp2(one).grad_sync) for one in configs if one.strategy.stages > 1} == {
-        (False, "last")
-    }
+    assert {
+        (fsdp2(config).reshard_after_forward, fsdp2(config).grad_sync)
+        for config in configs
+        if config.strategy.stages > 1
+    } == {(False, "last")}
     with pytest.raises(ValueError, match=r"goes through each block backward twice.*activation_checkpointing to 'full'"):
         TrialConfig(strategy=fsdp2(configs[0]), activation_checkpointing="selective")
 
 
 def test_a_model_of_your_own_is_not_cut() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=2, pipeline_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=2, pipeline_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_is_cut_is_not_compiled() -> None:

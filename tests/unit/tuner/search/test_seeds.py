@@ -1,4 +1,4 @@
-"""Which starting configurations run: the user's baseline, and of the defaults those that a baseline needs."""
+"""Starting configurations: the user's baseline, and of the defaults those that a baseline needs."""
 
 import pytest
 
@@ -13,20 +13,22 @@ USERS = TrialConfig(strategy=DdpConfig(bucket_cap_mb=3), micro_batch=2)
 
 
 def forecast(width):
-    return lambda configs: [(SPEEDS[one.backend], SPEEDS[one.backend] * width) for one in configs]
+    return lambda configs: [(SPEEDS[config.backend], SPEEDS[config.backend] * width) for config in configs]
 
 
 def due(history, width=1.1, baseline=None, predicted=True):
     seeds = seed_configs(space_of(cpu()), cpu(), baseline)
-    made = due_seeds(seeds, history, (), forecast(width) if predicted else lambda configs: None)
-    return [(config.backend, origin) for config, origin in made if config not in [obs.config for obs in history]]
+    new_seeds = due_seeds(seeds, history, (), forecast(width) if predicted else lambda configs: None)
+    return [(config.backend, origin) for config, origin in new_seeds if config not in [obs.config for obs in history]]
 
 
 def ran(width=1.1, speed=100.0):
     """One default after the other, each at this speed."""
     history = []
-    while left := [one for one in due_configs(history, width) if one not in [obs.config for obs in history]]:
-        history.append(complete(len(history), left[0], speed if not history else 50.0, origin=TrialOrigin.DEFAULT))
+    while remaining := [
+        due_config for due_config in due_configs(history, width) if due_config not in [obs.config for obs in history]
+    ]:
+        history.append(complete(len(history), remaining[0], speed if not history else 50.0, origin=TrialOrigin.DEFAULT))
     return history
 
 
@@ -54,7 +56,9 @@ def test_with_a_baseline_of_the_user_s_one_default_of_another_backend_runs():
 
 def test_where_the_first_ones_do_not_run_the_next_do():
     first, second = due_configs([], 1.1)
-    failed = [Observation(i, one, TrialOrigin.DEFAULT, TrialState.INFEASIBLE) for i, one in enumerate((first, second))]
+    failed = [
+        Observation(i, item, TrialOrigin.DEFAULT, TrialState.INFEASIBLE) for i, item in enumerate((first, second))
+    ]
     assert len(due(failed)) == 2
 
 
@@ -64,7 +68,7 @@ def test_where_nothing_can_be_predicted_all_run():
 
 def test_what_is_predicted_not_to_fit_comes_last():
     def nothing_fits_but_fsdp(configs):
-        return [(60.0, 66.0) if one.backend == "fsdp2" else (0.0, 0.0) for one in configs]
+        return [(60.0, 66.0) if config.backend == "fsdp2" else (0.0, 0.0) for config in configs]
 
     seeds = seed_configs(space_of(cpu()), cpu(), None)
     assert due_seeds(seeds, [], (), nothing_fits_but_fsdp)[0][0].backend == "fsdp2"
@@ -74,10 +78,10 @@ def test_what_is_predicted_not_to_fit_comes_last():
 def test_over_several_nodes_the_mesh_that_follows_them_runs_first_whatever_is_predicted(baseline):
     cluster = cpu(4).model_copy(update={"nodes": 2})
     seeds = seed_configs(space_of(cluster), cluster, baseline)
-    made = due_seeds(
+    new_seeds = due_seeds(
         seeds, (), (), lambda configs: [(900.0, 990.0) if c.backend == "ddp" else (1.0, 1.1) for c in configs]
     )
-    first = next(config for config, origin in made if origin is TrialOrigin.DEFAULT).strategy
+    first = next(config for config, origin in new_seeds if origin is TrialOrigin.DEFAULT).strategy
     assert isinstance(first, Fsdp2Config) and (first.dp_replicate, first.dp_shard) == (2, 4)
-    assert len({config.backend for config, _ in made}) > 1, "and two backends train the same thing"
+    assert len({config.backend for config, _ in new_seeds}) > 1, "and two backends train the same thing"
     assert aligned(cpu(4)) == []

@@ -16,17 +16,17 @@ CLUSTERS = [cpu(1), cpu(2), cpu(4), gpus(1, 1), gpus(1, 8), gpus(2, 4)]
 
 
 def sampled(space: Space, seed: int, count: int) -> list[TrialConfig]:
-    """What so many random walks through the space end in; some end in nothing."""
+    """Ends of so many random walks through the space; None where a walk has no end."""
     rng = random.Random(seed)
     drawn = [space.sample(lambda _, values: rng.choice(values)) for _ in range(count)]
     return [config for config in drawn if config is not None]
 
 
 def draw(space: Space, seed: int, count: int = 40) -> list[TrialConfig]:
-    """The same where at least half of them end in a configuration."""
-    found = sampled(space, seed, count)
-    assert len(found) >= count / 2
-    return found
+    """Configurations of random walks, of which at least half must succeed."""
+    drawn_count = sampled(space, seed, count)
+    assert len(drawn_count) >= count / 2
+    return drawn_count
 
 
 @given(st.sampled_from(CLUSTERS), st.sampled_from([1, 2, 6]), st.booleans(), st.integers(0, 10_000))
@@ -100,7 +100,7 @@ def test_enumeration_visits_every_configuration_once():
     assert {config.content_key() for config in draw(space, 0, 600)} == {c.content_key() for c in everything}
 
 
-def asked(space: Space) -> set[str]:
+def parameters_of(space: Space) -> set[str]:
     """Knobs with a choice somewhere in the space."""
     names: set[str] = set()
     rng = random.Random(1)
@@ -110,13 +110,13 @@ def asked(space: Space) -> set[str]:
 
 
 def test_knobs_that_do_nothing_on_cpu_ranks_are_not_searched():
-    names = asked(space_of(cpu(4)))
+    names = parameters_of(space_of(cpu(4)))
     inert = {"overlap_comm", "offload_param", "offload_optimizer_pin_memory", "offload_optimizer_ratio"}
     assert not names & {f"zero.{knob}" for knob in inert}
     assert not names & {
         f"fsdp2.{knob}" for knob in ("forward_prefetch", "backward_prefetch", "cpu_offload", "pin_memory")
     }
-    assert {"zero.overlap_comm", "fsdp2.forward_prefetch", "fsdp2.cpu_offload"} <= asked(space_of(gpus(1, 4)))
+    assert {"zero.overlap_comm", "fsdp2.forward_prefetch", "fsdp2.cpu_offload"} <= parameters_of(space_of(gpus(1, 4)))
 
 
 def test_the_environment_is_searched_where_it_is_known_to_matter():
@@ -152,7 +152,7 @@ def test_deepcompile_is_searched_on_gpus_where_it_is_named_and_never_beside_comp
 
 
 def test_communication_knobs_need_more_than_one_rank():
-    names = asked(space_of(cpu(1)))
+    names = parameters_of(space_of(cpu(1)))
     assert not names & {"ddp.bucket_cap_mb", "ddp.grad_sync", "fsdp2.grad_sync", "zero.allgather_bucket_size"}
 
 

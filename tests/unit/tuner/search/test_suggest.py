@@ -115,8 +115,8 @@ def test_what_crashed_twice_is_told_as_infeasible_and_a_lost_worker_s_trial_is_n
     assert config is not None
 
     def suggested(state, kind):
-        told = Observation(12, config, "sampler", state, failure=Failure(kind=kind, message="boom"))
-        return [next_config(space, (), [*history, told], (), open_gate, seed).config for seed in range(6)]
+        observation = Observation(12, config, "sampler", state, failure=Failure(kind=kind, message="boom"))
+        return [next_config(space, (), [*history, observation], (), open_gate, seed).config for seed in range(6)]
 
     crashed = suggested(TrialState.FAILED, FailureKind.CRASH)
     assert crashed == suggested(TrialState.INFEASIBLE, FailureKind.NUMERICS)
@@ -162,9 +162,9 @@ def test_sizes_outside_the_space_are_learnt_from_only_when_they_ran():
         10, foreign, "sampler", TrialState.FAILED, failure=Failure(kind=FailureKind.CRASH, message="boom")
     )
 
-    def suggested(told):
-        """By twelve samplers that differ in their seed only; a failed trial is what none of them hears of."""
-        return [next_config(space, (), [*history, told], (), open_gate, seed).config for seed in range(12)]
+    def suggested(reported):
+        """Proposals of twelve samplers that differ in their seed only, without the failed trial."""
+        return [next_config(space, (), [*history, reported], (), open_gate, seed).config for seed in range(12)]
 
     unheard = suggested(crashed)
     # Out of memory would teach of what takes as much (tuner.search.dominance).

@@ -20,7 +20,7 @@ TWO = preset("llama-tiny").model_copy(update={"config": preset("llama-tiny").con
 MODELS = {"llama-tiny, 2 heads of keys": TWO}
 
 
-def asked(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
+def space_for(sizes: Named, ranks: int = 4, others: dict[str, Named] | None = None, **model_summary: Any) -> Space:
     limits = SpaceLimits(backends=("fsdp2",), knobs={"tensor_parallel": sizes, **(others or {})})
     return build(WORKLOAD, cpu(ranks), FOUR.model_copy(update=model_summary), limits)
 
@@ -38,7 +38,7 @@ def test_nothing_is_split_unless_the_user_asks() -> None:
 
 def test_meshes_multiply_up_and_the_global_batch_stays_the_same() -> None:
     context: dict[str, Named] = {"context_parallel": (1, 2)}
-    configs = list(asked((1, 2, 4), others=context | {"micro_batch": (1, 2)}).lightest())
+    configs = list(space_for((1, 2, 4), others=context | {"micro_batch": (1, 2)}).lightest())
     meshes = {(c.context_parallel, fsdp2(c).dp_replicate, fsdp2(c).dp_shard, fsdp2(c).tensor_parallel) for c in configs}
     assert meshes == {
         *((1, *mesh) for mesh in ((4, 1, 1), (2, 2, 1), (1, 4, 1), (2, 1, 2), (1, 2, 2), (1, 1, 4))),
@@ -52,20 +52,20 @@ def test_meshes_multiply_up_and_the_global_batch_stays_the_same() -> None:
 
 def test_a_group_stays_within_a_host_unless_the_user_names_a_larger_one() -> None:
     model_summary = FOUR.model_copy(update={"tensor_divisor": 8})
-    found = []
+    actual = []
     for limit in (Limit(min=1), (2, 8)):
         space = build(WORKLOAD, gpus(2, 4), model_summary, SpaceLimits(knobs={"tensor_parallel": limit}))
-        found.append({config.strategy.model_parallel for config in space.lightest() if config.backend == "fsdp2"})
-    assert found == [{1, 2, 4}, {2, 8}]
+        actual.append({config.strategy.model_parallel for config in space.lightest() if config.backend == "fsdp2"})
+    assert actual == [{1, 2, 4}, {2, 8}]
 
 
 def test_a_search_begins_with_split_models_where_only_these_are_allowed() -> None:
-    starts = [config for config, _ in seeds.seed_configs(asked(2), cpu(4), None)]
+    starts = [config for config, _ in seeds.seed_configs(space_for(2), cpu(4), None)]
     assert [fsdp2(config) for config in starts] == [Fsdp2Config(dp_shard=2, tensor_parallel=2)]
 
 
 def test_each_configuration_is_its_own_canonical_form() -> None:
-    space = asked((1, 2))
+    space = space_for((1, 2))
     configs = list(space.enumerate())
     assert len({space.key(config) for config in configs}) == len(configs)
 
@@ -86,7 +86,7 @@ def test_each_configuration_is_its_own_canonical_form() -> None:
 )
 def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=r"space.knobs.tensor_parallel \(\d\) leaves nothing to search") as rejected:
-        asked(sizes, **changes)
+        space_for(sizes, **changes)
     assert why in str(rejected.value)
 
 
@@ -113,16 +113,18 @@ def test_limits_that_leave_nothing_say_why(sizes: int, changes: dict[str, Any], 
     ids=["mesh", "ranks", "times context", "no plan", "experts", "heads"],
 )
 def test_a_baseline_is_rejected_alike(strategy: dict[str, Any], changes: dict[str, Any], model: str, why: str) -> None:
-    given = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
+    trial_config = TrialConfig.model_validate({"strategy": {"kind": "fsdp2", **strategy}, **changes})
     with pytest.raises(ValueError, match="baseline") as rejected:
-        baseline.resolve(given, WORKLOAD, cpu(4), MODELS.get(model) or preset(model))
+        baseline.resolve(trial_config, WORKLOAD, cpu(4), MODELS.get(model) or preset(model))
     assert why in str(rejected.value)
 
 
 def test_a_model_of_your_own_is_not_split() -> None:
-    given = TrialConfig(strategy=Fsdp2Config(dp_shard=2, tensor_parallel=2))
+    trial_config = TrialConfig(strategy=Fsdp2Config(dp_shard=2, tensor_parallel=2))
     with pytest.raises(ValueError, match="your own code makes this one"):
-        baseline.resolve(given, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"}))
+        baseline.resolve(
+            trial_config, WORKLOAD, cpu(4), preset("llama-tiny").model_copy(update={"entry_point": "mine"})
+        )
 
 
 def test_what_is_split_is_not_compiled() -> None:

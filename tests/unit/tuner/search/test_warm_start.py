@@ -21,12 +21,12 @@ def speeds(observations):
 def test_old_speeds_are_levelled_by_what_both_have_measured():
     old = WarmStart("old", "f", (complete(0, DDP, 100.0), complete(1, DDP_4, 200.0), complete(2, FSDP, 50.0)))
     assert warm_start.levelled(old, []) == (), "nothing says yet how the two compare"
-    found = warm_start.levelled(old, [complete(0, DDP, 300.0)])
-    assert speeds(found) == {DDP_4: pytest.approx(600.0), FSDP: pytest.approx(150.0)}
+    levels = warm_start.levelled(old, [complete(0, DDP, 300.0)])
+    assert speeds(levels) == {DDP_4: pytest.approx(600.0), FSDP: pytest.approx(150.0)}
     assert warm_start.levelled(None, [complete(0, DDP, 300.0)]) == ()
 
 
-def test_a_warm_sampler_begins_near_what_was_fast_and_may_try_it_again():
+def test_a_warm_started_sampler_begins_near_fast_configurations_and_may_repeat_them():
     # Without the two backends that have a hundred times as many configurations.
     space = space_of(cpu(), SpaceLimits(backends=("ddp", "fsdp2")))
     everything = list(space.enumerate())

@@ -1,4 +1,4 @@
-"""Who challenges, when a challenge gives up, and that giving up never names a winner."""
+"""Choice of challengers, early end of a challenge, and that an early end never names a winner."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ FSDP = TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 
 
 def ended(signs, first=UP):
-    """How many pairs a challenge takes for these outcomes, and what it says."""
+    """Pairs that a challenge takes for these outcomes, and its finding."""
     for count in range(1, challenge.PAIRS + 1):
         decided = challenge.decide(signs[:count], challenge.PAIRS, first)
         if decided != "open":
@@ -48,7 +48,8 @@ def test_a_challenge_ends_when_it_knows_or_when_going_on_is_futile(ratios, count
 
 
 def test_giving_up_never_raises_the_error():
-    """Over all sequences of 13 fair coins: whoever wins a challenge would have won without the futility rule."""
+    """Enumeration of all sequences of 13 fair coins: whoever wins a challenge would have won without the futility
+    rule."""
     coins = list(product((UP, DOWN), repeat=challenge.PAIRS))
     won = [signs for signs in coins if ended(signs)[1] == "faster"]
     assert all(any(paired_test.decide(w[:n], 13) == "faster" for n in range(1, 14)) for w in won)

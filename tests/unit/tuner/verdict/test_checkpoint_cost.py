@@ -1,4 +1,4 @@
-"""What a winner's checkpoints cost the training that the answer is for, and what is said about it."""
+"""Cost of a winner's checkpoints for the planned training, and the note about it."""
 
 import pytest
 
@@ -33,23 +33,23 @@ def test_saving_often_names_the_backends_own_way_beside_training():
 
 def test_a_disk_that_saving_waits_for_is_named_with_its_rate():
     full = measured(save_s=20.0, checkpoint_bytes=20_000_000_000)
-    (found,) = findings(full, "ddp", 600.0)
-    assert "most of it for the disk, which takes 1,000 MB/s" in found and found.endswith("or to a faster disk")
+    (actual,) = findings(full, "ddp", 600.0)
+    assert "most of it for the disk, which takes 1,000 MB/s" in actual and actual.endswith("or to a faster disk")
     costly, _ = findings(measured(save_s=20.0, checkpoint_bytes=2_000_000_000), "ddp", 600.0)
     assert "disk" not in costly
 
 
 @pytest.mark.parametrize(
-    ("writing", "told"),
+    ("writing", "reported"),
     [
         (1, "1 of 8 ranks write: let each rank write its part"),
         (8, "collecting what is saved"),
         (None, "collecting what is saved"),
     ],
 )
-def test_saving_below_what_the_disk_takes_says_who_writes(writing, told):
-    (found,) = findings(measured(save_s=10.0, checkpoint_bytes=2_000_000_000, writing_ranks=writing), "zero", 1e6)
-    assert "saving reaches 200 MB/s where one process writes 1,000 MB/s" in found and told in found
+def test_saving_below_what_the_disk_takes_says_who_writes(writing, reported):
+    (actual,) = findings(measured(save_s=10.0, checkpoint_bytes=2_000_000_000, writing_ranks=writing), "zero", 1e6)
+    assert "saving reaches 200 MB/s where one process writes 1,000 MB/s" in actual and reported in actual
 
 
 def test_nothing_is_said_of_a_disk_that_nobody_measured():

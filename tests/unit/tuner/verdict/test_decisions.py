@@ -52,14 +52,14 @@ def gaining(gain, gpu_seconds=7200.0):
 
 def test_a_declared_run_lets_the_search_go_on_while_a_trial_saves_more_of_it_than_it_takes():
     """Two GPU-hours a trial: of 1,000 planned a gain of 0.25 % saves 2.5, of 100 a gain of 1.5 % saves 1.5."""
-    much, little, seen = Budget(planned_gpu_hours=1000), Budget(planned_gpu_hours=100), run([100] * 20)
-    assert no_gain_expected(gaining(0.0025), seen, FREE) is not None
-    assert no_gain_expected(gaining(0.0025), seen, much) is None and end_of_search(seen, much, 0, 0) is None
-    assert no_gain_expected(gaining(0.015), seen, FREE) is None
-    said = no_gain_expected(gaining(0.015), seen, little)
-    assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in said
-    assert no_gain_expected(gaining(0.0), seen[:5], little) is None
-    assert "less than 1%" in no_gain_expected(None, seen, much) and no_gain_expected(None, seen, FREE) is None
+    much, little, completed = Budget(planned_gpu_hours=1000), Budget(planned_gpu_hours=100), run([100] * 20)
+    assert no_gain_expected(gaining(0.0025), completed, FREE) is not None
+    assert no_gain_expected(gaining(0.0025), completed, much) is None and end_of_search(completed, much, 0, 0) is None
+    assert no_gain_expected(gaining(0.015), completed, FREE) is None
+    message = no_gain_expected(gaining(0.015), completed, little)
+    assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in message
+    assert no_gain_expected(gaining(0.0), completed[:5], little) is None
+    assert "less than 1%" in no_gain_expected(None, completed, much) and no_gain_expected(None, completed, FREE) is None
 
 
 def test_a_declared_run_and_a_number_of_trials_exclude_each_other():
@@ -147,29 +147,37 @@ def answer(history, field, ratios, challenger):
     return ranking.result(history, field, ranking_state, (20, 120.0))
 
 
-def test_the_fastest_are_promoted_against_the_fastest_documented_default():
+def test_the_fastest_are_compared_with_the_fastest_documented_default():
     history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
     field = ranking.pick(history, False, AGREED)
     assert (field.baseline, field.candidates) == (1, (2, 0))
     assert field.defaults == (1,)
     history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
-    found = answer(history, field, [1.3] * 7, 2)
-    assert found.verdict is Verdict.CONFIRMED and found.candidate is None
-    assert "documented default" in found.notes[0]
-    assert (found.best.trial_number, found.best.tokens_per_s_per_gpu, found.best.runs) == (2, 130, 3)
-    assert (found.best.spread, found.final_comparison.runs, found.final_comparison.gpu_seconds) == (
+    verdict_result = answer(history, field, [1.3] * 7, 2)
+    assert verdict_result.verdict is Verdict.CONFIRMED and verdict_result.candidate is None
+    assert "documented default" in verdict_result.notes[0]
+    assert (verdict_result.best.trial_number, verdict_result.best.tokens_per_s_per_gpu, verdict_result.best.runs) == (
+        2,
+        130,
+        3,
+    )
+    assert (
+        verdict_result.best.spread,
+        verdict_result.final_comparison.runs,
+        verdict_result.final_comparison.gpu_seconds,
+    ) == (
         (128, 131),
         20,
         120.0,
     )
 
 
-def test_few_of_many_are_promoted():
+def test_few_of_many_reach_the_final_comparison():
     history = [complete(i, DDP, 450 + i, "baseline" if i == 0 else "sampler") for i in range(23)]
     assert ranking.pick(history, True, AGREED).candidates == tuple(range(22, 2, -1))
 
 
-def test_who_is_far_behind_in_the_search_is_not_promoted():
+def test_a_configuration_far_behind_in_the_search_is_no_finalist():
     history = [
         complete(i, DDP, speed, "baseline" if i == 0 else "sampler") for i, speed in enumerate((50, 89, 90, 100))
     ]
@@ -179,21 +187,21 @@ def test_who_is_far_behind_in_the_search_is_not_promoted():
 def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
     field = ranking.pick(history, True, AGREED)
-    found = answer(history, field, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
-    assert found.verdict is Verdict.NOT_FASTER
-    assert found.best == found.baseline and found.candidate.trial_number == 1
-    assert found.speedup.ci95 == pytest.approx((0.97, 1.02))
+    verdict_result = answer(history, field, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
+    assert verdict_result.verdict is Verdict.NOT_FASTER
+    assert verdict_result.best == verdict_result.baseline and verdict_result.candidate.trial_number == 1
+    assert verdict_result.speedup.ci95 == pytest.approx((0.97, 1.02))
 
 
 def test_too_few_pairs_give_no_interval_and_say_so():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    found = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
-    assert found.speedup is None and found.verdict is Verdict.UNDECIDED
-    assert found.best == found.baseline and found.undecided.more_pairs == 1
-    assert "too few pairs" in found.notes[-1]
+    verdict_result = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
+    assert verdict_result.speedup is None and verdict_result.verdict is Verdict.UNDECIDED
+    assert verdict_result.best == verdict_result.baseline and verdict_result.undecided.more_pairs == 1
+    assert "too few pairs" in verdict_result.notes[-1]
 
 
-def test_without_a_users_baseline_the_better_point_estimate_is_served_and_the_verdict_says_what_is_proved():
+def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_the_verdict_says_what_is_proved():
     """A tie must not go to whom chance made the baseline."""
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 98, "default"), complete(2, ZERO, 99)]
     field = ranking.pick(history, False, AGREED)
@@ -211,10 +219,10 @@ def test_without_a_users_baseline_the_better_point_estimate_is_served_and_the_ve
 def test_the_answer_stands_beside_each_default_at_its_best_micro_batch():
     wide = DDP.model_copy(update={"micro_batch": 8})
     history = [complete(0, DDP, 100, "default"), complete(1, wide, 165), complete(2, ZERO, 170)]
-    found = answer(history, ranking.pick(history, False, AGREED), [1.7] * 7, 2)
-    (beside,) = found.against_defaults
+    verdict_result = answer(history, ranking.pick(history, False, AGREED), [1.7] * 7, 2)
+    (beside,) = verdict_result.against_defaults
     assert (beside.trial_number, beside.micro_batches) == (1, (1, 8))
-    assert found.speedup.value == pytest.approx(1.7) and beside.ratio == pytest.approx(170 / 165)
+    assert verdict_result.speedup.value == pytest.approx(1.7) and beside.ratio == pytest.approx(170 / 165)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +237,9 @@ def test_the_answer_stands_beside_each_default_at_its_best_micro_batch():
 )
 def test_three_verdicts(ratios, word, more):
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    found = answer(history, ranking.pick(history, True, AGREED), ratios, 1)
-    assert found.verdict is word and (found.undecided is not None) == (word is Verdict.UNDECIDED)
-    assert found.undecided is None or found.undecided.more_pairs == more
+    verdict_result = answer(history, ranking.pick(history, True, AGREED), ratios, 1)
+    assert verdict_result.verdict is word and (verdict_result.undecided is not None) == (word is Verdict.UNDECIDED)
+    assert verdict_result.undecided is None or verdict_result.undecided.more_pairs == more
 
 
 def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
@@ -246,9 +254,9 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
     field = ranking.pick(history, False, parity.ParityGroups(0, None))
-    found = ranking.unbeaten(history, field)
+    outcome = ranking.unbeaten(history, field)
     assert field.candidates == ()
-    assert found.speedup is None and found.final_comparison is None and found.verdict is Verdict.NOT_FASTER
+    assert outcome.speedup is None and outcome.final_comparison is None and outcome.verdict is Verdict.NOT_FASTER
 
 
 def test_no_winner_until_two_agree():

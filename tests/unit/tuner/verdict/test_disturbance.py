@@ -1,4 +1,4 @@
-"""Which runs count for nothing, and how often one is repeated for that."""
+"""Runs that are discarded, and how often each is repeated."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.support.values.tuner_inputs import cpu, measured
 GPUS = Cluster(device="cuda", gpu="NVIDIA H100 80GB HBM3", gpus_per_node=8, memory_gib=80, host_memory_gib=512)
 
 
-def seen(foreign=None, spread=0.01):
+def measurement_with(foreign=None, spread=0.01):
     run = measured(100.0)
     return run.model_copy(
         update={
@@ -25,22 +25,22 @@ def seen(foreign=None, spread=0.01):
     [(0.2, 2, None), (0.9, 2, "0.9 of 2 cores"), (0.9, 64, None), (0.9, None, None), (None, 2, None)],
 )
 def test_other_programs_disturb_ranks_on_cpu_by_their_share_of_the_cores(foreign, cores, says):
-    found = disturbance.reason(seen(foreign), cpu(), lambda: cores)
-    assert found is None if says is None else says in found
+    reason = disturbance.reason(measurement_with(foreign), cpu(), lambda: cores)
+    assert reason is None if says is None else says in reason
 
 
 def test_programs_on_cores_that_ranks_on_gpus_leave_free_disturb_nothing():
-    assert disturbance.reason(seen(40.0), GPUS, lambda: 64) is None
-    assert "60.0 of 64" in disturbance.reason(seen(60.0), GPUS, lambda: 64)
+    assert disturbance.reason(measurement_with(40.0), GPUS, lambda: 64) is None
+    assert "60.0 of 64" in disturbance.reason(measurement_with(60.0), GPUS, lambda: 64)
 
 
 def test_a_run_whose_own_windows_lie_apart_was_disturbed_where_nobody_saw_by_what():
-    assert "±40%" in disturbance.reason(seen(spread=0.4), cpu(), lambda: None)
-    assert disturbance.reason(seen(foreign=0.1, spread=0.4), cpu(), lambda: 2) is None
+    assert "±40%" in disturbance.reason(measurement_with(spread=0.4), cpu(), lambda: None)
+    assert disturbance.reason(measurement_with(foreign=0.1, spread=0.4), cpu(), lambda: 2) is None
 
 
 def test_runs_beside_others_of_ours_are_not_repeated_for_windows_that_lie_apart():
-    run = seen(spread=0.4)
+    run = measurement_with(spread=0.4)
     beside = run.model_copy(update={"conditions": Conditions(neighbours=1)})
     assert disturbance.reason(beside, cpu(), lambda: None) is None
     # What keeps the cores of its own share busy is nothing that was planned.

@@ -39,8 +39,8 @@ def test_one_disturbed_pair_does_not_lose_a_real_gain():
     assert paired_test.decide(ratios, 20) == "open"
     ratios += [UP] * 3
     assert paired_test.decide(ratios, 20) == "faster"
-    found = paired_test.speedup(ratios)
-    assert found.value == pytest.approx(1.4) and found.ci95 == pytest.approx((1.4, 1.4)) and found.pairs == 10
+    interval = paired_test.speedup(ratios)
+    assert interval.value == pytest.approx(1.4) and interval.ci95 == pytest.approx((1.4, 1.4)) and interval.pairs == 10
 
 
 def test_a_final_comparison_ends_when_no_win_is_possible_but_not_before_there_is_an_interval():
@@ -54,9 +54,9 @@ def test_a_final_comparison_ends_when_no_win_is_possible_but_not_before_there_is
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=40))
 def test_the_interval_lies_above_one_exactly_when_the_test_says_faster(hundredths):
     ratios = [value / 100 for value in hundredths]
-    found = paired_test.speedup(ratios)
-    assert (found is not None and found.ci95[0] > 1) == (paired_test.decide(ratios, 40) == "faster")
-    assert found is None or found.ci95[0] <= found.value <= found.ci95[1]
+    interval = paired_test.speedup(ratios)
+    assert (interval is not None and interval.ci95[0] > 1) == (paired_test.decide(ratios, 40) == "faster")
+    assert interval is None or interval.ci95[0] <= interval.value <= interval.ci95[1]
 
 
 MATCH = Finalists(0, (1, 2, 3, 4))
@@ -134,14 +134,14 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
 def test_a_block_on_other_hosts_of_the_same_worker_does_not_count(other, block):
     hosts = [frozenset(("n0", "n1")), frozenset(("n0", other))]
     runs = [ValidationRun(trial, 0, "w", 100.0, hosts[trial == 3]) for trial in (1, 2, 3)]
-    found = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(found, NextRun) and found.block == block
+    next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
+    assert isinstance(next_run, NextRun) and next_run.block == block
 
 
 def test_a_block_of_two_workers_does_not_count():
     runs = [ValidationRun(trial, 0, "w" if trial < 3 else "v", 100.0) for trial in (1, 2, 3)]
-    found = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
-    assert isinstance(found, NextRun) and found.block == 1
+    next_run = ranking_state(MATCH, dict.fromkeys(MATCH.members, 100.0), runs, 20, "s").next
+    assert isinstance(next_run, NextRun) and next_run.block == 1
 
 
 def test_blocks_that_never_count_end_too():

@@ -1,4 +1,4 @@
-"""When a winner is asked to go on from its checkpoint, and what the answer says about it."""
+"""Resume checks of winners, and the answer's words about them."""
 
 import pytest
 from pydantic import ValidationError
@@ -12,7 +12,7 @@ from shardtune.tuner.verdict import resume_check
 from shardtune.tuner.verdict.resume_check import ResumeRun
 from tests.support.service.simulated_worker import SPEC, failure, restarted
 
-STANDS = Contender(
+STANDING_ANSWER = Contender(
     trial_number=3,
     config=TrialConfig(strategy=DdpConfig()),
     description="DDP",
@@ -21,7 +21,7 @@ STANDS = Contender(
     peak_reserved_gib=None,
     runs=7,
 )
-RESULT = StudyResult(best=STANDS, baseline=STANDS, speedup=None, verdict=Verdict.CONFIRMED)
+RESULT = StudyResult(best=STANDING_ANSWER, baseline=STANDING_ANSWER, speedup=None, verdict=Verdict.CONFIRMED)
 
 
 def next_step(*runs, has_worker=True, **spec):
@@ -70,13 +70,13 @@ def test_every_figure_of_the_resumed_steps_is_held_against_the_run_that_went_on(
 
     assert resumed() is None and resumed(loss=4.7 * (1 + 5e-6)) is None
     for change in ({"loss": 4.7001}, {"grad_norm": 1.01}, {"parameter_square_sum": 90.1}, {"parameter_sum": 3.1}):
-        found = resumed(**change)
-        assert found.kind is FailureKind.NUMERICS and "of step 23" in found.message
+        actual_resumed = resumed(**change)
+        assert actual_resumed.kind is FailureKind.NUMERICS and "of step 23" in actual_resumed.message
 
 
 def test_allocator_retries_are_too_little_memory():
-    found = resume_check.fault(restarted(allocator_retries=2, allocator_ooms=0), PRECISIONS["fp32"])
-    assert found.kind is FailureKind.OVER_LIMIT and "2 times" in found.message
+    fault = resume_check.fault(restarted(allocator_retries=2, allocator_ooms=0), PRECISIONS["fp32"])
+    assert fault.kind is FailureKind.OVER_LIMIT and "2 times" in fault.message
     assert resume_check.fault(restarted(allocator_retries=0, allocator_ooms=0), PRECISIONS["fp32"]) is None
 
 

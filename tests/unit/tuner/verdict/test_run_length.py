@@ -17,7 +17,7 @@ PAIR = NextRun(0, 3, (0, 1))
 PLAN = MeasurePlan(undecided_s=(1.0, 2.0), target_half_width=0.02)
 
 
-def test_a_trial_that_will_not_be_promoted_need_not_say_how_slow_it_is():
+def test_a_trial_that_cannot_become_a_finalist_may_end_early():
     assert run_length.of_search([]) is None
     assert run_length.of_search([infeasible(0, DDP)]) is None
     first = complete(0, DDP, 100)
@@ -52,7 +52,8 @@ def test_one_disturbed_search_run_does_not_set_the_range_for_ever():
 
 
 def test_both_runs_of_a_pair_are_timed_by_the_same_rule():
-    """Else the second one's length would depend on the first one's luck, and the sign of a pair be no fair coin."""
+    """Equal lengths are needed: else the second one's length would depend on the first one's luck, and the sign of a
+    pair be no fair coin."""
     searched = {0: 100.0, 1: 150.0}
     before = run_length.of_block(PAIR, searched, [], 1000.0)
     assert run_length.of_block(PAIR, searched, [ValidationRun(0, PAIR.block, "w", 20.0)], 1000.0) == before is not None

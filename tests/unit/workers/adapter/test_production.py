@@ -50,12 +50,12 @@ def answering(status: int, body: object) -> Iterator[str]:
 
 def test_best_config_json_is_taken_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, TrialConfig(strategy=DdpConfig(bucket_cap_mb=5), micro_batch=4))
-    found = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2", "RANK": "0"})
-    assert (found.micro_batch, found.accumulation, found.options) == (4, 2, {"rank": 4})
-    assert "training with DDP" in (said := capsys.readouterr().err) and str(path) in said
-    found.prepare(torch.nn.Linear(1, 1))
+    choice = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2", "RANK": "0"})
+    assert (choice.micro_batch, choice.accumulation, choice.options) == (4, 2, {"rank": 4})
+    assert "training with DDP" in (stderr := capsys.readouterr().err) and str(path) in stderr
+    choice.prepare(torch.nn.Linear(1, 1))
     for step in range(3):
-        found.report(1.0, step=step)
+        choice.report(1.0, step=step)
     production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2", "RANK": "1"})
     assert capsys.readouterr().err == ""
 
@@ -72,15 +72,15 @@ def test_what_this_job_cannot_run_is_passed_over_for_the_default_with_the_reason
     tmp_path: Path, capsys: pytest.CaptureFixture[str], config: TrialConfig | None, world: str, why: str
 ) -> None:
     path = tmp_path / "config.json" if config is None else written(tmp_path, config)
-    found = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": world})
-    assert found.config == DEFAULT and found.source == "the script's own default"
+    choice = production.configuration(DDP_ONLY, DEFAULT, WORKLOAD, path, {"WORLD_SIZE": world})
+    assert choice.config == DEFAULT and choice.source == "the script's own default"
     assert why in capsys.readouterr().err
 
 
 def test_a_model_that_is_split_over_ranks_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, TrialConfig(strategy=Fsdp2Config(dp_shard=1, tensor_parallel=2)))
-    found = production.configuration(("ddp", "fsdp2"), DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2"})
-    assert found.config == DEFAULT and "splits the model over 2 ranks" in capsys.readouterr().err
+    choice = production.configuration(("ddp", "fsdp2"), DEFAULT, WORKLOAD, path, {"WORLD_SIZE": "2"})
+    assert choice.config == DEFAULT and "splits the model over 2 ranks" in capsys.readouterr().err
 
 
 def test_a_service_without_an_answer_does_not_stop_the_training(
@@ -88,9 +88,9 @@ def test_a_service_without_an_answer_does_not_stop_the_training(
 ) -> None:
     path = written(tmp_path, DEFAULT)
     with answering(404, {"detail": "nothing is known of it"}) as url:
-        asked = {production.SERVICE: url, production.TARGET_KEY: "k" * 32}
-        assert production.configuration(DDP_ONLY, None, None, path, asked).source == str(path)
-    assert "has no answer" in (said := capsys.readouterr().err) and "nothing is known of it" in said
+        requested = {production.SERVICE: url, production.TARGET_KEY: "k" * 32}
+        assert production.configuration(DDP_ONLY, None, None, path, requested).source == str(path)
+    assert "has no answer" in (stderr := capsys.readouterr().err) and "nothing is known of it" in said
     gone = {production.SERVICE: "http://127.0.0.1:1", production.TARGET_KEY: "k" * 32}
     assert production.configuration(DDP_ONLY, None, None, path, gone).source == str(path)
     assert "did not answer" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What a script may say to its trial, without a worker around it."""
+"""Calls of a script to its trial, without a worker."""
 
 import pytest
 import torch

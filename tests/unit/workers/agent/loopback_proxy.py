@@ -31,9 +31,9 @@ class LoopbackProxy:
             self._drop()
 
     def _drop(self) -> None:
-        for one in list(self._open):
+        for item in list(self._open):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-"""From traces to a diagnosis, in a process of its own that ends in any case."""
+"""Analysis of traces in a separate process that ends in any case."""
 
 import psutil
 import pytest
@@ -13,7 +13,7 @@ def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, lo
     traced = Traced(
         folder=str(tmp_path / "no-such-folder"), bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0
     )
-    found = diagnosed(traced, longest_s)
-    assert isinstance(found, Failure) and found.kind is FailureKind.SETUP
-    assert why in found.message
-    assert not [one for one in psutil.Process().children(recursive=True) if "shardtune.traces" in one.cmdline()]
+    diagnosis = diagnosed(traced, longest_s)
+    assert isinstance(diagnosis, Failure) and diagnosis.kind is FailureKind.SETUP
+    assert why in diagnosis.message
+    assert not [item for item in psutil.Process().children(recursive=True) if "shardtune.traces" in item.cmdline()]

@@ -1,4 +1,4 @@
-"""What a worker over several hosts takes, and what it counts; the ranks are played."""
+"""Tasks that a worker over several hosts takes, and its counters; the ranks are fake."""
 
 import pytest
 

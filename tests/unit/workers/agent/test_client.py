@@ -1,4 +1,4 @@
-"""What the client does when the service does not answer, says later, or says no."""
+"""Behaviour of the client when the service does not answer, defers or rejects."""
 
 import random
 
@@ -20,8 +20,12 @@ def serve():
     started = []
 
     def start(*answers, port=0):
-        left = list(answers)
-        started.append(FakeService(lambda *_: left.pop(0) if len(left) > 1 else left[0], port))
+        remaining_answers = list(answers)
+        started.append(
+            FakeService(
+                lambda *_: remaining_answers.pop(0) if len(remaining_answers) > 1 else remaining_answers[0], port
+            )
+        )
         return started[-1]
 
     yield start
@@ -52,20 +56,20 @@ def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     assert patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
 
 
-def test_a_report_survives_a_restart_of_the_service(serve):
+def test_a_report_survives_a_restarted_service(serve):
     first = serve((500, {"detail": "going down"}))
     client = WorkerClient(first.url)
-    seen = []
+    observed = []
 
     def noticed(error):
-        seen.append(error)
-        if len(seen) == 1:
+        observed.append(error)
+        if len(observed) == 1:
             first.close()
-        elif len(seen) == 3:
+        elif len(observed) == 3:
             serve((200, {"applied": True}), port=first.port)
 
     assert patiently(lambda: client.report("r1", REPORT), lambda: False, noticed, iter([0.05] * 50)).applied
-    assert len(seen) == 3
+    assert len(observed) == 3
 
 
 def test_what_is_finished_is_sent_once_even_when_asked_to_stop(serve):
@@ -126,10 +130,10 @@ def test_a_proxy_of_the_environment_is_shown_nothing(serve, monkeypatch):
         monkeypatch.setenv(name, proxy.url)
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
-    asked = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
-    WorkerClient(service.url, keys=KeySource("secret")).lease(asked)
+    lease_request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
+    WorkerClient(service.url, keys=KeySource("secret")).lease(lease_request)
     assert (proxy.keys, service.keys) == ([], ["Bearer secret"])
-    WorkerClient(service.url, keys=KeySource("secret"), proxy=proxy.url).lease(asked)
+    WorkerClient(service.url, keys=KeySource("secret"), proxy=proxy.url).lease(lease_request)
     assert proxy.keys == ["Bearer secret"], "the one that is named counts"
 
 
@@ -144,10 +148,10 @@ def test_a_run_whose_name_is_no_folder_s_is_not_taken(serve, run_id):
         "task": make_task().model_dump(mode="json"),
     }
     lease |= {"lease_s": 20, "heartbeat_s": 1, "deadline_s": 30, "no_progress_s": 30}
-    asked = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
+    lease_request = LeaseRequest(protocol_version=PROTOCOL_VERSION, session=SESSION)
     with pytest.raises(Unreachable, match="no Lease"):
-        WorkerClient(serve((200, lease)).url).lease(asked)
-    assert WorkerClient(serve((200, lease | {"run_id": "run-1"})).url).lease(asked).run_id == "run-1"
+        WorkerClient(serve((200, lease)).url).lease(lease_request)
+    assert WorkerClient(serve((200, lease | {"run_id": "run-1"})).url).lease(lease_request).run_id == "run-1"
 
 
 def test_no_work_is_none(serve):

@@ -1,4 +1,4 @@
-"""What ranks leave behind becomes one result, by reports, exit codes and counters only."""
+"""Reports of ranks become one result, by reports, exit codes and counters only."""
 
 import json
 import os

@@ -65,19 +65,19 @@ class World:
 
 @pytest.fixture
 def world(tmp_path, warm, task):
-    made = []
+    created = []
 
     def make(*acts, until, **answers):
-        made.append(World(tmp_path, warm(*acts), task, until, **answers))
-        made[-1].agent.run()
-        return made[-1]
+        created.append(World(tmp_path, warm(*acts), task, until, **answers))
+        created[-1].agent.run()
+        return created[-1]
 
     yield make
-    for world in made:
+    for world in created:
         world.service.close()
 
 
-def asked(times):
+def lease_requests(times):
     return lambda world: len(world.service.bodies("/leases")) >= times
 
 
@@ -86,7 +86,7 @@ def beaten(times):
 
 
 def test_a_measured_trial_is_reported_under_its_attempt(world):
-    (report,) = world("complete", "complete", until=asked(2)).reports()
+    (report,) = world("complete", "complete", until=lease_requests(2)).reports()
     assert report.attempt == 3
     assert report.measurement.step_time_s == pytest.approx(0.12)
     assert report.gpu_seconds == pytest.approx(2 * report.measurement.elapsed_s)
@@ -94,45 +94,51 @@ def test_a_measured_trial_is_reported_under_its_attempt(world):
 
 
 def test_a_failed_trial_is_reported_with_the_end_of_its_log(world):
-    (report,) = world("late_crash", "oom", until=asked(2)).reports()
+    (report,) = world("late_crash", "oom", until=lease_requests(2)).reports()
     assert (report.failure.kind, report.failure.rank) == ("oom", 1)
     assert "rank 1 acts oom" in report.log_tail
 
 
 def test_a_report_is_repeated_until_answered(world):
     later = (503, {"detail": "restarting"})
-    seen = world("complete", "complete", until=asked(2), report=[later, later, (200, {"applied": True})]).reports()
-    assert len(seen) == 3
-    assert seen[0] == seen[2]
+    reports = world(
+        "complete", "complete", until=lease_requests(2), report=[later, later, (200, {"applied": True})]
+    ).reports()
+    assert len(reports) == 3
+    assert reports[0] == reports[2]
 
 
 def test_a_result_that_the_service_rejects_ends_the_attempt_as_a_failure_that_says_why(world):
     rejected = (422, {"detail": "step_time_s (-1) must be positive"})
-    result, told = world("complete", "complete", until=asked(2), report=[rejected, (200, {"applied": True})]).reports()
+    result, reported = world(
+        "complete", "complete", until=lease_requests(2), report=[rejected, (200, {"applied": True})]
+    ).reports()
     assert result.measurement is not None
-    assert (told.attempt, told.measurement, told.failure.kind) == (3, None, "setup")
-    assert "the service rejected the result" in told.failure.message and "step_time_s (-1)" in told.failure.message
+    assert (reported.attempt, reported.measurement, reported.failure.kind) == (3, None, "setup")
+    assert (
+        "the service rejected the result" in reported.failure.message and "step_time_s (-1)" in reported.failure.message
+    )
 
 
 def test_a_worker_of_which_no_report_is_taken_asks_for_no_further_work(world):
     with pytest.raises(RequestRejected, match="no key"):
-        world("complete", "complete", until=asked(2), report=(403, {"detail": "no key"}))
+        world("complete", "complete", until=lease_requests(2), report=(403, {"detail": "no key"}))
 
 
 def test_told_to_stop_the_ranks_end_and_nothing_is_reported(world):
     stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
-    seen = world("busy", "busy", until=asked(2), heartbeat=[CONTINUE, stop])
-    assert seen.reports() == []
-    assert len(seen.service.bodies("/heartbeat")) == 2
+    ended_world = world("busy", "busy", until=lease_requests(2), heartbeat=[CONTINUE, stop])
+    assert ended_world.reports() == []
+    assert len(ended_world.service.bodies("/heartbeat")) == 2
 
 
 def test_a_lost_lease_ends_the_ranks_and_reports_nothing(world):
-    assert world("busy", "busy", until=asked(2), heartbeat=(409, {"detail": "attempt 4 runs"})).reports() == []
+    assert world("busy", "busy", until=lease_requests(2), heartbeat=(409, {"detail": "attempt 4 runs"})).reports() == []
 
 
 def test_ranks_end_before_a_lease_that_cannot_be_renewed(world):
-    seen = world("busy", "busy", until=asked(2), heartbeat=(503, {"detail": "down"}), lease_s=1.0)
-    assert seen.reports() == []
+    ended_world = world("busy", "busy", until=lease_requests(2), heartbeat=(503, {"detail": "down"}), lease_s=1.0)
+    assert ended_world.reports() == []
 
 
 def test_stopped_by_a_signal_the_run_is_released_at_once(world):
@@ -142,8 +148,8 @@ def test_stopped_by_a_signal_the_run_is_released_at_once(world):
 
 
 def test_progress_travels_up(world):
-    seen = world("busy", "busy", until=beaten(4))
-    assert seen.service.bodies("/heartbeat")[-1]["progress"]["phase"] == "measuring"
+    ended_world = world("busy", "busy", until=beaten(4))
+    assert ended_world.service.bodies("/heartbeat")[-1]["progress"]["phase"] == "measuring"
 
 
 def test_an_unknown_session_registers_again_as_a_new_one(world):
@@ -153,11 +159,11 @@ def test_an_unknown_session_registers_again_as_a_new_one(world):
         return len(world.service.bodies("/workers")) == 2
 
     lives = [(200, REGISTERED), (200, REGISTERED | {"session": "session-2"})]
-    seen = world("complete", "complete", until=forget, workers=lives).service
-    first, second = seen.bodies("/workers")
+    service = world("complete", "complete", until=forget, workers=lives).service
+    first, second = service.bodies("/workers")
     assert first["name"] == second["name"] == "box"
     assert first["session"] is second["session"] is None
-    assert seen.bodies("/leases")[0]["session"] == "session-1"
+    assert service.bodies("/leases")[0]["session"] == "session-1"
 
 
 def test_two_workers_of_one_name_do_not_fight_for_ever(world):
@@ -171,7 +177,9 @@ def test_two_workers_of_one_name_do_not_fight_for_ever(world):
 
 def test_a_worker_the_service_rejects_ends(world):
     with pytest.raises(RequestRejected, match="protocol"):
-        world("complete", "complete", until=asked(1), workers=(422, {"detail": "protocol_version 1 is too old"}))
+        world(
+            "complete", "complete", until=lease_requests(1), workers=(422, {"detail": "protocol_version 1 is too old"})
+        )
 
 
 def test_a_lease_counts_from_the_sending_of_what_was_answered():
@@ -186,12 +194,12 @@ def test_a_lease_counts_from_the_sending_of_what_was_answered():
 def test_a_change_between_runs_is_told_under_the_same_session(world):
     changed = []
 
-    def look(seen):
-        changed.append(seen.model_copy(update={"power_limit_w": 400.0}))
+    def look(observed):
+        changed.append(observed.model_copy(update={"power_limit_w": 400.0}))
         return changed[0]
 
-    seen = world("complete", "complete", until=asked(4), look=look)
-    first, second = seen.service.bodies("/workers")
+    ended_world = world("complete", "complete", until=lease_requests(4), look=look)
+    first, second = ended_world.service.bodies("/workers")
     assert (first["session"], second["session"]) == (None, "session-1")
     assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
-    assert len(changed) > 1 and len(seen.reports()) == 1
+    assert len(changed) > 1 and len(ended_world.reports()) == 1

@@ -36,11 +36,11 @@ def proxy(replica):
     opened.close()
 
 
-def wait_for(what):
+def wait_for(condition):
     """The first true answer; pytest's own limit ends a wait for ever."""
-    while not (found := what()):
+    while not (actual := condition()):
         time.sleep(0.02)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("mode", ["cut", "hold", "half_close"])
@@ -54,7 +54,7 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
         other = SimulatedWorker(client, cluster=offered.cluster, fingerprint=offered.fingerprint, name=mode).register()
         study_id = client.post("/v1/studies", json=SPEC | {"cluster": offered.cluster.model_dump()}).json()["study_id"]
         other.report(other.lease(), MODEL_SUMMARY).raise_for_status()
-        seen = []
+        observed = []
 
         def watch():
             try:
@@ -69,7 +69,7 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
                     return attempt["end"], outcome.exists() and outcome.read_text()
 
                 # With answers held back, heartbeats still arrive: the service may go on believing in the worker.
-                seen.append(wait_for(lambda: found if any(found := first_end()) else None))
+                observed.append(wait_for(lambda: actual_first_end if any(actual_first_end := first_end()) else None))
             finally:
                 interrupt.signal = 15
                 proxy.fail("pass")
@@ -80,5 +80,5 @@ def test_ranks_are_gone_before_the_lease_is_given_away(mode, replica, proxy, war
         agent.run()
         watcher.join()
         client.post(f"/v1/studies/{study_id}:cancel").raise_for_status()
-    (end, outcome) = seen[0]
+    (end, outcome) = observed[0]
     assert outcome and "interrupted" in outcome, end

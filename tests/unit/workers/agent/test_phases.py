@@ -52,8 +52,8 @@ def test_a_failure_after_loading_is_the_runs(run):
 
 
 def test_ended_in_the_middle_nothing_is_left(run):
-    asked = iter([None, None])
-    attempted, _ = run("save_and_hang", "resume_check", interrupted=lambda: next(asked, "the lease is lost"))
+    requested = iter([None, None])
+    attempted, _ = run("save_and_hang", "resume_check", interrupted=lambda: next(requested, "the lease is lost"))
     assert attempted is None
 
 

@@ -16,7 +16,7 @@ LEASE = Lease(
 
 
 @pytest.fixture
-def told(tmp_path):
+def recorded_diagnosis(tmp_path):
     for rank in (0, 1):
         (tmp_path / f"rank_{rank}.json.gz").write_bytes(bytes([rank]))
     return diagnosis(recorded=diagnosis().recorded.model_copy(update={"folder": str(tmp_path)}))
@@ -34,25 +34,25 @@ class Client:
         self.taken.append((session, run_id, attempt, rank, content))
 
 
-def test_all_ranks_are_sent_and_nothing_is_said_of_it(told):
+def test_all_ranks_are_sent_and_nothing_is_said_of_it(recorded_diagnosis):
     client = Client()
-    assert send_traces(client, "s", LEASE, told) == told
+    assert send_traces(client, "s", LEASE, recorded_diagnosis) == recorded_diagnosis
     assert client.taken == [("s", "r1", 3, rank, bytes([rank])) for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(
     "error", [RequestRejected("413 too large"), LeaseLost("404 no such route"), Unreachable("down")]
 )
-def test_what_the_service_does_not_take_is_a_note_and_the_rest_is_not_tried(told, error):
+def test_what_the_service_does_not_take_is_a_note_and_the_rest_is_not_tried(recorded_diagnosis, error):
     client = Client(None, error)
-    sent = send_traces(client, "s", LEASE, told)
-    assert len(client.taken) == 1 and sent.model_copy(update={"notes": told.notes}) == told
+    sent = send_traces(client, "s", LEASE, recorded_diagnosis)
+    assert len(client.taken) == 1 and sent.model_copy(update={"notes": recorded_diagnosis.notes}) == recorded_diagnosis
     assert sent.notes[-1] == f"the service stores no raw trace from rank 1 on; they are with the worker ({error})"
 
 
-def test_a_trace_that_is_gone_is_a_note_too(told, tmp_path):
+def test_a_trace_that_is_gone_is_a_note_too(recorded_diagnosis, tmp_path):
     (tmp_path / "rank_0.json.gz").unlink()
-    assert "from rank 0 on" in send_traces(Client(), "s", LEASE, told).notes[-1]
+    assert "from rank 0 on" in send_traces(Client(), "s", LEASE, recorded_diagnosis).notes[-1]
 
 
 def test_a_run_that_told_nothing_sends_nothing():

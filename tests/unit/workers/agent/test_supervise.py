@@ -91,7 +91,7 @@ def test_a_dead_host_ends_the_attempt_and_is_replaced(warm, directory, mark):
     assert marked(mark), "a new host"
 
 
-def test_what_a_rank_left_behind_is_ended_but_the_host_stays_warm(warm, directory, mark):
+def test_processes_left_by_a_rank_are_ended_but_the_fork_server_stays(warm, directory, mark):
     launcher = warm("orphan", "complete")
     launcher.prepare(lambda: False)
     helpers = marked(mark)

@@ -25,8 +25,8 @@ RATES = MeasuredHardware(
 
 def machine(peak_flops=None, measured=None, device="cpu"):
     cluster = cpu() if device == "cpu" else gpus()
-    found = FINGERPRINT.model_copy(update={"device": device, "intra_node_gb_per_s": None})
-    return Inventory(cluster=cluster, fingerprint=found, peak_flops=peak_flops, measured=measured)
+    changed = FINGERPRINT.model_copy(update={"device": device, "intra_node_gb_per_s": None})
+    return Inventory(cluster=cluster, fingerprint=changed, peak_flops=peak_flops, measured=measured)
 
 
 class Measured:
@@ -43,16 +43,16 @@ class Measured:
 
 
 def offered_by(work_dir: Path, inventory: Inventory, measure, **settings: object) -> Inventory:
-    held = Held(launcher=None, offered=inventory, look_again=lambda: None)  # type: ignore[arg-type]
-    return rates_first(WorkerSettings(work_dir=work_dir, **settings), held, Interrupt(), measure)  # type: ignore[arg-type]
+    reserved = Held(launcher=None, offered=inventory, look_again=lambda: None)  # type: ignore[arg-type]
+    return rates_first(WorkerSettings(work_dir=work_dir, **settings), reserved, Interrupt(), measure)  # type: ignore[arg-type]
 
 
 def test_unknown_rates_are_measured_before_the_worker_registers(tmp_path):
     measure = Measured()
-    found = offered_by(tmp_path, machine(), measure, measure_rates=True)
-    assert found.measured == RATES and measure.times == 1
+    actual_offered_by = offered_by(tmp_path, machine(), measure, measure_rates=True)
+    assert actual_offered_by.measured == RATES and measure.times == 1
     # The band of the bandwidth is part of what studies are kept under, from the first of them.
-    assert found.fingerprint.intra_node_gb_per_s is not None
+    assert actual_offered_by.fingerprint.intra_node_gb_per_s is not None
 
 
 @pytest.mark.parametrize(

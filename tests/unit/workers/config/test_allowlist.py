@@ -1,4 +1,4 @@
-"""What a worker's owner allows, and how a study that names anything else is rejected."""
+"""Models and scripts that a worker's owner allows, and the rejection of all others."""
 
 from pathlib import Path
 
@@ -67,8 +67,8 @@ def test_settings_come_from_options_and_from_the_environment(monkeypatch):
 def test_a_command_is_a_script_and_its_arguments(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
-    found = Allowed.of([], {"plain": f"python {script} --data 'a b'"}).scripts["plain"]
-    assert found == Script(script, ("--data", "a b"))
+    actual_script = Allowed.of([], {"plain": f"python {script} --data 'a b'"}).scripts["plain"]
+    assert actual_script == Script(script, ("--data", "a b"))
 
 
 @pytest.mark.parametrize(

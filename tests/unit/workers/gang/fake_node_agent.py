@@ -54,12 +54,20 @@ def serve(begin: Begin, line: AgentLine) -> None:
 
 
 def _inventory(ranks: int) -> Inventory:
-    given = {"device": "cpu", "gpu": "cpu", "gpu_count": 0, "python": "3.11", "kernel": "6", "cpu": "x", "cpu_count": 2}
+    defaults = {
+        "device": "cpu",
+        "gpu": "cpu",
+        "gpu_count": 0,
+        "python": "3.11",
+        "kernel": "6",
+        "cpu": "x",
+        "cpu_count": 2,
+    }
     later = Path(tempfile.gettempdir()) / "says.json"
     own = json.loads(later.read_text() if later.exists() else os.environ.get("NODE_SAYS", "{}"))
-    said = {**dict.fromkeys(UNKNOWN), **given, "host_memory_gib": 8, **own}
+    facts = {**dict.fromkeys(UNKNOWN), **defaults, "host_memory_gib": 8, **own}
     cluster = Cluster(device="cpu", gpus_per_node=ranks, memory_gib=4, host_memory_gib=8)
-    return Inventory(cluster=cluster, fingerprint=Fingerprint.model_validate(said))
+    return Inventory(cluster=cluster, fingerprint=Fingerprint.model_validate(facts))
 
 
 if __name__ == "__main__":

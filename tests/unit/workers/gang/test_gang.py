@@ -28,7 +28,7 @@ from tests.unit.workers.gang.local_node_agents import ROOT, LocalHosts
 HOSTS = ("n0", "n1")
 LEASE_S = 2.0
 LONG = RunLimits(deadline_s=60, no_progress_s=60)
-Made = tuple[GangLauncher, LocalHosts]
+GangAndHosts = tuple[GangLauncher, LocalHosts]
 
 
 @pytest.fixture
@@ -38,24 +38,26 @@ def task() -> TrialTask:
 
 
 @pytest.fixture
-def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., Made]]:
+def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., GangAndHosts]]:
     """Makes a gang whose ranks act as told; on the way out nothing of it lives on any host."""
-    made: list[GangLauncher] = []
-    marks = {f"{mark}-{one}-{host}" for one in (0, 1) for host in (*HOSTS, "n2")}
+    gangs: list[GangLauncher] = []
+    marks = {f"{mark}-{item}-{host}" for item in (0, 1) for host in (*HOSTS, "n2")}
 
-    def one(*acts: str, hosts: tuple[str, ...] = HOSTS, says: Mapping[str, object] = {}, **plan: object) -> Made:
-        engine = LocalHosts(hosts, tmp_path / "hosts", f"{mark}-{len(made)}", acts, says)
+    def make_gang(
+        *acts: str, hosts: tuple[str, ...] = HOSTS, says: Mapping[str, object] = {}, **plan: object
+    ) -> GangAndHosts:
+        engine = LocalHosts(hosts, tmp_path / "hosts", f"{mark}-{len(gangs)}", acts, says)
         begin = Begin(settings={"ranks": 1, "min_free_gib": 0}, lease_s=LEASE_S)
-        made.append(GangLauncher(engine, GangPlan(2, begin, **plan), wait_s=10))
-        return made[-1], engine
+        gangs.append(GangLauncher(engine, GangPlan(2, begin, **plan), wait_s=10))
+        return gangs[-1], engine
 
-    yield one
-    for launcher in made:
+    yield make_gang
+    for launcher in gangs:
         launcher.close()
-    left = {name: found for name in marks if (found := marked(name))}
+    live_pids = {name: pids for name in marks if (pids := marked(name))}
     for name in marks:
         kill_marked(name)
-    assert left == {}
+    assert live_pids == {}
 
 
 def run(launcher: GangLauncher, directory: TrialDir, interrupted: Callable[[], str | None] = lambda: None):
@@ -85,13 +87,13 @@ def test_ranks_of_all_hosts_end_and_leave_their_reports_here(make, directory, ta
 def test_a_trial_of_one_host_runs_on_one_of_them(make, tmp_path, fingerprint) -> None:
     launcher, _ = make("complete", "complete")
     launcher.prepare(lambda: False)
-    one = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
-    folder = TrialDir.create(tmp_path / "work", "run-2", one, fingerprint, min_free_gib=0)
+    single_make_task = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
+    folder = TrialDir.create(tmp_path / "work", "run-2", single_make_task, fingerprint, min_free_gib=0)
     ended = supervise(launcher, folder, Launch.of(1), LONG, lambda: None)
     assert [end.rank for end in ended.exits] == [0] and ended.seen.hosts == ("n0",)
 
 
-def test_the_gang_stays_warm_between_launches(make, directory) -> None:
+def test_the_gang_keeps_its_fork_servers_between_launches(make, directory) -> None:
     launcher, engine = make("complete", "complete")
     for _ in range(2):
         assert len(run(launcher, directory).exits) == 2
@@ -170,7 +172,7 @@ def test_an_agent_that_is_killed_or_stopped_leaves_nothing(directory, tmp_path, 
 
 
 def lives(process: psutil.Process) -> bool:
-    """What a stopped parent has not yet buried does not."""
+    """A zombie of a stopped parent does not count as alive."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

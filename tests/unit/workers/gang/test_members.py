@@ -1,4 +1,4 @@
-"""Which hosts are equal enough to train together."""
+"""Hosts that are equal enough to train together."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from shardtune.tuner.freshness.fingerprints import POLICY, stale_fields
 from shardtune.workers.gang.members import differences, largest_equal, rejection
 from shardtune.workers.gang.messages import NodeReady
 
-KNOWN = {
+HOST_FACTS = {
     "device": "cuda",
     "gpu": "A",
     "gpu_count": 8,
@@ -43,7 +43,7 @@ OF_THE_GANG = {"intra_node_gb_per_s", "inter_node_gb_per_s"}
 
 
 def host(device: str = "cuda", **changes: object) -> NodeReady:
-    own = Fingerprint.model_validate({**KNOWN, "device": device, **changes})
+    own = Fingerprint.model_validate({**HOST_FACTS, "device": device, **changes})
     cluster = Cluster(device="cpu", gpus_per_node=2, memory_gib=4, host_memory_gib=8)
     return NodeReady(
         host="n",
@@ -55,7 +55,7 @@ def host(device: str = "cuda", **changes: object) -> NodeReady:
 
 
 def changed(field: str, share: float) -> object:
-    value = KNOWN[field]
+    value = HOST_FACTS[field]
     if isinstance(value, int | float):
         return type(value)(value * share)
     return (BY_A_LITTLE if share > 0.99 else BY_MUCH).get(field, f"{value} another")
@@ -65,9 +65,9 @@ def changed(field: str, share: float) -> object:
 @pytest.mark.parametrize("share", [0.997, 0.985, 0.95, 0.5])
 @pytest.mark.parametrize("field", sorted(POLICY.keys() - OF_THE_GANG - {"device", "nodes", "environment"}))
 def test_hosts_are_equal_where_their_measurements_would_compare(field: str, share: float, device: str) -> None:
-    one, other = host(device), host(device, **{field: changed(field, share)})
-    is_stale = bool(stale_fields(one.inventory.fingerprint, other.inventory.fingerprint, nodes=2))
-    assert bool(differences(one, other)) == is_stale
+    single_host, other = host(device), host(device, **{field: changed(field, share)})
+    is_stale = bool(stale_fields(single_host.inventory.fingerprint, other.inventory.fingerprint, nodes=2))
+    assert bool(differences(single_host, other)) == is_stale
 
 
 def test_hosts_with_other_variables_are_not_equal() -> None:
@@ -77,10 +77,10 @@ def test_hosts_with_other_variables_are_not_equal() -> None:
 
 
 def test_the_same_name_with_other_code_in_it_is_another_host() -> None:
-    one = host()
-    other = one.model_copy(update={"code": {"script a": "2"}})
-    assert differences(one, other) == ["script a (1 and 2)"]
-    assert differences(one, one.model_copy(update={"code": {}})) == ["script a (1 and missing)"]
+    single_host = host()
+    other = single_host.model_copy(update={"code": {"script a": "2"}})
+    assert differences(single_host, other) == ["script a (1 and 2)"]
+    assert differences(single_host, single_host.model_copy(update={"code": {}})) == ["script a (1 and missing)"]
 
 
 def test_the_largest_set_of_equal_hosts_is_taken_in_the_order_of_hosts() -> None:

@@ -1,4 +1,4 @@
-"""Which Ray clusters are rejected, without Ray; its daemons are in tests/lab."""
+"""Rejection of Ray clusters, without Ray; its daemons are in tests/lab."""
 
 import socket
 

@@ -1,10 +1,10 @@
-"""What ranks are told of the environment of whoever starts them."""
+"""Environment of ranks, from the environment of the process that starts them."""
 
 from shardtune.workers.launchers.processes import rank_environment, without_secrets
 
 
 def test_neither_secrets_nor_an_engine_s_words_reach_the_ranks() -> None:
-    given = {
+    inputs = {
         "SHARDTUNE_API_KEY": "secret",
         "RAY_AUTH_TOKEN": "secret",
         "SLURM_PROCID": "0",
@@ -13,5 +13,5 @@ def test_neither_secrets_nor_an_engine_s_words_reach_the_ranks() -> None:
         "NCCL_ALGO": "Ring",
         "PATH": "/bin",
     }
-    assert rank_environment(given) == {"NCCL_ALGO": "Ring", "PATH": "/bin"}
-    assert "SHARDTUNE_API_KEY" not in without_secrets(given) and "SLURM_PROCID" in without_secrets(given)
+    assert rank_environment(inputs) == {"NCCL_ALGO": "Ring", "PATH": "/bin"}
+    assert "SHARDTUNE_API_KEY" not in without_secrets(inputs) and "SLURM_PROCID" in without_secrets(inputs)

@@ -1,4 +1,4 @@
-"""What NVML says decides whether work is taken and whether a run counts."""
+"""NVML's readings decide whether work is taken and whether a run counts."""
 
 import os
 import sys
@@ -47,8 +47,8 @@ def over_a_run(*changes):
     ],
 )
 def test_a_broken_device_is_named_with_what_to_do(device, words):
-    (found,) = broken(Look(at_s=0, devices=[DeviceLook(uuid="GPU-1", **device)]))
-    assert "GPU-1" in found and words in found
+    (actual,) = broken(Look(at_s=0, devices=[DeviceLook(uuid="GPU-1", **device)]))
+    assert "GPU-1" in actual and words in actual
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45])
@@ -67,8 +67,8 @@ def test_throttling_takes_the_speed_away_but_excuses_no_failure():
     devices = seen(over_a_run({}, {"clock_reasons": THERMAL}, {"clock_reasons": POWER_BRAKE | CAPPED}, {}), ())
     assert devices[0].throttled_fraction == pytest.approx(2 / 3)
     assert devices[0].throttle_reasons == ("hardware thermal slowdown", "hardware power brake")
-    found = fault(devices)
-    assert found is not None and not found.excuses_failures and "67%" in found.message
+    actual_fault = fault(devices)
+    assert actual_fault is not None and not actual_fault.excuses_failures and "67%" in actual_fault.message
 
 
 def test_a_gpu_that_does_not_say_why_its_clocks_are_low_is_not_taken_for_a_cool_one():
@@ -95,8 +95,8 @@ def test_memory_errors_and_strangers_in_a_run_excuse_everything():
 def test_a_slow_gpu_is_a_straggler_and_a_slow_cpu_rank_is_not():
     gpus = Cluster(device="cuda", gpu="NVIDIA H200", gpus_per_node=3, memory_gib=140, host_memory_gib=100)
     nodes = (NodeConditions(host="n0", first_rank=0, ranks=1), NodeConditions(host="n1", first_rank=1, ranks=2))
-    found = straggler(gpus, Conditions(rank_pace_s=(0.010, 0.014, 0.010), nodes=nodes))
-    assert found is not None and "rank 1 on n1" in found.message
+    actual_straggler = straggler(gpus, Conditions(rank_pace_s=(0.010, 0.014, 0.010), nodes=nodes))
+    assert actual_straggler is not None and "rank 1 on n1" in actual_straggler.message
     assert straggler(gpus, Conditions(rank_pace_s=(0.010, 0.011, 0.010))) is None
     assert straggler(make_task().cluster, Conditions(rank_pace_s=(0.010, 0.014))) is None
 
@@ -168,10 +168,10 @@ def watch(tmp_path, monkeypatch):
     for name, value in driver.environment.items():
         monkeypatch.setenv(name, value)
     code = "from shardtune.workers.machine import nvml_watch; nvml_watch._PERIOD_MS = 50; nvml_watch.main()"
-    made = DeviceWatch(["GPU-0"], tmp_path, (sys.executable, "-c", code), patience_s=3.0)
-    made.start()
-    yield made, lambda **changes: driver.says(H100 | changes)
-    made.close()
+    device_watch = DeviceWatch(["GPU-0"], tmp_path, (sys.executable, "-c", code), patience_s=3.0)
+    device_watch.start()
+    yield device_watch, lambda **changes: driver.says(H100 | changes)
+    device_watch.close()
 
 
 def seen_when(devices, condition):
@@ -243,8 +243,12 @@ def test_memory_has_to_come_back_to_its_level_before_the_first_run(watch):
 
 def test_what_other_programs_used_is_what_the_ranks_did_not():
     before, after = HostLook(100.0, 50.0, 8.0, 1.0), HostLook(110.0, 65.0, 2.0, 1.5)
-    found = before.until(after, [4.0, 6.0])
-    assert (found.foreign_cpu_cores, found.memory_available_gib, found.cpu_throttled_s) == (0.5, 8.0, 0.5)
+    difference = before.until(after, [4.0, 6.0])
+    assert (difference.foreign_cpu_cores, difference.memory_available_gib, difference.cpu_throttled_s) == (
+        0.5,
+        8.0,
+        0.5,
+    )
     assert before.until(after, [4.0, None]).foreign_cpu_cores is None
 
 

@@ -27,31 +27,31 @@ if os.fork() == 0:
     os._exit(0 if pynvml.nvmlDeviceGetCount() == 8 else 1)
 sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """
-"""What a fork server imports, then a rank forked from it."""
+"""Imports of a fork server, then of a rank forked from it."""
 COUNT = "import torch.cuda; print(torch.cuda._device_count_nvml())"
 
 
 @pytest.fixture
 def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """Eight H100, for the children of this process."""
-    made = FakeDriver(tmp_path, *[H100] * 8)
+    fake_driver = FakeDriver(tmp_path, *[H100] * 8)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    for name, value in made.environment.items():
+    for name, value in fake_driver.environment.items():
         monkeypatch.setenv(name, value)
-    return made
+    return fake_driver
 
 
 def test_eight_equal_gpus_are_offered_with_their_links(driver: FakeDriver) -> None:
     offered = inventory(find_gpus(), Libraries(), None, None)
-    found = offered.fingerprint
+    fingerprint = offered.fingerprint
     assert (offered.cluster.gpu, offered.cluster.gpus_per_node, offered.cluster.memory_gib) == (H100["name"], 8, 79.05)
-    assert (found.gpu_links, found.driver, found.sm_clock_mhz, found.power_limit_w) == (
+    assert (fingerprint.gpu_links, fingerprint.driver, fingerprint.sm_clock_mhz, fingerprint.power_limit_w) == (
         "28×NV18",
         "570.124.06",
         1980,
         700,
     )
-    assert found.native_dtypes == "float32, float16, bfloat16, float8"
+    assert fingerprint.native_dtypes == "float32, float16, bfloat16, float8"
 
 
 def test_mixed_cards_are_rejected_until_equal_ones_are_chosen(
@@ -69,8 +69,12 @@ def test_ranks_get_numbers_in_the_order_of_nvml_whatever_the_owner_wrote(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, visible: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    said = rank_devices.environment(find_gpus().first(1))
-    assert (said["CUDA_VISIBLE_DEVICES"], said["CUDA_DEVICE_ORDER"], said["DS_ACCELERATOR"]) == (
+    environment_variables = rank_devices.environment(find_gpus().first(1))
+    assert (
+        environment_variables["CUDA_VISIBLE_DEVICES"],
+        environment_variables["CUDA_DEVICE_ORDER"],
+        environment_variables["DS_ACCELERATOR"],
+    ) == (
         "3",
         "PCI_BUS_ID",
         "cuda",
@@ -79,11 +83,11 @@ def test_ranks_get_numbers_in_the_order_of_nvml_whatever_the_owner_wrote(
 
 def test_a_gpu_without_permission_is_left_out_and_the_others_are_numbered_as_cuda_does(driver: FakeDriver) -> None:
     driver.says(H100, H100 | {"error": NO_PERMISSION}, H100)
-    found = find_gpus()
-    assert found.uuids == ["GPU-0", "GPU-2"]
-    said = rank_devices.environment(found)
-    assert said["CUDA_VISIBLE_DEVICES"] == "0,1"
-    assert driver.python("-c", COUNT, **said).stdout.strip() == "2"
+    gpus = find_gpus()
+    assert gpus.uuids == ["GPU-0", "GPU-2"]
+    environment_variables = rank_devices.environment(gpus)
+    assert environment_variables["CUDA_VISIBLE_DEVICES"] == "0,1"
+    assert driver.python("-c", COUNT, **environment_variables).stdout.strip() == "2"
 
 
 def test_mig_instances_are_rejected_not_taken_for_cpu_ranks(
@@ -139,18 +143,18 @@ def test_a_driver_that_fails_is_told_and_not_taken_for_a_machine_without_gpus(dr
 
 
 def test_deepspeed_leaves_nvml_alone_so_that_uuids_and_forks_work(driver: FakeDriver) -> None:
-    asked = driver.python("-c", RANK_SIDE, DS_ACCELERATOR="cuda", CUDA_VISIBLE_DEVICES="GPU-3,GPU-5")
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout.splitlines()[-1]) == ["CUDA_Accelerator", 60, False]
+    output = driver.python("-c", RANK_SIDE, DS_ACCELERATOR="cuda", CUDA_VISIBLE_DEVICES="GPU-3,GPU-5")
+    assert output.returncode == 0, output.stderr
+    assert json.loads(output.stdout.splitlines()[-1]) == ["CUDA_Accelerator", 60, False]
     assert len(driver.processes_that_initialised) == 1
 
 
 def test_a_card_that_only_emulates_bfloat16_trains_in_fp32_and_a_stated_precision_is_told(driver: FakeDriver) -> None:
     driver.says(T4)
-    found = DeviceDtypes.of(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
-    precision, note = decide(None, [found])
+    actual = DeviceDtypes.of(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
+    precision, note = decide(None, [actual])
     assert precision.name == "fp32" and note is not None and "Tesla T4 only emulates bfloat16" in note
-    assert "state fp32" in (emulation(PRECISIONS["bf16-mixed"], found) or "")
+    assert "state fp32" in (emulation(PRECISIONS["bf16-mixed"], actual) or "")
 
 
 def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What goes into the fingerprint: GPUs as NVML describes them, the host, measured bandwidths, and overrides."""
+"""Fields of the fingerprint: GPUs as NVML describes them, the host, measured bandwidths, and overrides."""
 
 import json
 from types import SimpleNamespace
@@ -34,10 +34,10 @@ class Machine:
     def __getattr__(self, name):
         if not name.startswith("nvml"):
             raise AttributeError(name)
-        return lambda *_: self._given(name)
+        return lambda *_: self._value(name)
 
-    def _given(self, name):
-        known = {
+    def _value(self, name):
+        values = {
             "nvmlInit": None,
             "nvmlDeviceGetCount": self.count,
             "nvmlSystemGetDriverVersion": "570.124.06",
@@ -50,15 +50,15 @@ class Machine:
             "nvmlDeviceGetPowerManagementLimit": 700000,
             "nvmlDeviceGetCudaComputeCapability": (9, 0),
         } | self.answers
-        if name not in known:
+        if name not in values:
             raise self.NVMLError(f"{name}: Not Supported")
-        return known[name]
+        return values[name]
 
     def nvmlDeviceGetHandleByIndex(self, index):
         return index
 
     def nvmlDeviceGetMemoryInfo(self, handle, version):
-        return self._given("nvmlDeviceGetMemoryInfo")
+        return self._value("nvmlDeviceGetMemoryInfo")
 
     def nvmlDeviceGetUUID(self, handle):
         return f"GPU-{handle}"
@@ -80,76 +80,102 @@ class Machine:
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle, link):
         return SimpleNamespace(busId=f"0000:{self._end(handle, link):02x}:00.0".encode())
 
-    def nvmlDeviceGetTopologyCommonAncestor(self, one, other):
-        return self.level(one, other) if callable(self.level) else self.level
+    def nvmlDeviceGetTopologyCommonAncestor(self, first, other):
+        return self.level(first, other) if callable(self.level) else self.level
 
 
-def seen(machine, monkeypatch):
+def visible_gpus(machine, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return Gpus.model_validate_json(json.dumps(nvml.report(machine)))
 
 
 def test_an_nvswitch_machine(monkeypatch):
-    gpus = seen(Machine(8, [["switch"] * 18] * 8), monkeypatch)
-    found = fingerprint(gpus, Libraries())
-    assert (found.gpu_links, gpus.first(2).links_in_words) == ("28×NV18", "1×NV18")
-    assert (found.gpu_count, found.nodes, found.driver, found.gpu_memory_gib) == (8, 1, "570.124.06", 79.05)
-    assert (found.sm_clock_mhz, found.power_limit_w, found.pcie_gb_per_s) == (1980, 700.0, 63.0)
+    gpus = visible_gpus(Machine(8, [["switch"] * 18] * 8), monkeypatch)
+    actual_fingerprint = fingerprint(gpus, Libraries())
+    assert (actual_fingerprint.gpu_links, gpus.first(2).links_in_words) == ("28×NV18", "1×NV18")
+    assert (
+        actual_fingerprint.gpu_count,
+        actual_fingerprint.nodes,
+        actual_fingerprint.driver,
+        actual_fingerprint.gpu_memory_gib,
+    ) == (8, 1, "570.124.06", 79.05)
+    assert (actual_fingerprint.sm_clock_mhz, actual_fingerprint.power_limit_w, actual_fingerprint.pcie_gb_per_s) == (
+        1980,
+        700.0,
+        63.0,
+    )
     assert cluster(gpus, None, None).host_link_gb_per_s == 63.0
 
 
 def test_a_lost_link_of_nvlink_shows(monkeypatch):
     lame = [["switch"] * 18] * 3 + [["switch"] * 17 + ["down"]]
-    assert seen(Machine(4, lame), monkeypatch).links_in_words == "3×NV17, 3×NV18"
+    assert visible_gpus(Machine(4, lame), monkeypatch).links_in_words == "3×NV17, 3×NV18"
 
 
 def test_bridged_pairs_and_pcie_in_the_words_of_nvidia_smi(monkeypatch):
-    def level(one, other):
-        return 30 if one // 2 == other // 2 else 50
+    def level(first, other):
+        return 30 if first // 2 == other // 2 else 50
 
-    bridged = seen(Machine(4, [[1] * 4, [0] * 4, [3] * 4, [2] * 4], level), monkeypatch)
+    bridged = visible_gpus(Machine(4, [[1] * 4, [0] * 4, [3] * 4, [2] * 4], level), monkeypatch)
     assert bridged.links_in_words == "2×NV4, 4×SYS"
-    assert seen(Machine(4, level=level), monkeypatch).links_in_words == "2×PHB, 4×SYS"
+    assert visible_gpus(Machine(4, level=level), monkeypatch).links_in_words == "2×PHB, 4×SYS"
 
 
 def test_settings_of_an_administrator_count_and_the_slowest_gpu(monkeypatch):
     machine = Machine(2, nvmlDeviceGetApplicationsClock=1410, nvmlDeviceGetCurrPcieLinkWidth=8)
-    found = fingerprint(seen(machine, monkeypatch), Libraries())
-    assert (found.sm_clock_mhz, found.memory_clock_mhz, found.pcie_gb_per_s) == (1410, 1410, 31.5)
-    slower = seen(machine, monkeypatch)
-    one = slower.devices[1].model_copy(update={"power_limit_w": 500.0})
-    assert fingerprint(Gpus(driver="1", devices=(slower.devices[0], one)), Libraries()).power_limit_w == 500.0
+    actual_fingerprint = fingerprint(visible_gpus(machine, monkeypatch), Libraries())
+    assert (actual_fingerprint.sm_clock_mhz, actual_fingerprint.memory_clock_mhz, actual_fingerprint.pcie_gb_per_s) == (
+        1410,
+        1410,
+        31.5,
+    )
+    slower = visible_gpus(machine, monkeypatch)
+    changed = slower.devices[1].model_copy(update={"power_limit_w": 500.0})
+    assert fingerprint(Gpus(driver="1", devices=(slower.devices[0], changed)), Libraries()).power_limit_w == 500.0
 
 
 def test_what_a_device_does_not_say_is_unknown(monkeypatch):
     machine = Machine(1)
     machine.answers = {"nvmlDeviceGetPowerManagementLimit": 0, "nvmlDeviceGetMaxClockInfo": 0}
-    found = fingerprint(seen(machine, monkeypatch), Libraries())
-    assert (found.gpu_links, found.power_limit_w, found.sm_clock_mhz) == (None, None, None)
+    actual_fingerprint = fingerprint(visible_gpus(machine, monkeypatch), Libraries())
+    assert (actual_fingerprint.gpu_links, actual_fingerprint.power_limit_w, actual_fingerprint.sm_clock_mhz) == (
+        None,
+        None,
+        None,
+    )
 
 
 def test_cpu_ranks_of_this_machine():
-    found = fingerprint(NOTHING, Libraries(torch="2.13.0"))
-    assert (found.device, found.gpu_links, found.power_limit_w) == ("cpu", None, None)
-    assert found.cpu_topology and "socket" in found.cpu_topology
-    assert found == fingerprint(NOTHING, Libraries(torch="2.13.0")), "looking twice finds no change"
+    actual_fingerprint = fingerprint(NOTHING, Libraries(torch="2.13.0"))
+    assert (actual_fingerprint.device, actual_fingerprint.gpu_links, actual_fingerprint.power_limit_w) == (
+        "cpu",
+        None,
+        None,
+    )
+    assert actual_fingerprint.cpu_topology and "socket" in actual_fingerprint.cpu_topology
+    assert actual_fingerprint == fingerprint(NOTHING, Libraries(torch="2.13.0")), "looking twice finds no change"
 
 
 def test_native_dtypes_are_the_gpus_or_those_torch_finds_in_the_processor(monkeypatch):
-    assert fingerprint(seen(Machine(1), monkeypatch), Libraries()).native_dtypes == "float32, float16, bfloat16, float8"
-    old = seen(Machine(1, nvmlDeviceGetCudaComputeCapability=(7, 0)), monkeypatch)
+    assert (
+        fingerprint(visible_gpus(Machine(1), monkeypatch), Libraries()).native_dtypes
+        == "float32, float16, bfloat16, float8"
+    )
+    old = visible_gpus(Machine(1, nvmlDeviceGetCudaComputeCapability=(7, 0)), monkeypatch)
     assert fingerprint(old, Libraries(cpu_dtypes="float32, bfloat16")).native_dtypes == "float32, float16"
     assert fingerprint(NOTHING, Libraries(cpu_dtypes="float32")).native_dtypes == "float32"
     mute = Machine(1)
-    mute.nvmlDeviceGetCudaComputeCapability = lambda _: mute._given("nvmlNothing")
-    assert fingerprint(seen(mute, monkeypatch), Libraries()).native_dtypes is None
+    mute.nvmlDeviceGetCudaComputeCapability = lambda _: mute._value("nvmlNothing")
+    assert fingerprint(visible_gpus(mute, monkeypatch), Libraries()).native_dtypes is None
 
 
 def test_the_environment_that_counts_is_part_of_it(monkeypatch):
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
     monkeypatch.setenv("SHARDTUNE_API_KEY", "secret")
-    found = fingerprint(NOTHING, Libraries()).environment
-    assert "MALLOC_TRIM_THRESHOLD_=131072" in found and not any("secret" in setting for setting in found)
+    environment_variables = fingerprint(NOTHING, Libraries()).environment
+    assert "MALLOC_TRIM_THRESHOLD_=131072" in environment_variables and not any(
+        "secret" in setting for setting in environment_variables
+    )
 
 
 def write(path, text):
@@ -198,15 +224,15 @@ def collectives(*seconds):
 
 
 def test_the_largest_all_reduce_gives_the_bandwidth_between_ranks():
-    found = with_bandwidth(fingerprint(NOTHING, Libraries()), collectives(1.0, 0.005), ranks=8)
-    assert found.intra_node_gb_per_s == banded((1 << 30) / 0.005 * 14 / 8 / 1e9) == pytest.approx(376, rel=0.05)
-    assert with_bandwidth(found, None, 8) == found
+    widened = with_bandwidth(fingerprint(NOTHING, Libraries()), collectives(1.0, 0.005), ranks=8)
+    assert widened.intra_node_gb_per_s == banded((1 << 30) / 0.005 * 14 / 8 / 1e9) == pytest.approx(376, rel=0.05)
+    assert with_bandwidth(widened, None, 8) == widened
 
 
 def test_within_a_host_and_across_hosts_are_two_bandwidths():
-    """As measured over 200 Mbit/s: within a host 4.2 Gbit/s, one rank of each host 0.1, all four 0.19."""
+    """Rates measured over 200 Mbit/s: within a host 4.2 Gbit/s, one rank of each host 0.1, all four 0.19."""
     times = [(2, 1, 0.008), (2, 2, 0.336), (4, 2, 0.268)]
-    found = with_bandwidth(
+    widened = with_bandwidth(
         fingerprint(NOTHING, Libraries()),
         MeasuredHardware(
             bf16_flops=1e12, fp32_flops=1e12, copy_bytes_per_s=1e9, launch_s=1e-5,
@@ -216,8 +242,8 @@ def test_within_a_host_and_across_hosts_are_two_bandwidths():
         ),
         ranks=4,
     )  # fmt: skip
-    assert found.intra_node_gb_per_s == pytest.approx(0.52, rel=0.06)
-    assert found.inter_node_gb_per_s == pytest.approx(0.0235, rel=0.06)
+    assert widened.intra_node_gb_per_s == pytest.approx(0.52, rel=0.06)
+    assert widened.inter_node_gb_per_s == pytest.approx(0.0235, rel=0.06)
 
 
 @pytest.mark.parametrize(
@@ -232,8 +258,8 @@ def test_within_a_host_and_across_hosts_are_two_bandwidths():
 )
 def test_hosts_that_exchange_far_less_than_their_links_allow_are_told_the_likely_cause(device, nics, gb_per_s, cause):
     update = {"device": device, "nics": nics, "inter_node_gb_per_s": gb_per_s}
-    said = hardware_speed.notes(fingerprint(NOTHING, Libraries()).model_copy(update=update))
-    assert [cause is not None and cause in note and str(gb_per_s) in note for note in said] == [True] * (
+    notes = hardware_speed.notes(fingerprint(NOTHING, Libraries()).model_copy(update=update))
+    assert [cause is not None and cause in note and str(gb_per_s) in note for note in notes] == [True] * (
         cause is not None
     )
 
@@ -257,8 +283,12 @@ def test_a_measurement_with_other_units_is_not_this_machines(tmp_path):
 
 def test_overrides_are_checked_converted_and_marked():
     settings = WorkerSettings(fingerprint_override=["driver=560.1", "sm_clock_mhz=1200"])
-    found = overridden(fingerprint(NOTHING, Libraries()), settings.fingerprint_override)
-    assert (found.driver, found.sm_clock_mhz, found.overridden) == ("560.1", 1200, ("driver", "sm_clock_mhz"))
+    actual_overridden = overridden(fingerprint(NOTHING, Libraries()), settings.fingerprint_override)
+    assert (actual_overridden.driver, actual_overridden.sm_clock_mhz, actual_overridden.overridden) == (
+        "560.1",
+        1200,
+        ("driver", "sm_clock_mhz"),
+    )
     assert WorkerSettings(fingerprint_override="driver=1; nccl=2.28").fingerprint_override == {
         "driver": "1",
         "nccl": "2.28",

@@ -1,4 +1,4 @@
-"""What the agent says about its machine."""
+"""Inventory of the agent's machine."""
 
 import pytest
 
@@ -25,12 +25,12 @@ GPUS = [
 
 
 def test_this_machine_offers_what_it_has():
-    found = find_gpus()
-    offered = inventory(found, Libraries(torch="2.13.0", cuda="13.0"), ranks=None, memory_gib=None)
+    gpus = find_gpus()
+    offered = inventory(gpus, Libraries(torch="2.13.0", cuda="13.0"), ranks=None, memory_gib=None)
     assert offered.fingerprint.torch == "2.13.0"
-    assert offered.cluster.device == ("cuda" if found.devices else "cpu")
+    assert offered.cluster.device == ("cuda" if gpus.devices else "cpu")
     assert offered.cluster.host_memory_gib == round(host_memory_gib(), 2)
-    assert offered.cluster.gpus_per_node == (len(found.devices) or 2)
+    assert offered.cluster.gpus_per_node == (len(gpus.devices) or 2)
 
 
 def test_cpu_ranks_share_the_hosts_memory_and_leave_some():
@@ -104,9 +104,14 @@ def test_what_a_fork_server_found_is_not_looked_at_again():
 
 
 def test_the_fingerprint_of_cpu_ranks_names_no_gpu():
-    found = fingerprint(Gpus(driver=None, devices=()), Libraries())
-    assert (found.device, found.gpu, found.gpu_count, found.gpu_memory_gib) == ("cpu", "cpu", 0, None)
-    assert found.cpu
+    actual_fingerprint = fingerprint(Gpus(driver=None, devices=()), Libraries())
+    assert (
+        actual_fingerprint.device,
+        actual_fingerprint.gpu,
+        actual_fingerprint.gpu_count,
+        actual_fingerprint.gpu_memory_gib,
+    ) == ("cpu", "cpu", 0, None)
+    assert actual_fingerprint.cpu
 
 
 def write(path, text):

@@ -1,4 +1,4 @@
-"""What a host saw of a launch is known behind the launcher, host by host."""
+"""A launcher passes on each host's observation of a launch."""
 
 import json
 import os
@@ -31,9 +31,9 @@ def test_a_local_launcher_tells_of_its_own_host_once_the_ranks_are_gone(tmp_path
         launcher.wait(1)
     assert sorted(exit.rank for exit in launcher.exits) == [2, 3] and launcher.seen() == Conditions()
     launcher.kill()
-    (seen,) = launcher.seen().nodes
-    assert (seen.host, seen.first_rank, seen.ranks, seen.oom_kills) == ("n1", 2, 2, 0)
-    assert seen.memory_available_gib and launcher.seen().host_of(3) == "n1"
+    (observed,) = launcher.seen().nodes
+    assert (observed.host, observed.first_rank, observed.ranks, observed.oom_kills) == ("n1", 2, 2, 0)
+    assert observed.memory_available_gib and launcher.seen().host_of(3) == "n1"
     launcher.close()
 
 

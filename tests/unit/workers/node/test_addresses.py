@@ -14,18 +14,18 @@ def knock(port: int) -> None:
 
 
 def test_a_port_that_was_tried_is_free_for_the_ranks_whoever_else_knocks() -> None:
-    tried = TriedPorts()
-    opened = tried.listen(1, HERE, None)
+    tried_ports = TriedPorts()
+    opened = tried_ports.listen(1, HERE, None)
     assert opened.port is not None and opened.word is not None
     assert addresses.reach(2, HERE, opened.port, opened.word).error is None
     knock(opened.port)
-    tried.close()
+    tried_ports.close()
     socket.create_server((HERE, opened.port)).close()
 
 
 def test_who_keeps_knocking_keeps_no_port_open() -> None:
-    tried = TriedPorts(patience_s=0.2)
-    port = tried.listen(1, HERE, None).port
+    tried_ports = TriedPorts(patience_s=0.2)
+    port = tried_ports.listen(1, HERE, None).port
     assert port is not None
     knocks = 0
     try:

@@ -34,10 +34,10 @@ class Ends:
 def ends() -> Iterator[Ends]:
     down_read, down_write = os.pipe()
     up_read, up_write = os.pipe()
-    made = Ends(AgentLine(os.fdopen(down_read, "rb"), up_write), down_write, os.fdopen(up_read, "rb"))
-    made.say(Begin(settings={}, lease_s=LEASE_S))
-    assert made.line.first() == Begin(settings={}, lease_s=LEASE_S)
-    yield made
+    new_ends = Ends(AgentLine(os.fdopen(down_read, "rb"), up_write), down_write, os.fdopen(up_read, "rb"))
+    new_ends.say(Begin(settings={}, lease_s=LEASE_S))
+    assert new_ends.line.first() == Begin(settings={}, lease_s=LEASE_S)
+    yield new_ends
     os.close(down_write)
 
 
@@ -49,7 +49,7 @@ def until(true, limit_s: float = 5.0) -> float:
     return time.monotonic() - begin
 
 
-def test_answered_beats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
+def test_answered_heartbeats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
     ends.line.start(LEASE_S)
     for _ in range(12):
         ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=LEASE_S))
@@ -57,7 +57,7 @@ def test_answered_beats_keep_it_alive_and_silence_ends_it(ends: Ends) -> None:
     until(lambda: ends.line.is_over)
 
 
-def test_an_answer_counts_from_the_sending_of_its_beat() -> None:
+def test_a_response_counts_from_the_sending_of_its_heartbeat() -> None:
     lease = NodeLease(LEASE_S)
     lease.sent(1)
     sent_s = now_s()
@@ -87,14 +87,14 @@ def test_a_line_that_is_no_message_ends_it(ends: Ends) -> None:
 
 
 def test_orders_come_in_their_order_and_renewals_are_told(ends: Ends) -> None:
-    told = threading.Event()
-    ends.line.on_renewal(lambda _: told.set())
+    event = threading.Event()
+    ends.line.on_renewal(lambda _: event.set())
     ends.line.start(60)
     for order in (1, 2):
         ends.say(KillOrder(order=order))
     ends.say(BeatAnswer(beat=ends.beat().beat, lease_s=60))
     assert [ends.line.order(5).order for _ in (1, 2)] == [1, 2]  # type: ignore[union-attr]
-    assert told.wait(5)
+    assert event.wait(5)
 
 
 def test_who_is_not_read_does_not_wait_beyond_its_lease(ends: Ends) -> None:

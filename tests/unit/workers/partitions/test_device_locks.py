@@ -1,4 +1,4 @@
-"""On the machine itself runs that meet wait for each other, whatever the service believes."""
+"""Device locks on the machine: runs that share a device wait for each other, whatever the service believes."""
 
 import threading
 
@@ -17,10 +17,10 @@ def never():
     return False
 
 
-def is_held(folder, what, *, alone=False):
+def is_held(folder, lock_name, *, alone=False):
     """Whether a run could not begin."""
     try:
-        with turn(folder, what, alone, never, patience_s=0):
+        with turn(folder, lock_name, alone, never, patience_s=0):
             return False
     except DevicesBusy:
         return True

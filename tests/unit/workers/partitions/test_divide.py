@@ -1,4 +1,4 @@
-"""What each of several workers gets of a machine, and which of them may run at once."""
+"""Host partitions of several workers, and the workers that may run at once."""
 
 from itertools import combinations
 
@@ -22,12 +22,12 @@ def gpus(count, word):
     return Gpus(driver="570", devices=devices, links=links)
 
 
-def by_name(found):
-    return {one.name: one for one in found}
+def by_name(partitions):
+    return {item.name: item for item in partitions}
 
 
-def meet(found, one, other):
-    return by_name(found)[one].share.meets(by_name(found)[other].share)
+def meet(partitions, first, other):
+    return by_name(partitions)[first].share.meets(by_name(partitions)[other].share)
 
 
 def pcie(i, j):
@@ -36,55 +36,55 @@ def pcie(i, j):
 
 
 def test_every_size_gets_as_many_workers_as_there_is_room_for():
-    found = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [8, 1], TWO_SOCKETS)
-    assert [one.name for one in found] == [*(f"1x{n}" for n in range(8)), "8x0"]
-    assert by_name(found)["1x3"].gpu_uuids == by_name(found)["1x3"].share.devices == ("GPU-3",)
-    assert [one.share.least_ranks for one in found] == [*[1] * 8, 2]
-    assert sorted(core for one in found[:8] for core in one.cores) == list(range(16))
-    assert by_name(found)["8x0"].cores == set(range(16)) and found[0].share.part == 1 / 8
+    partitions = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [8, 1], TWO_SOCKETS)
+    assert [item.name for item in partitions] == [*(f"1x{n}" for n in range(8)), "8x0"]
+    assert by_name(partitions)["1x3"].gpu_uuids == by_name(partitions)["1x3"].share.devices == ("GPU-3",)
+    assert [item.share.least_ranks for item in partitions] == [*[1] * 8, 2]
+    assert sorted(core for item in partitions[:8] for core in item.cores) == list(range(16))
+    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].share.part == 1 / 8
 
 
-def test_a_share_offers_its_part_of_the_host_s_memory():
-    whole, half = (cluster(NO_GPU, ranks, None, part) for ranks, part in ((2, 1.0), (1, 0.5)))
-    assert half.host_memory_gib == pytest.approx(whole.host_memory_gib / 2, abs=0.01)
-    assert half.memory_gib == pytest.approx(whole.memory_gib, abs=0.01)
+def test_a_partition_offers_its_fraction_of_the_host_s_memory():
+    full, half = (cluster(NO_GPU, ranks, None, part) for ranks, part in ((2, 1.0), (1, 0.5)))
+    assert half.host_memory_gib == pytest.approx(full.host_memory_gib / 2, abs=0.01)
+    assert half.memory_gib == pytest.approx(full.memory_gib, abs=0.01)
 
 
 def test_sets_meet_where_they_have_a_device_in_common():
-    found = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [1, 2, 8], TWO_SOCKETS)
-    assert meet(found, "2x0", "1x1") and meet(found, "8x0", "1x7") and meet(found, "8x0", "2x3")
-    assert not meet(found, "2x0", "1x2") and not meet(found, "2x0", "2x1")
+    partitions = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [1, 2, 8], TWO_SOCKETS)
+    assert meet(partitions, "2x0", "1x1") and meet(partitions, "8x0", "1x7") and meet(partitions, "8x0", "2x3")
+    assert not meet(partitions, "2x0", "1x2") and not meet(partitions, "2x0", "2x1")
 
 
 def test_over_pcie_sets_of_several_meet_below_the_switch_or_node_that_both_need():
-    found = divide(HOST, gpus(8, pcie), 8, [1, 2, 4], TWO_SOCKETS)
-    assert not meet(found, "2x0", "2x1"), "each has a switch of its own"
-    assert not meet(found, "4x0", "4x1"), "each has a socket of its own"
-    assert meet(found, "4x0", "2x1") and not meet(found, "4x0", "2x2")
-    assert not any(meet(found, f"1x{n}", "2x0") for n in range(2, 8)), "one device has no collectives"
+    partitions = divide(HOST, gpus(8, pcie), 8, [1, 2, 4], TWO_SOCKETS)
+    assert not meet(partitions, "2x0", "2x1"), "each has a switch of its own"
+    assert not meet(partitions, "4x0", "4x1"), "each has a socket of its own"
+    assert meet(partitions, "4x0", "2x1") and not meet(partitions, "4x0", "2x2")
+    assert not any(meet(partitions, f"1x{n}", "2x0") for n in range(2, 8)), "one device has no collectives"
     apart = divide(HOST, gpus(4, lambda i, j: "SYS"), 4, [2], TWO_SOCKETS)
     assert meet(apart, "2x0", "2x1"), "both need the way between the sockets"
 
 
 def test_where_nvml_does_not_say_how_gpus_are_joined_sets_of_several_meet():
     silent = Gpus(driver="570", devices=gpus(4, pcie).devices)
-    found = divide(HOST, silent, 4, [1, 2], TWO_SOCKETS)
-    assert meet(found, "2x0", "2x1") and not meet(found, "1x0", "2x1")
+    partitions = divide(HOST, silent, 4, [1, 2], TWO_SOCKETS)
+    assert meet(partitions, "2x0", "2x1") and not meet(partitions, "1x0", "2x1")
 
 
 def test_pairs_joined_by_nvlink_do_not_meet_others_of_their_kind_and_a_mixed_set_meets_its_neighbours():
     bridged = gpus(4, lambda i, j: "NV4" if i // 2 == j // 2 else "PHB")
     assert not meet(divide(HOST, bridged, 4, [2], TWO_SOCKETS), "2x0", "2x1")
     crossing = gpus(8, lambda i, j: "NV4" if abs(i - j) == 4 else pcie(i, j))
-    found = divide(HOST, crossing, 8, [4], TWO_SOCKETS)
-    assert meet(found, "4x0", "4x1")
+    partitions = divide(HOST, crossing, 8, [4], TWO_SOCKETS)
+    assert meet(partitions, "4x0", "4x1")
 
 
 def test_cpu_ranks_have_cores_of_their_own_and_several_meet_on_a_numa_node():
-    found = divide(HOST, NO_GPU, 4, [1, 2], TWO_SOCKETS)
-    assert by_name(found)["1x1"].cores == {4, 5, 6, 7}
-    assert by_name(found)["1x1"].share.devices == ("cpu4", "cpu5", "cpu6", "cpu7")
-    assert meet(found, "2x0", "1x1") and not meet(found, "1x0", "1x1") and not meet(found, "2x0", "2x1")
+    partitions = divide(HOST, NO_GPU, 4, [1, 2], TWO_SOCKETS)
+    assert by_name(partitions)["1x1"].cores == {4, 5, 6, 7}
+    assert by_name(partitions)["1x1"].share.devices == ("cpu4", "cpu5", "cpu6", "cpu7")
+    assert meet(partitions, "2x0", "1x1") and not meet(partitions, "1x0", "1x1") and not meet(partitions, "2x0", "2x1")
     one_node = divide(HOST, NO_GPU, 4, [1, 2], Cores(range(16), dict.fromkeys(range(16), 0)))
     unknown = divide(HOST, NO_GPU, 4, [1, 2], Cores(range(16), {}))
     for same in (one_node, unknown):

@@ -51,11 +51,11 @@ def test_selective_checkpointing_lies_between() -> None:
 def test_selective_checkpointing_of_split_blocks_keeps_sums_for_all_positions() -> None:
     """The second products of attention and MLP give each rank of a group its part of the sum, before it is scattered."""
     row = {"sequence": SEQUENCE, "checkpointing": SELECTIVE}
-    whole, split = (
+    full, split = (
         float(block_bytes(LLAMA, from_rows([row | {"tensor": size}]), Dtypes(), Implementation()).stored[0])
         for size in (1, 2)
     )
-    assert split - whole / 2 == pytest.approx(SEQUENCE / 2 * 2 * 2 * 4096)
+    assert split - full / 2 == pytest.approx(SEQUENCE / 2 * 2 * 2 * 4096)
 
 
 def test_compilation_never_saves_more() -> None:

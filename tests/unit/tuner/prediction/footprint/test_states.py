@@ -91,11 +91,11 @@ def _total_gib(strategy: Strategy, model: str = "gpt2", ranks: int = 2, accumula
 
 def test_higher_stage_can_need_more() -> None:
     """DeepSpeed allocates reduce buckets whole: stage 2 and 3 exceed stage 1 on a small model (DeepSpeed issue 1302)."""
-    one, two, three = (_total_gib(ZeroConfig(stage=stage)) for stage in (1, 2, 3))
-    assert two > one
-    assert three > one
+    first, two, three = (_total_gib(ZeroConfig(stage=stage)) for stage in (1, 2, 3))
+    assert two > first
+    assert three > first
     small = ZeroConfig(stage=2, reduce_bucket_size=1_000_000)
-    assert _total_gib(small) < one
+    assert _total_gib(small) < first
 
 
 def test_transient_peak_of_stage_3_exceeds_stage_2() -> None:
@@ -118,9 +118,9 @@ def test_holding_gradients_until_the_last_micro_batch_costs_their_unsharded_size
 
 
 def test_hsdp_shards_over_its_group_only() -> None:
-    whole = _total_gib(Fsdp2Config(dp_shard=16), "llama-2-7b", 16)
+    total_gib = _total_gib(Fsdp2Config(dp_shard=16), "llama-2-7b", 16)
     halves = _total_gib(Fsdp2Config(dp_replicate=2, dp_shard=8), "llama-2-7b", 16)
-    assert halves - whole == pytest.approx(12 * SEVEN_B.parameters * (1 / 8 - 1 / 16) / GIB, rel=0.4)
+    assert halves - total_gib == pytest.approx(12 * SEVEN_B.parameters * (1 / 8 - 1 / 16) / GIB, rel=0.4)
 
 
 def test_offload_moves_states_to_the_host() -> None:
@@ -214,10 +214,15 @@ def test_zero_1_without_a_flat_buffer_copies_gradients_when_backward_has_ended()
         "reduce_bucket": 1e9,
     }
     rows = from_rows([row | {"contiguous": flag} for flag in (0, 1)])
-    found = states(SEVEN_B, rows, Dtypes.of(PRECISIONS["fp32"]), PLAIN)
-    for moment in (found.buckets_loss, found.buckets_first, found.buckets, found.buckets_step):
+    actual_states = states(SEVEN_B, rows, Dtypes.of(PRECISIONS["fp32"]), PLAIN)
+    for moment in (
+        actual_states.buckets_loss,
+        actual_states.buckets_first,
+        actual_states.buckets,
+        actual_states.buckets_step,
+    ):
         assert moment.tolist() == [0, 1e9 * 4]
-    assert found.end.tolist() == [1e9 * 4, 1e9 * 4]
+    assert actual_states.end.tolist() == [1e9 * 4, 1e9 * 4]
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -235,7 +240,7 @@ def _gathered_at_loss(**row: float) -> float:
 
 
 def test_zero_3_keeps_what_is_used_again_within_the_reuse_distance() -> None:
-    """From forward to backward lie the elements behind a parameter, twice; measured exactly on CPU ranks."""
+    """Elements behind a parameter are held twice from forward to backward; measured exactly on CPU ranks."""
     block = SEVEN_B.block_parameters
     assert _gathered_at_loss(reuse=0, persistence=0) == pytest.approx(block)
     assert _gathered_at_loss(reuse=20 * block, persistence=0) == pytest.approx(10 * block)
@@ -249,7 +254,7 @@ def test_zero_3_keeps_small_parameters_gathered() -> None:
 
 
 def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
-    """Until forward ends also those of checkpointed blocks, which autocast has cached; then one block's again."""
+    """Checkpointed blocks' casts, which autocast has cached, are held until forward ends; then one block's again."""
     autocast, fp32 = Dtypes.of(PRECISIONS["bf16-autocast"]), Dtypes.of(PRECISIONS["fp32"])
     casting = Implementation(autocast=True, fused_optimizer=True)
     multiplied = SEVEN_B.layers * SEVEN_B.block_parameters + SEVEN_B.embedding_parameters
@@ -265,8 +270,8 @@ def test_autocast_adds_a_cast_copy_of_what_multiplies_to_fp32_states() -> None:
             cast.parameters + cast.masters + cast.optimizer == plain.parameters + plain.masters + plain.optimizer
         ).all()
         assert (cast.gathered_loss - plain.gathered_loss).tolist() == [2.0 * multiplied] * 2
-        whole, one = 2.0 * SEVEN_B.layers * SEVEN_B.block_parameters, 2.0 * SEVEN_B.block_parameters
-        assert (cast.gathered_backward - plain.gathered_backward).tolist() == [whole, one]
+        full, first = 2.0 * SEVEN_B.layers * SEVEN_B.block_parameters, 2.0 * SEVEN_B.block_parameters
+        assert (cast.gathered_backward - plain.gathered_backward).tolist() == [full, first]
 
 
 def _offloaded_host(stage: int, accumulation: int, precision: str) -> float:

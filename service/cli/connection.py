@@ -89,5 +89,9 @@ def _study_by_id(client: api.ServiceClient, name: str) -> Study:
     # Six, to show five and know whether there are more.
     ids = [study.study_id for study in client.studies(at_most=6)]
     hint = f"; for trial {name} of the last study: --which {name}" if name.isdecimal() else ""
-    stored = f"the newest are {', '.join(ids[:5])}" + (", …" if len(ids) > 5 else "") if ids else "no study is"
-    raise InputError(f"study ({name!r}) is not stored here; {stored}; `last` names the newest{hint}")
+    stored = (
+        f"the newest {'is' if len(ids) == 1 else 'are'} {', '.join(ids[:5])}" + (", …" if len(ids) > 5 else "")
+        if ids
+        else "no study is"
+    )
+    raise InputError(f"study ({name!r}) is not stored here; {stored}; `last` stands for the newest{hint}")

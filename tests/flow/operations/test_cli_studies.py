@@ -54,7 +54,7 @@ def test_the_same_in_words(http, study_file, run):
     worker = SimulatedWorker(http).register()
     assert run("studies", "list", as_json=False) == (0, "no studies\n")
     created = run("studies", "create", study_file, as_json=False)[1]
-    assert "running (profile)" in created and "llama-tiny" in created
+    assert "running (model_summary)" in created and "llama-tiny" in created
     worker.work()
     assert "confirmed in 7 pairs" in run("studies", "wait", as_json=False)[1]
     assert "tokens/s/GPU" in run("studies", "pareto", as_json=False)[1]
@@ -68,7 +68,7 @@ def test_what_is_rejected_says_what_to_do(http, study_file, run):
     SimulatedWorker(http).register()
     run("studies", "create", study_file, "--id", "nightly")
     for arguments, words in [
-        (("show", "missing"), "it has nightly"),
+        (("show", "missing"), "the newest is nightly"),
         (("extend", "nightly"), "give add_trials"),
         (("extend", "nightly", "--add-gpu-seconds", "5"), "has no max_gpu_seconds"),
         (("clone", "nightly", "--changes", "missing.json"), "missing.json"),

@@ -43,7 +43,7 @@ def test_what_a_script_does_not_report_was_not_compared() -> None:
     steps = tuple(step.model_copy(update={"grad_norm": None, "parameter_sum": None}) for step in run.trajectory)
     silent = run.model_copy(update={"trajectory": steps})
     numeric = numerics(DDP, ZERO, fresh=(silent,), script="mine")[1]
-    assert "losses (the script reports no gradient norms and no weights) agree with those of DeepSpeed ZeRO" in said
+    assert "losses (the script reports no gradient norms and no weights) agree with those of DeepSpeed ZeRO" in numeric
     assert "what else the script reports" in numerics(DDP, ZERO, script="mine")[1]
 
 

@@ -90,7 +90,7 @@ def test_a_service_without_an_answer_does_not_stop_the_training(
     with answering(404, {"detail": "nothing is known of it"}) as url:
         requested = {production.SERVICE: url, production.TARGET_KEY: "k" * 32}
         assert production.configuration(DDP_ONLY, None, None, path, requested).source == str(path)
-    assert "has no answer" in (stderr := capsys.readouterr().err) and "nothing is known of it" in said
+    assert "has no answer" in (stderr := capsys.readouterr().err) and "nothing is known of it" in stderr
     gone = {production.SERVICE: "http://127.0.0.1:1", production.TARGET_KEY: "k" * 32}
     assert production.configuration(DDP_ONLY, None, None, path, gone).source == str(path)
     assert "did not answer" in capsys.readouterr().err

@@ -27,7 +27,7 @@ CLAIMS = (
     Claim("Compiled blocks train", "docs/reference/search-space.md", ("test_compiled_blocks",)),
     Claim("Out of memory makes a configuration infeasible and nothing else", "docs/contributing/architecture.md", ("test_running_out_of",)),
     Claim("The memory gate lets pass what fits", "docs/explanation/prediction.md", ("test_the_gate_lets_pass",)),
-    Claim("The answer can be resumed", "docs/contributing/guarantees.md", ("test_a_restart_goes_on", "step:tune")),
+    Claim("The answer can be resumed", "docs/contributing/guarantees.md", ("test_a_resumed_trial_continues_training", "step:tune")),
     Claim("Ranks have the environment of their configuration", "docs/how-to/gpus.md", ("test_the_environment_of_a_trial",)),
     Claim("Devices are watched, and others on them noticed", "docs/contributing/architecture.md",
           ("test_a_real_device", "test_a_process_on_the_gpu", "test_a_trial_records")),

@@ -23,7 +23,7 @@ PAGES = {
     "schedules": ("schedules", 800),
     "workers": ("workers", 700),
 }
-"""What the pages of the documentation show. One of several sizes is enough: a reader compares no pixels."""
+"""Pictures that the pages of the documentation show. One of several sizes is enough: a reader compares no pixels."""
 MOST_BYTES = 60 * 1024
 _WIDTH = 1280
 _QUALITIES = (0.85, 0.7, 0.55, 0.4, 0.25)
@@ -101,7 +101,7 @@ def take_terminal(folder: Path, name: str, command: str, content: RenderableType
 
 
 def output_of(*arguments: str) -> Text:
-    """What a command of `shardtune` writes to a terminal's stdout.
+    """Text that a command of `shardtune` writes to a terminal's stdout.
 
     Raises:
         CalledProcessError: the command failed.

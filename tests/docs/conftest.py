@@ -4,10 +4,10 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.support.needs import missing
 
 from docs.generate.assemble import assemble
 from docs.generate.site import generate
+from tests.support.requirements import missing
 
 
 @pytest.fixture(scope="session")

@@ -67,7 +67,7 @@ def test_every_error_code_event_and_exit_code_has_a_row():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "stated"),
     [
         ("<!-- generated: setings worker -->", "generated (setings) must be one of commands, settings"),
         ("<!-- generated: settings gpu -->", "settings (gpu) must be one of service, worker"),
@@ -76,7 +76,7 @@ def test_every_error_code_event_and_exit_code_has_a_row():
         ("<!-- generated: rest, all -->", "must read <!-- generated: SECTION WORDS -->"),
     ],
 )
-def test_a_marker_that_names_nothing_is_refused_with_its_place(line, said):
+def test_a_marker_that_names_nothing_is_refused_with_its_place(line, stated):
     with pytest.raises(markers.MarkerError, match=r"docs/reference/page.md:2: ") as refused:
         markers.expand(PageContext("docs/reference/page.md", HOMES), ["# Page", line])
-    assert said in str(refused.value)
+    assert stated in str(refused.value)

@@ -11,10 +11,10 @@ import uvicorn
 from axe_playwright_python.sync_playwright import Axe
 from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from tests.support.needs import missing
 
 from shardtune.service.pages import documentation
 from shardtune.service.settings import Settings
+from tests.support.requirements import missing
 
 CHROMIUM = "/usr/bin/chromium"
 PAGES = ("index.html", "reference/settings.html", "how-to/own-code.html")
@@ -63,8 +63,8 @@ def page(request: pytest.FixtureRequest, chromium: Browser, address: str) -> Ite
 
 def violations(page: Page) -> list[str]:
     # axe itself adds a style to the page, which the policy blocks: only its findings count.
-    found = Axe().run(page).response["violations"]
-    return [f"{entry['id']}: {entry['nodes'][0]['html'][:200]}" for entry in found]
+    actual_violations = Axe().run(page).response["violations"]
+    return [f"{entry['id']}: {entry['nodes'][0]['html'][:200]}" for entry in actual_violations]
 
 
 @pytest.mark.parametrize("path", PAGES)

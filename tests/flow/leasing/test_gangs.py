@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Worker
 from shardtune.api_schemas.trials.measurements import Memory, NodeFigures, RankFigures
 from shardtune.service.best import watch_staleness
-from shardtune.service.cli.commands.workers import _line
+from shardtune.service.cli.commands.workers import _worker_line
 from tests.support.service.scenarios import WORKLOAD, best, fields_of
 from tests.support.service.simulated_worker import (
     CLUSTER,
@@ -110,7 +110,7 @@ def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_
     worker.report(worker.lease(), measurement(1000).model_copy(update=figures)).raise_for_status()
     assert "n0 (eth0), n1 (eth0)" in quick_client.get("/workers").text
     listed = Worker.model_validate(quick_client.get("/v1/workers").json()["workers"][0])
-    assert "2 × 2 CPU ranks on n0 (eth0), n1 (eth0)" in _line(listed)
+    assert "2 × 2 CPU ranks on n0 (eth0), n1 (eth0)" in _worker_line(listed)
     page = quick_client.get(f"/studies/{study_id}/trials/0").text
     assert "Host by host" in page and "2 to 3" in page and "held threads back for 1.00 s on n1" in page
     assert page.count("<td>n1</td>") == 3, "each of its ranks, and itself"

@@ -2,15 +2,15 @@
 
 import pytest
 from fastapi.testclient import TestClient
-from tests.support.local_client import local_client
-from tests.support.page_reader import page
-from tests.support.still_clock import Clock
 
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.pages.documentation import site_folder
 from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
+from tests.flow.helpers.manual_clock import Clock
+from tests.support.service.local_client import local_client
+from tests.support.service.page_reader import page
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def client(sqlite_template, tmp_path, site) -> TestClient:
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("/docs", "Shardtune"), ("/docs/", "Shardtune"), ("/docs/how-to/hosts.html", "Hosts")]
+    ("path", "stated"), [("/docs", "Shardtune"), ("/docs/", "Shardtune"), ("/docs/how-to/hosts.html", "Hosts")]
 )
-def test_a_page_of_the_site_loads_only_files_of_this_service(client, path, said):
+def test_a_page_of_the_site_loads_only_files_of_this_service(client, path, stated):
     answer = client.get(path)
-    assert answer.status_code == 200 and said in answer.text
+    assert answer.status_code == 200 and stated in answer.text
     policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
     assert policy["default-src"] == "'none'" and policy["script-src"] == "'self'" == policy["style-src"]
 

@@ -18,14 +18,14 @@ _STYLE_HASHES = "assets/style-hashes.txt"
 """File of the site with the hashes of styles that its scripts add: the search dialog has one."""
 _HASH = re.compile(r"'sha256-[A-Za-z0-9+/]{43}='")
 _PICTURE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
-"""Of SVG files, whose styles stand in themselves; browsers hold pictures to the policy that they come with."""
+"""Content security policy of SVG files, which carry their own styles; browsers apply the policy of the response to them."""
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
 _BUILT = Path(__file__).parents[3] / "build/site"
-"""Where `make docs` puts the site in a checkout; an installed package has no such folder."""
+"""Folder into which `make docs` builds the site in a checkout; an installed package has none."""
 
 
 def site_folder(settings: Settings, built: Path = _BUILT) -> Path | None:

@@ -19,7 +19,7 @@ from shardtune.api_schemas.studies.study import Study
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.db.clock import utc_now
 from shardtune.service.cli.tune import live_table
-from tests.browser import docs_pictures
+from tests.browser.docs_pictures import PAGES, PageCamera, output_of, take_terminal
 from tests.browser.scenes import Story
 from tests.support.processes.stack import Stack
 from tests.support.service.webhook_receivers import receiver
@@ -69,7 +69,7 @@ def main() -> None:
         try:
             with receiver() as hook:
                 story = Story(stack, hook)
-                small = docs_pictures.PageCamera(browser, folder) if options.docs else None
+                small = PageCamera(browser, folder) if options.docs else None
                 camera = Camera(browser, story.address, folder, small)
                 camera.shoot(EMPTY)
                 story.search()
@@ -97,9 +97,7 @@ def main() -> None:
 class Camera:
     """Takes pictures of pages of one service."""
 
-    def __init__(
-        self, browser: Browser, address: str, folder: Path, small: docs_pictures.PageCamera | None = None
-    ) -> None:
+    def __init__(self, browser: Browser, address: str, folder: Path, small: PageCamera | None = None) -> None:
         """`small` takes the pictures instead, for the documentation."""
         self._browser, self._address, self._folder, self._small = browser, address, folder, small
 
@@ -112,7 +110,7 @@ class Camera:
                 log_in(page, key)
                 page.wait_for_url("**/")
             for name, shown in pages.items():
-                if self._small and name not in docs_pictures.PAGES:
+                if self._small and name not in PAGES:
                     continue
                 self._picture(context, name, *((shown,) if isinstance(shown, str) else shown))
 
@@ -141,7 +139,7 @@ def take_live_table(stack: Stack, study_id: str, folder: Path) -> None:
     trials = [Trial.model_validate(trial) for trial in stack.trials(study_id)]
     elapsed_s = (utc_now() - study.created_at).total_seconds()
     table = live_table.render(study, trials, (), elapsed_s, rows=14)
-    docs_pictures.take_terminal(folder, "terminal-tune", "shardtune tune my-study.json", table)
+    take_terminal(folder, "terminal-tune", "shardtune tune my-study.json", table)
 
 
 def take_commands(address: str, study_id: str, folder: Path) -> None:
@@ -154,7 +152,7 @@ def take_commands(address: str, study_id: str, folder: Path) -> None:
             ["predict", "llama-3.1-8b", "--cluster", "8xh100", "--top", "4"],
         ),
     ):
-        docs_pictures.take_terminal(folder, name, shown, docs_pictures.output_of(*arguments))
+        take_terminal(folder, name, shown, output_of(*arguments))
 
 
 def choose_worker(page: Page) -> None:

@@ -43,7 +43,7 @@ _TONES = {
 
 
 @dataclass(frozen=True)
-class Decision:
+class ShownDecision:
     """One decision about a recommendation."""
 
     at: datetime
@@ -100,7 +100,7 @@ class Recommended:
     """Changed fields of the fingerprint, where the current recommendation is stale."""
     actions: tuple[tuple[str, str], ...]
     """Pairs of action and label of its button."""
-    decisions: tuple[Decision, ...]
+    decisions: tuple[ShownDecision, ...]
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommended]:
@@ -142,7 +142,7 @@ def _combine(
     proposal: RecommendationRow | None,
     again: RetuneRow | None,
     first: Mapping[str, datetime],
-    decisions: tuple[Decision, ...] = (),
+    decisions: tuple[ShownDecision, ...] = (),
     now: TuningTargetRow | None = None,
 ) -> Recommended:
     """Combine the rows; `first` has times of original recommendations, `now` the target under its present key."""
@@ -204,8 +204,9 @@ def _actions(row: RecommendationRow, case: TuningTargetRow | None) -> tuple[tupl
             assert_never(row.state)
 
 
-def _decisions(session: Session, row: RecommendationRow) -> tuple[Decision, ...]:
+def _decisions(session: Session, row: RecommendationRow) -> tuple[ShownDecision, ...]:
     rows = best.decisions(session, row.project_id, row.target_key, None, _MOST_DECISIONS)
     return tuple(
-        Decision(d.created_at, _DECISION_TEXTS[d.action], d.by, d.note, d.recommendation_id == row.id) for d in rows
+        ShownDecision(d.created_at, _DECISION_TEXTS[d.action], d.by, d.note, d.recommendation_id == row.id)
+        for d in rows
     )

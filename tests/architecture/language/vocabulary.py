@@ -51,11 +51,11 @@ NOUNS = _words(
     "listing locking logging mapping packing padding paging parsing planning pricing processing profiling pruning "
     "quoting ranking rendering reporting retuning routing sampling scaling scheduling serving setting sharding string "
     "staging stopping streaming testing timing tracing training tuning typing warming wording deepspeed embed feed "
-    "learning seed shed speed"
+    "learning seed shed speed undecided"
 )
-"""Module names in -ing or -ed that are nouns: activities that a textbook's index lists, and products by their names.
+"""Module names in -ing or -ed that are nouns: activities that a textbook lists, products, and `undecided`, a verdict.
 
-Not among them: activities without an object (`sending`, `waiting`, `working`, `settling`, `resolving`, `meeting`,
+Not among them: activities without an object (`sending`, `waiting`, `working`, `settling`, `resolving`,
 `sharing`, `explaining`, `predicting`), which leave open what is sent or waited for."""
 
 

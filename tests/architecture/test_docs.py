@@ -29,7 +29,7 @@ def test_whatever_is_left_out_of_the_daily_run_is_in_the_long_one():
     assert named == reading
 
 
-RECIPES = {
+TASKS = {
     title: body
     for title, _, body in (
         part.partition("\n")
@@ -39,9 +39,9 @@ RECIPES = {
 FILE = re.compile(r"`((?:api_schemas|benchmarks|db|docs|service|tests|traces|tuner|workers)/[\w./*-]+)`")
 
 
-@pytest.mark.parametrize("title", RECIPES)
-def test_each_recipe_names_files_that_exist_and_a_test(title):
-    body = RECIPES[title]
+@pytest.mark.parametrize("title", TASKS)
+def test_each_task_of_contributing_names_files_that_exist_and_a_test(title):
+    body = TASKS[title]
     # A backend's own module does not exist yet: KIND stands for any backend.
     files = {name.replace("KIND", "fsdp2") for name in FILE.findall(body)}
     assert len(files) > 3
@@ -49,9 +49,9 @@ def test_each_recipe_names_files_that_exist_and_a_test(title):
     assert title == "Smaller additions" or re.search(r"^\*\*Test:\*\* .*`(tests/|test_)", body, flags=re.M)
 
 
-def test_the_table_of_contents_leads_to_every_recipe():
+def test_the_table_of_contents_leads_to_every_task():
     contents = (DOCS.parent / "CONTRIBUTING.md").read_text().partition("\n## ")[0]
-    assert set(re.findall(r"\[([^\]]+)\]\(#", contents)) == RECIPES.keys()
+    assert set(re.findall(r"\[([^\]]+)\]\(#", contents)) == TASKS.keys()
 
 
 @pytest.mark.parametrize(("page", "least"), [("contributing/guarantees.md", 40), ("how-to/gpus.md", 10)])

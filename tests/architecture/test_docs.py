@@ -29,6 +29,31 @@ def test_whatever_is_left_out_of_the_daily_run_is_in_the_long_one():
     assert named == reading
 
 
+TASKS = {
+    title: body
+    for title, _, body in (
+        part.partition("\n")
+        for part in re.split(r"^### ", (DOCS.parent / "CONTRIBUTING.md").read_text(), flags=re.M)[1:]
+    )
+}
+FILE = re.compile(r"`((?:api_schemas|benchmarks|db|docs|service|tests|traces|tuner|workers)/[\w./*-]+)`")
+
+
+@pytest.mark.parametrize("title", TASKS)
+def test_each_task_of_contributing_names_files_that_exist_and_a_test(title):
+    body = TASKS[title]
+    # A backend's own module does not exist yet: KIND stands for any backend.
+    files = {name.replace("KIND", "fsdp2") for name in FILE.findall(body)}
+    assert len(files) > 3
+    assert [name for name in sorted(files) if not (DOCS.parent / name).exists()] == []
+    assert title == "Smaller additions" or re.search(r"^\*\*Test:\*\* .*`(tests/|test_)", body, flags=re.M)
+
+
+def test_the_table_of_contents_leads_to_every_task():
+    contents = (DOCS.parent / "CONTRIBUTING.md").read_text().partition("\n## ")[0]
+    assert set(re.findall(r"\[([^\]]+)\]\(#", contents)) == TASKS.keys()
+
+
 @pytest.mark.parametrize(("page", "least"), [("contributing/guarantees.md", 40), ("how-to/gpus.md", 10)])
 def test_every_test_that_proves_something_is_there(page, least):
     named = set(re.findall(r"`((?:[a-z_]+/)*test_[a-z0-9_]+(?:\.py)?)`", (DOCS / page).read_text()))

@@ -42,7 +42,7 @@ PAGE = "docs/reference/search-space.md"
 _COMMON = set(TrialConfig.model_fields) - {"strategy"}
 _COMMON_PLACES = {
     RANK: "workers/blocks/prepare.py",
-    SPACE: "tuner/search/space/knobs.py or define_by_run.py",
+    SPACE: "tuner/search/space/legal_values.py or define_by_run.py",
     PREDICTION: "tuner/prediction/configs.py",
     EXPORT: "tuner/export",
 }

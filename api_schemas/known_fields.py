@@ -13,7 +13,7 @@ from shardtune.api_schemas.base import Schema
 _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
-def plain(message: str) -> str:
+def rephrase_error(message: str) -> str:
     """Rephrase a message of pydantic as the rest of a sentence whose subject is the field."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
@@ -21,7 +21,7 @@ def plain(message: str) -> str:
     return message[:1].lower() + message[1:]
 
 
-def meant(name: str, known: Sequence[str]) -> str:
+def suggest_field(name: str, known: Sequence[str]) -> str:
     """Suggest a remedy for a name that is none of the fields."""
     close = difflib.get_close_matches(name, known, n=2)
     if close:

@@ -54,7 +54,7 @@ def _without_controls(value: object) -> object:
     return _CONTROLS.sub("\ufffd", value) if isinstance(value, str) else value
 
 
-Said = Annotated[str, BeforeValidator(_without_controls)]
+ProgramOutput = Annotated[str, BeforeValidator(_without_controls)]
 """Output of a program, on any number of lines; control characters, which a terminal would obey, are replaced."""
 
 

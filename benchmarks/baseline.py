@@ -38,7 +38,7 @@ def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_agai
     speeds = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
     baseline = max((SLOWER, FASTER), key=lambda arm: speeds[arm])
     others = sorted((arm for arm in speeds if arm != baseline), key=lambda arm: -speeds[arm])
-    near = tuple(arm for arm in others if speeds[arm] >= final_comparison.NEAR * speeds[others[0]])
+    near = tuple(arm for arm in others if speeds[arm] >= final_comparison.NEAR_FRACTION * speeds[others[0]])
     field = Finalists(baseline, near, defaults=(SLOWER, FASTER))
     if not defaults_run_again:
         field = replace(field, defaults=())
@@ -47,7 +47,7 @@ def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_agai
         ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, Budget().max_pairs, salt)).next
     ) is not None:
         validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
-    is_challenger = now.challenger is not None and ranking.serves_challenger(field, now.log_ratios)
+    is_challenger = now.challenger is not None and ranking.recommends_challenger(field, now.log_ratios)
     return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(validation_runs)
 
 

@@ -22,7 +22,7 @@ from shardtune.api_schemas.training.workload import PRECISIONS, Workload
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine import library_probe
@@ -90,7 +90,7 @@ def record(name: str, minutes: float, path: Path, folder: Path) -> None:
     )
     try:
         gpus = find_gpus()
-        actual_fingerprint = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
+        actual_fingerprint = fingerprint(gpus, library_probe.of_prepared(launcher.prepare(lambda: False), gpus))
         place = Workplace(folder, launcher, actual_fingerprint, CLUSTER.world_size, None, 0.1)
         began, position = time.monotonic(), 0
         while time.monotonic() - began < 60 * minutes:
@@ -121,7 +121,7 @@ def _run(place: Workplace, actual_fingerprint: Fingerprint, chosen: str) -> Meas
         # As in the rounds before: the recorded ones kept freed memory.
         config=CONFIGURATIONS[chosen].model_copy(update={"malloc": "keep"}),
     )
-    attempted = attempt(
+    attempted = run_attempt(
         place,
         task,
         lambda: TrialDir.create(place.work_dir, "repeat", task, actual_fingerprint, 0.1),

@@ -20,16 +20,16 @@ _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 class CoTenant:
     """Another worker of the same host."""
 
-    share: HostPartition
+    host_partition: HostPartition
     seen_at: datetime
-    waits: HostWait | None
+    host_wait: HostWait | None
     purpose: RunPurpose | None
     """Purpose of the run that it executes; None: it executes nothing."""
     system_study: SystemStudy | None
     """System study of that run; None for a user's study."""
 
 
-def hold(session: Session, host_id: str) -> None:
+def lock_host(session: Session, host_id: str) -> None:
     """Lock a host, so that no other transaction grants runs on it until this one ends. SQLite has one writer at a
     time.
 
@@ -39,14 +39,14 @@ def hold(session: Session, host_id: str) -> None:
         session.execute(_HOLD, {"name": f"host {host_id}"})
 
 
-def neighbours(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
+def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
     """Return the other workers of a host that run or wait for something. The caller holds the host."""
     query = (
-        select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.waits, RunRow.purpose, StudyRow.system_study)
+        select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.host_wait, RunRow.purpose, StudyRow.system_study)
         .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))
         .outerjoin(StudyRow, StudyRow.id == RunRow.study_id)
         .where(WorkerRow.host_id == worker.host_id, WorkerRow.id != worker.id)
-        .where(or_(RunRow.id.is_not(None), and_(WorkerRow.waits.is_not(None), WorkerRow.is_draining.is_(False))))
+        .where(or_(RunRow.id.is_not(None), and_(WorkerRow.host_wait.is_not(None), WorkerRow.is_draining.is_(False))))
     )
     return [
         CoTenant(offer.share, seen_at, waits, purpose, system_study)
@@ -55,7 +55,7 @@ def neighbours(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
     ]
 
 
-def ran_meanwhile(session: Session, run: RunRow) -> int:
+def count_concurrent_workers(session: Session, run: RunRow) -> int:
     """Count the other workers of a run's host that executed something since the run began."""
     query = (
         select(func.count(AttemptRow.worker_id.distinct()))
@@ -66,6 +66,6 @@ def ran_meanwhile(session: Session, run: RunRow) -> int:
     return session.scalars(query).one()
 
 
-def stop_waiting(session: Session, worker_session: str) -> None:
+def clear_host_wait(session: Session, worker_session: str) -> None:
     """Note that the worker waits for nothing on its host any more."""
     session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(waits=None))

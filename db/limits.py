@@ -40,7 +40,7 @@ class DatabaseLimits:
     """Seconds without an answer, after which the connection is given up. Longer than a statement may take."""
 
     @classmethod
-    def within(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
+    def for_lease(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
         """Choose limits that leave time to try again, and another replica, before a lease of this length ends."""
         return cls(
             connections,
@@ -86,7 +86,7 @@ class DatabaseLimits:
             {"options": f"{ours['options']} {theirs}"} if theirs else {}
         )
 
-    def bound(self, engine: Engine) -> None:
+    def give_up_silent_servers(self, engine: Engine) -> None:
         """Have the engine's connections give up a silent server."""
 
         def connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _BoundedConnection:

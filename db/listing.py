@@ -17,18 +17,18 @@ class Page:
     offset: int = 0
 
 
-def paged(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page) -> Select[Any]:
+def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page) -> Select[Any]:
     """Cut a query to a page. Rows without the sorting value come last, and `tie` decides between equals."""
     direction = key.desc() if page.descending else key.asc()
     return query.order_by(direction.nulls_last(), tie).limit(page.limit).offset(page.offset)
 
 
-def one_page(
+def page_with_total(
     session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
 ) -> tuple[list[Any], int]:
     """Return the first column of a page's rows, and the number of rows on all pages, in one query: for queries of
     few columns."""
-    rows = session.execute(paged(query.add_columns(func.count().over()), key, tie, page)).all()
+    rows = session.execute(cut_to_page(query.add_columns(func.count().over()), key, tie, page)).all()
     if rows:
         return [row[0] for row in rows], rows[0][-1]
     if not page.offset:

@@ -35,7 +35,7 @@ class _NewEvent(NamedTuple):
     data: dict[str, Any]
 
 
-def record(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
+def collect_events(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
     """Collect the events of a flush: a listener of SQLAlchemy's `before_flush`."""
     with session.no_autoflush:
         events = [event for row in (*session.new, *session.dirty) for event in _events_of(session, row)]
@@ -56,7 +56,7 @@ def _append_event(session: Session, event: _NewEvent, listening: Sequence[Webhoo
     _send_message(session, listening, study.id, study.project_id, event.type, data, now)
 
 
-def write(session: Session, _flush: UOWTransaction) -> None:
+def write_events(session: Session, _flush: UOWTransaction) -> None:
     """Write the events of a flush: a listener of SQLAlchemy's `after_flush`, when the studies have their rows."""
     rows = session.info.pop(_UNWRITTEN, None)
     if rows:
@@ -92,7 +92,7 @@ def _send_message(
         return
     body = json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data})
     # One that was deleted since it was read would take the change down with it.
-    kept = webhooks.keep(session, [webhook.id for webhook in receivers])
+    kept = webhooks.lock_existing(session, [webhook.id for webhook in receivers])
     for webhook in receivers:
         if webhook.id in kept:
             webhooks.add_delivery(session, webhook, kind, body, now)

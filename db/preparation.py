@@ -12,7 +12,7 @@ def prepare_database(database: Database, url: str, migrate: bool = True) -> None
     """
     if migrate and database.is_sqlite:
         upgrade(url)
-    with database.look() as connection:
+    with database.read_connection() as connection:
         problem = revision_problem(connection, f"database_url ({without_secrets(database.engine.url)})")
     if problem is not None:
         raise DatabaseNotMigrated(problem)

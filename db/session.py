@@ -51,8 +51,8 @@ class _WriteSession(Session):
     costs more than a small transaction."""
 
 
-event.listen(_WriteSession, "before_flush", outbox.record)
-event.listen(_WriteSession, "after_flush", outbox.write)
+event.listen(_WriteSession, "before_flush", outbox.collect_events)
+event.listen(_WriteSession, "after_flush", outbox.write_events)
 
 
 class Database:
@@ -83,7 +83,7 @@ class Database:
             yield session
 
     @contextmanager
-    def look(self) -> Iterator[Connection]:
+    def read_connection(self) -> Iterator[Connection]:
         """Open a connection to read with where no row objects are needed: a session costs as much as a small
         statement."""
         with self._read_engine.connect() as connection:
@@ -97,7 +97,7 @@ class Database:
             yield session
 
     @contextmanager
-    def sole(self, name: str, patience_s: float) -> Iterator[bool]:
+    def advisory_lock(self, name: str, patience_s: float) -> Iterator[bool]:
         """Hold a name against every other process on a Postgres; False when another one held it for that long.
 
         It is let go with the connection, so a process that dies holds nothing; one that hangs is cut off.
@@ -174,7 +174,7 @@ def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) 
         event.listen(engine, "checkin", _note_use)
         event.listen(engine, "checkout", partial(_check_idle, engine))
         if limits is not None:
-            limits.bound(engine)
+            limits.give_up_silent_servers(engine)
         return engine
     assert parsed.database is not None
     Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)

@@ -16,10 +16,10 @@ from shardtune.service.best import watch_staleness
 from shardtune.service.canaries import judge
 from shardtune.service.http import error_answers, fair_queue_middleware, idempotent_requests, openapi, pre_body_auth
 from shardtune.service.http.error_codes import Problem
-from shardtune.service.http.input_guard import READABLE
+from shardtune.service.http.input_guard import INPUT_GUARD
 from shardtune.service.leasing import long_poll
 from shardtune.service.lifecycle import expiry
-from shardtune.service.observability.telemetry import NAMED, config
+from shardtune.service.observability.telemetry import SPAN_ATTRIBUTES, telemetry_config
 from shardtune.service.process import clock
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
@@ -98,10 +98,10 @@ def create_app(
         summary="Finds the fastest measured training configuration for a model on a cluster.",
         lifespan=_lifespan(migrate),
         responses={500: {"model": Problem}},
-        dependencies=[READABLE, NAMED] if settings.telemetry else [READABLE],
+        dependencies=[INPUT_GUARD, SPAN_ATTRIBUTES] if settings.telemetry else [INPUT_GUARD],
         # The service serves the document and a page for it by itself: FastAPI's page loads its scripts from a CDN.
         openapi_url=None,
-        telemetry={**config(settings), "tracer_provider": tracer_provider},
+        telemetry={**telemetry_config(settings), "tracer_provider": tracer_provider},
     )
     app.state.context = context
     error_answers.install(app)
@@ -113,7 +113,9 @@ def create_app(
     # Order matters: each middleware wraps those before it. The queue is inside, so that senders without a valid key are
     # rejected without taking a slot.
     fair_queue_middleware.install(app)
-    pre_body_auth.install(app, pre_body_auth.Entry(pre_body_auth.API, auth.enter), *pages.ENTRIES)
+    pre_body_auth.install(
+        app, pre_body_auth.AuthPrefix(pre_body_auth.API, auth.authenticate_before_body), *pages.ENTRIES
+    )
     return app
 
 
@@ -126,7 +128,7 @@ def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[
         await run_in_threadpool(prepare_database, context.db, context.settings.database_url, migrate)
         # Before the first request: every stored time is the database's.
         await run_in_threadpool(context.db.clock.read)
-        await run_in_threadpool(record.adopt_earlier, context)
+        await run_in_threadpool(record.record_earlier_results, context)
         tasks = [asyncio.create_task(loop(context)) for loop in _LOOPS]
         try:
             yield

@@ -23,13 +23,13 @@ _ORPHAN_AGE = timedelta(hours=1)
 """Minimum age of a fingerprint that nothing refers to."""
 
 
-def forget(context: Context) -> dict[str, int]:
+def delete_old(context: Context) -> dict[str, int]:
     """Delete what is older than the settings say, in small transactions; returns the number of rows by kind."""
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
     traces_before = now - timedelta(days=settings.keep_traces_days)
-    answers_before = now - idempotent_requests.KEPT
+    answers_before = now - idempotent_requests.KEY_LIFETIME
     workers_before = now - timedelta(days=settings.keep_workers_days)
     deleted_in_total: Counter[str] = Counter()
     # Small batches: one large delete would hold its locks, and on SQLite all writers, for as long as it takes.
@@ -55,7 +55,7 @@ async def keep_forgetting(context: Context) -> None:
     """Delete old entries once an hour, until cancelled."""
 
     async def step() -> None:
-        deleted = await run_in_threadpool(forget, context)
+        deleted = await run_in_threadpool(delete_old, context)
         if any(deleted.values()):
             log.info("old entries forgotten", extra=deleted)
 

@@ -184,7 +184,7 @@ class Settings(BaseSettings):
     def database_limits(self) -> DatabaseLimits:
         """Database limits: the ones that are set, and defaults derived from the lease."""
         # Derived from `lease_s`: a lost replica's locks must be gone before leases of the others' workers expire.
-        limits = DatabaseLimits.within(self.lease_s, self.database_connections)
+        limits = DatabaseLimits.for_lease(self.lease_s, self.database_connections)
         limits = replace(
             limits,
             lock_s=self.database_lock_s or limits.lock_s,

@@ -7,14 +7,14 @@ A process of its own for the worker's agent, which must renew its leases meanwhi
 import sys
 from pathlib import Path
 
-from shardtune.traces.folder import diagnosis_of
+from shardtune.traces.folder import diagnose_folder
 from shardtune.traces.json_pieces import UnreadableTrace
 
 
 def main(folder: Path) -> int:
     """Print the diagnosis; return the exit code."""
     try:
-        print(diagnosis_of(folder).model_dump_json())
+        print(diagnose_folder(folder).model_dump_json())
     except UnreadableTrace as error:
         sys.stderr.write(f"{error}\n")
         return 2

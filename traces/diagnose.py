@@ -17,11 +17,11 @@ from shardtune.api_schemas.trials.diagnosis import (
 from shardtune.traces.json_pieces import UnreadableTrace
 from shardtune.traces.matched_collectives import (
     clock_offsets,
+    join_moments,
     matched_collectives,
-    moving_from,
-    on_clock,
+    shift_trace,
     steps_of,
-    waits_for,
+    waits_by_late_rank,
 )
 from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
@@ -43,8 +43,8 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
     _check_one_job(ordered)
     instances = matched_collectives(ordered)
     offsets = clock_offsets(ordered, instances)
-    ordered = [on_clock(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
-    moving = moving_from(ordered, instances)
+    ordered = [shift_trace(trace, offset) for trace, offset in zip(ordered, offsets, strict=True)]
+    moving = join_moments(ordered, instances)
     times = [RankTimes(trace, moments) for trace, moments in zip(ordered, moving, strict=True)]
     steps = [(trace.rank, step) for trace, own in zip(ordered, times, strict=True) for step in own.steps()]
     if not steps:
@@ -64,7 +64,7 @@ def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
         overlap=round(min(1.0, hidden / communicated), 4) if communicated else None,
         steps=tuple(rank_steps),
         collectives=tuple(_figures(ordered, times, [step for _, step in steps])),
-        late_rank=_late_rank(ordered, waits_for(ordered, instances), rank_steps, step_s),
+        late_rank=_late_rank(ordered, waits_by_late_rank(ordered, instances), rank_steps, step_s),
         timeline=_timeline(steps),
         notes=tuple(_notes(ordered, any(instance.is_complete for instance in instances), offsets)),
     )

@@ -14,7 +14,7 @@ from shardtune.traces.rank_trace import RankTrace
 MOST_RANKS = 64
 
 
-def diagnosis_of(folder: Path) -> Diagnosis:
+def diagnose_folder(folder: Path) -> Diagnosis:
     """Diagnose the traces in a folder, one per rank.
 
     Raises:

@@ -77,7 +77,7 @@ def _offset(differences: list[int]) -> int:
     return round(middle) if abs(middle) > _CLOCK_NOISE + 3 * spread else 0
 
 
-def on_clock(trace: RankTrace, by: int) -> RankTrace:
+def shift_trace(trace: RankTrace, by: int) -> RankTrace:
     """Return the trace with all its moments moved."""
     if not by:
         return trace
@@ -98,7 +98,7 @@ def _moved(collective: Collective, by: int) -> Collective:
     return replace(collective, start=collective.start + by, end=collective.end + by, launched=collective.launched + by)
 
 
-def moving_from(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[list[int]]:
+def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[list[int]]:
     """Return the moment at which the last rank joined, for each collective of each trace; its own start where the
     others are not known."""
     moments = [[collective.start for collective in trace.collectives] for trace in traces]
@@ -109,7 +109,9 @@ def moving_from(traces: Sequence[RankTrace], instances: Sequence[CollectiveInsta
     return moments
 
 
-def waits_for(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> dict[int, dict[int, int]]:
+def waits_by_late_rank(
+    traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]
+) -> dict[int, dict[int, int]]:
     """Return by step the nanoseconds that all others together waited for each trace that joined last."""
     waited: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     steps = [steps_of(trace) for trace in traces]

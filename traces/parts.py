@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shardtune.api_schemas.trials.diagnosis import PART_LETTERS, PART_NAMES, StepParts
 from shardtune.traces.kinds import purpose
 from shardtune.traces.rank_trace import RankTrace, StepMark, Work
-from shardtune.traces.spans import Segments, Spans, clip, holds, spans, union
+from shardtune.traces.spans import Segments, Spans, clip, contains, spans, union
 
 _S = 1e-9
 Pieces = NDArray[np.bool_]
@@ -95,13 +95,13 @@ class RankTimes:
 
     def __init__(self, trace: RankTrace, moving_from: Sequence[int]) -> None:
         self._trace = trace
-        in_optimizer = holds(trace.optimizer, trace.compute.launched[:, 0])
+        in_optimizer = contains(trace.optimizer, trace.compute.launched[:, 0])
         self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.uses: list[Use] = []
         """Use of each collective of the trace."""
         launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
-        late = holds(trace.optimizer, launches)
+        late = contains(trace.optimizer, launches)
         for collective, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
             use = (collective.kind, purpose(collective.kind, collective.elements, bool(in_step)), collective.group_size)
             self.uses.append(use)

@@ -32,7 +32,7 @@ def clip(some: Spans, start: int, end: int) -> Spans:
     return cut[cut[:, 1] > cut[:, 0]]
 
 
-def holds(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
+def contains(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each moment lies in one of the ranges (its end not counted)."""
     merged = union(ranges)
     if not len(merged):
@@ -52,7 +52,7 @@ class Segments:
         self._cuts = cuts
         self.active = np.zeros((len(layers), len(self.lengths)), dtype=np.bool_)
         for row, layer in zip(self.active, merged, strict=True):
-            row[:] = holds(layer, cuts[:-1])
+            row[:] = contains(layer, cuts[:-1])
 
     def time(self, pieces: NDArray[np.bool_]) -> int:
         """Sum the nanoseconds of some of the pieces."""

@@ -28,7 +28,7 @@ class Observation:
         return self.measurement is not None and self.state.is_feasible
 
     @property
-    def is_no_choice(self) -> bool:
+    def is_excluded(self) -> bool:
         """Whether the trial must not be tried again: it is infeasible, or crashed, was repeated once and crashed
         again."""
         # Only a crash is the configuration's fault: a lost worker or a full disk says nothing about it.

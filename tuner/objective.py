@@ -12,7 +12,7 @@ def available_gib(cluster: Cluster, objective: Objective) -> float:
     return cluster.memory_gib * (1 - objective.memory_headroom)
 
 
-def retried(retries: int | None, ooms: int | None, period: str) -> Failure | None:
+def allocator_retry_failure(retries: int | None, ooms: int | None, period: str) -> Failure | None:
     """Failure of a run in which the CUDA allocator had to empty its cache to continue, None where it had not.
 
     `period`: part of the run in words, with which the message begins.
@@ -28,7 +28,7 @@ def retried(retries: int | None, ooms: int | None, period: str) -> Failure | Non
     return Failure(kind=FailureKind.OVER_LIMIT, message=message)
 
 
-def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
+def over_limit_failure(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
     """Failure of a run that used more memory than it may; None where it did not, or memory was not measured.
 
     On a GPU the device's own figure counts (CUDA context and communication library included), else the allocator's
@@ -41,7 +41,9 @@ def over_limit(measurement: Measurement, cluster: Cluster, objective: Objective)
         ("allocated memory", memory.peak_allocated_gib),
     ]
     if (
-        failure := retried(memory.allocator_retries, memory.allocator_ooms, f"over {len(measurement.losses)} steps")
+        failure := allocator_retry_failure(
+            memory.allocator_retries, memory.allocator_ooms, f"over {len(measurement.losses)} steps"
+        )
     ) is not None:
         return failure.model_copy(update={"peak_allocated_gib": memory.peak_allocated_gib})
     limit = available_gib(cluster, objective)

@@ -20,7 +20,7 @@ class LeaseClock:
         self._ends_s = sent_at_s + lease_s
         self._lease_s = lease_s
 
-    def renewed(self, sent_at_s: float, lease_s: float) -> None:
+    def renew(self, sent_at_s: float, lease_s: float) -> None:
         """Renew the lease: a request sent at `sent_at_s` was answered with a lease of `lease_s`."""
         self._ends_s = sent_at_s + lease_s
         self._lease_s = lease_s

@@ -41,12 +41,12 @@ class Launch(Schema):
         """Launch of all ranks of a trial."""
         return cls(ranks=world_size, world_size=world_size, program=program, checkpoint=checkpoint)
 
-    def share(self, first_rank: int, ranks: int, environment: dict[str, str]) -> "Launch":
+    def part(self, first_rank: int, ranks: int, environment: dict[str, str]) -> "Launch":
         """One host's part of the launch."""
         variables = {**self.environment, **environment}
         return self.model_copy(update={"first_rank": first_rank, "ranks": ranks, "environment": variables})
 
-    def begun(self) -> "Launch":
+    def started(self) -> "Launch":
         """Copy with the present time and, unless one is set, a rendezvous on this host."""
         defaults = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), LAUNCHED: str(now_s())}
         return self.model_copy(update={"environment": {**defaults, **self.environment}})

@@ -25,7 +25,7 @@ class KeySource:
         self.key = key if file is None else _key_of(file)
 
     @classmethod
-    def of(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
         """Return the key of the environment, or of the file it names.
 
         Raises:
@@ -37,14 +37,14 @@ class KeySource:
         return cls(file=Path(path)) if path else cls()
 
     @classmethod
-    def taken(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
+    def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
         """Take the key and remove it from the environment: later child processes do not inherit it, and others
         cannot read it out of /proc.
 
         Raises:
             ValueError: the file cannot be read, or is empty.
         """
-        source = cls.of(environment)
+        source = cls.from_environment(environment)
         if environment is os.environ:
             _overwrite(KEY_VARIABLE)
         environment.pop(KEY_VARIABLE, None)

@@ -28,7 +28,7 @@ class HostPartition(Schema):
     part: float = Field(default=1.0, gt=0, le=1)
     """Fraction of the host's cores and memory."""
 
-    def meets(self, other: "HostPartition") -> bool:
+    def conflicts_with(self, other: "HostPartition") -> bool:
         """Whether two runs would disturb each other: both have a device, or the ranks of both need the same links."""
         return not (set(self.devices).isdisjoint(other.devices) and set(self.crosses).isdisjoint(other.crosses))
 

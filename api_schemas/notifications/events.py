@@ -65,7 +65,7 @@ class EventType(StrEnum):
 
 
 EVENT_TYPES = tuple(EventType)
-WHAT_MATTERS = (
+DEFAULT_WEBHOOK_EVENTS = (
     EventType.STUDY_COMPLETE,
     EventType.STUDY_CANCELLED,
     EventType.STUDY_FAILED,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from pydantic import Field, field_validator
 
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.notifications.events import EVENT_TYPES, WHAT_MATTERS
+from shardtune.api_schemas.notifications.events import DEFAULT_WEBHOOK_EVENTS, EVENT_TYPES
 
 
 class WebhookSpec(Schema):
@@ -15,7 +15,7 @@ class WebhookSpec(Schema):
     url: str = Field(min_length=8, max_length=2000)
     """Address: `https://…` or `http://…`; private, loopback and metadata addresses are rejected unless the operator
     allows them."""
-    events: tuple[str, ...] = Field(default=WHAT_MATTERS, max_length=len(EVENT_TYPES))
+    events: tuple[str, ...] = Field(default=DEFAULT_WEBHOOK_EVENTS, max_length=len(EVENT_TYPES))
     """Types of events, such as `study.complete`. Left out: ends of studies and changes of recommendations; empty:
     all."""
     study_id: str | None = Field(default=None, max_length=32)

@@ -24,7 +24,7 @@ class RecommendationState(StrEnum):
     REJECTED = "rejected"
 
 
-class Renewed(Schema):
+class EarlierVerdict(Schema):
     """Verdict on a configuration when it was first recommended, on an earlier fingerprint or at another time."""
 
     recommendation_id: str
@@ -41,7 +41,7 @@ class Answer(Schema):
     cluster: Cluster
     fingerprint: Fingerprint
     result: StudyResult
-    renewed: Renewed | None = None
+    renewed: EarlierVerdict | None = None
     """Earlier verdict, where a retune measured the configuration again: `result` is then the retune's."""
 
 
@@ -180,7 +180,7 @@ class BestConfig(Schema):
     """Strategy in words."""
     verdict: Verdict
     speedup: Speedup | None
-    renewed: Renewed | None = None
+    renewed: EarlierVerdict | None = None
     """Earlier verdict on the configuration, where a retune confirmed that it is still the best."""
     best: Contender
     baseline: Contender

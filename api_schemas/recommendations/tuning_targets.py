@@ -19,7 +19,7 @@ _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
 @dataclass(frozen=True)
-class Case:
+class TuningTarget:
     """Tuning target that a study decides."""
 
     model: ModelSpec
@@ -64,9 +64,9 @@ class Case:
         return _key([self.canonical(), fingerprint.content_key()])
 
 
-def differing(wanted: Flat, found: Flat) -> list[str]:
+def differing_fields(first: Flat, second: Flat) -> list[str]:
     """Return every field in which two tuning targets differ, by dotted name."""
-    return sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
 def _without_ineffective_keys(config: Mapping[str, Any]) -> dict[str, Any]:

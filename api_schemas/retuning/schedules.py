@@ -39,7 +39,7 @@ class CatchUp(StrEnum):
     """Rule for missed ticks."""
 
     NONE = "none"
-    ONE = "one"
+    MERGED = "one"
     """All missed ticks are merged into one."""
     ALL = "all"
     """Each missed tick runs, up to the newest `catch_up_limit` of them."""
@@ -61,7 +61,7 @@ class TickState(StrEnum):
     MISSED = "missed"
 
 
-class Cases(Schema):
+class TargetSelection(Schema):
     """Selection of the project's recommendations; without any field, all of them."""
 
     target_keys: tuple[str, ...] = Field(default=(), max_length=500)
@@ -86,12 +86,12 @@ class ScheduleSpec(Schema):
     when canaries are sent; rejected for any other."""
     timezone: str = Field(default="UTC", max_length=64)
     """IANA time zone of `cron` and of `windows`."""
-    cases: Cases = Cases()
+    cases: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
     """Rule for a tick while retunes of the previous tick are unfinished: skip it, or run it when they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
     """Seconds after which a tick that the service notices late counts as missed."""
-    catch_up: CatchUp = CatchUp.ONE
+    catch_up: CatchUp = CatchUp.MERGED
     """Rule for missed ticks: `none` runs none of them; `one` merges them into the next on-time tick; `all` runs
     each, up to the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)

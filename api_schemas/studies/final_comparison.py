@@ -23,6 +23,6 @@ class Finalists:
         return tuple(dict.fromkeys(named))
 
     @property
-    def has_rivals(self) -> bool:
+    def needs_runs(self) -> bool:
         """Whether any trial is to be run again."""
         return bool(self.candidates) or len(self.defaults) > 1

@@ -70,7 +70,7 @@ def _begins(name: str, pattern: str) -> bool:
     return pattern.endswith("*") and name.startswith(pattern[:-1])
 
 
-def recorded(environment: Mapping[str, str]) -> tuple[str, ...]:
+def recorded_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return `NAME=value` of the variables that count, by name; long values are cut, and unprintable characters
     become blanks."""
     names = sorted(name for name in environment if name.isidentifier() and setting_of(name) is not None)

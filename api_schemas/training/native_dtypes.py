@@ -54,16 +54,18 @@ class DeviceDtypes:
     """Measured rates of one rank; a multiply-add is two."""
 
     @classmethod
-    def of(cls, fingerprint: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
+    def from_fingerprint(cls, fingerprint: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
         """Take the dtypes of a fingerprint and measured rates."""
         is_cpu = fingerprint.device == "cpu"
         return cls(fingerprint.cpu if is_cpu else fingerprint.gpu, is_cpu, fingerprint.native_dtypes, matmul_flops)
 
     @classmethod
-    def of_worker(cls, offered: Offer) -> "DeviceDtypes":
+    def from_offer(cls, offered: Offer) -> "DeviceDtypes":
         """Take the dtypes and rates of a worker; a full measurement counts more than the short test at its start."""
         measured = offered.measured
-        return cls.of(offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops)
+        return cls.from_fingerprint(
+            offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops
+        )
 
     def emulates(self, dtype: Dtype) -> bool | None:
         """Whether products in the dtype go another, slower way than through units of their own; None: nobody knows."""
@@ -103,7 +105,7 @@ def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[P
     where every device has units for bfloat16, else fp32; where nobody knows, GPUs are taken to have them and CPUs not.
     """
     if stated is not None:
-        return stated, next((note for device in devices if (note := emulation(stated, device))), None)
+        return stated, next((note for device in devices if (note := emulation_note(stated, device))), None)
     mixed, exact = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
     against = next(_reasons_against(mixed.compute_dtype, devices), None)
     if against is not None:
@@ -111,7 +113,7 @@ def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[P
     return mixed, f"precision (auto): {mixed.name}, because {_reason_for(mixed.compute_dtype, devices)}"
 
 
-def emulation(precision: Precision, device: DeviceDtypes) -> str | None:
+def emulation_note(precision: Precision, device: DeviceDtypes) -> str | None:
     """Describe the cost of a stated precision where the device only emulates the dtype it computes in; None where
     the dtype is native."""
     dtype = precision.compute_dtype

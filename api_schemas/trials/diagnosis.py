@@ -54,7 +54,7 @@ class MemoryMoment(Schema):
         return f"{text}; {free / mib:,.1f} MiB more were reserved by the allocator and free" if free > 0 else text
 
 
-class Traced(Schema):
+class ProfilerRecording(Schema):
     """Recording of a run under the profiler, and its cost."""
 
     folder: str = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
@@ -193,7 +193,7 @@ FindingKind = Literal[
 ]
 
 
-class Tried(Schema):
+class RemedyResult(Schema):
     """Result of a remedy in a study of its own: validation runs of the configuration with and without it, in turn."""
 
     study_id: str
@@ -227,7 +227,7 @@ class Finding(Schema):
     expected_gain: float = Field(ge=0, le=1)
     """Fraction of the step that the change is expected to save: estimated from the trace, not measured. 0 for
     `out_of_memory`, whose change is to fit."""
-    tried: Tried | None = None
+    tried: RemedyResult | None = None
     """Measured result of the remedy; None where nobody has tried it."""
 
 
@@ -258,7 +258,7 @@ class Diagnosis(Schema):
     expected: tuple[ExpectedPart, ...] = ()
     """Parts against their prediction, largest deviation first; empty where the trial is not known, or no rates of
     its machine are."""
-    recorded: Traced | None = None
+    recorded: ProfilerRecording | None = None
     """Run that recorded the traces; None where the traces existed before."""
     notes: tuple[str, ...] = ()
     """Questions that the traces do not answer, each with the reason."""

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import Conditions
-from shardtune.api_schemas.names import Said
+from shardtune.api_schemas.names import ProgramOutput
 
 
 class FailureKind(StrEnum):
@@ -49,11 +49,11 @@ class Failure(Schema):
     """Failure as recorded, with enough to act on."""
 
     kind: FailureKind
-    message: Said = Field(max_length=4000)
+    message: ProgramOutput = Field(max_length=4000)
     """Message of one or two sentences for a person."""
     rank: int | None = None
     """First rank that failed; None where it is unknown."""
-    traceback: Said | None = Field(default=None, max_length=20_000)
+    traceback: ProgramOutput | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
     """Exit code of the rank; negative: ended by that signal."""
     peak_allocated_gib: float | None = None

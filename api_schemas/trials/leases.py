@@ -7,7 +7,7 @@ from pydantic import Field
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
-from shardtune.api_schemas.names import ONE_LINE, RowId, Said, StudyId
+from shardtune.api_schemas.names import ONE_LINE, ProgramOutput, RowId, StudyId
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import Workload
@@ -19,7 +19,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumeP
 PROTOCOL_VERSION = 3
 """Version of the messages, raised when a worker of the previous version would misread one. 3: the service names the
 sessions."""
-SERVED_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
+SUPPORTED_PROTOCOL_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
 """Versions that the service accepts. Workers of version 2 made up their sessions, which a stranger could take: they
 are told to upgrade (`protocol_version`)."""
 
@@ -56,7 +56,7 @@ class TrialTask(Schema):
     """Least FLOPs from the model summary, to detect impossible speeds."""
 
 
-class OtherUseOfTrial(Schema):
+class DerivedTrialTask(Schema):
     """Task that trains a trial's configuration for another end than its speed."""
 
     trial: TrialTask
@@ -83,14 +83,14 @@ class OtherUseOfTrial(Schema):
         return self.trial.config
 
 
-class ResumeTask(OtherUseOfTrial):
+class ResumeTask(DerivedTrialTask):
     """Task to train, save a checkpoint and continue, then load it in new processes and continue from there."""
 
     kind: Literal["resume_check"] = "resume_check"
     plan: ResumePlan = ResumePlan()
 
 
-class TraceTask(OtherUseOfTrial):
+class TraceTask(DerivedTrialTask):
     """Task to train until steps are warm, then record a few under torch's profiler: a run of its own, never a timed
     one."""
 
@@ -225,7 +225,7 @@ class Report(Schema):
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
     """Wall seconds of the attempt × ranks it held."""
-    log_tail: Said | None = Field(default=None, max_length=20_000)
+    log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """End of the failed rank's output, for a person."""
 
 

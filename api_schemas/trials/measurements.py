@@ -46,7 +46,7 @@ class MeasurePlan(Schema):
     """Step time above which a run is pruned: it ends within its warm-up once its steps, three at least, are all
     longer, and so is the lower end of the 95 % interval of their mean. None: it is timed to its end."""
 
-    def is_answered(self, step_time_s: float, half_width_s: float) -> bool:
+    def is_precise_enough(self, step_time_s: float, half_width_s: float) -> bool:
         """Whether a step time with this half-width is known precisely enough."""
         if half_width_s <= self.target_half_width * step_time_s:
             return True

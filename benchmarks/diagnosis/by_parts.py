@@ -37,7 +37,7 @@ def predictions(folder: Path) -> dict[str, float] | None:
     model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
     measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
     remedy = TrialConfig.model_validate_json((folder / REMEDY).read_text())
-    diagnosis, shape = trace_files.diagnosis_of(folder / "traces"), traced_shape.of_study(case.model, model_summary)
+    diagnosis, shape = trace_files.read_diagnosis(folder / "traces"), traced_shape.of_study(case.model, model_summary)
     assert shape is not None
 
     def parts(config: TrialConfig) -> tuple[dict[str, float], dict[str, float]]:

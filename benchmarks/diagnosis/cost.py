@@ -19,11 +19,11 @@ from typing import Any
 from benchmarks.diagnosis import cases
 from benchmarks.own_trials.runs import attempted, execute, workplace
 from shardtune.api_schemas.base import Schema
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.leases import TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.db.tables.types import Packed
-from shardtune.workers.agent.analysis import diagnosed
+from shardtune.workers.agent.analysis import diagnose
 from shardtune.workers.agent.attempt import Workplace
 
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -88,9 +88,9 @@ def _cost(place: Workplace, strategy: dict[str, Any], number: int) -> Cost:
     trial_s = time.monotonic() - begin
     assert isinstance(measured, Measurement), measured
     done = attempted(place, TraceTask(trial=trial), number + 1)
-    assert isinstance(done.result, Traced), done
+    assert isinstance(done.result, ProfilerRecording), done
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    diagnosis = diagnosed(done.result)
+    diagnosis = diagnose(done.result)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert isinstance(diagnosis, Diagnosis), diagnosis
     analysis_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

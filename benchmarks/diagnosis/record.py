@@ -16,7 +16,7 @@ from benchmarks.diagnosis.cases import Case
 from benchmarks.own_trials.runs import PLAN, attempted, execute, workplace
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.strategies import TrialConfig
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.workers.agent.attempt import Workplace
@@ -78,10 +78,10 @@ class Recorder:
         assert measurement is not None
         into.write_text(measurement.measured.model_dump_json())
 
-    def _traced(self, case: Case) -> Traced:
+    def _traced(self, case: Case) -> ProfilerRecording:
         trial = TrialTask(model=case.model, workload=case.workload, cluster=case.cluster, config=case.config)
         result = attempted(self._place, TraceTask(trial=trial), self._next()).result
-        assert isinstance(result, Traced), f"{case.name}: {result}"
+        assert isinstance(result, ProfilerRecording), f"{case.name}: {result}"
         return result
 
     def _step_s(self, case: Case, config: TrialConfig) -> float:

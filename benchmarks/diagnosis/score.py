@@ -9,7 +9,7 @@ from benchmarks.diagnosis.record import MODEL_SUMMARY, REMEDY, TRACED, named, ra
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.search_space import SpaceLimits
-from shardtune.api_schemas.trials.diagnosis import Finding, Traced
+from shardtune.api_schemas.trials.diagnosis import Finding, ProfilerRecording
 from shardtune.service.cli.explain import trace_files
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
@@ -43,15 +43,15 @@ def score_folder(folder: Path) -> ScoredTrial:
     """
     name, _, seed = folder.name.rpartition("-")
     case, trial, measured = named(name, int(seed)), None, None
-    diagnosis = trace_files.diagnosis_of(folder / "traces")
+    diagnosis = trace_files.read_diagnosis(folder / "traces")
     if (folder / MODEL_SUMMARY).exists():
         model_summary = ModelSummary.model_validate_json((folder / MODEL_SUMMARY).read_text())
         built = space.build(case.workload, case.cluster, model_summary, SpaceLimits())
         trial = TracedTrial(case.config, case.workload, case.cluster, built, lambda _: True)
-        recorded = Traced.model_validate_json((folder / TRACED).read_text())
+        recorded = ProfilerRecording.model_validate_json((folder / TRACED).read_text())
         diagnosis = diagnosis.model_copy(update={"recorded": recorded})
         measured = MeasuredHardware.model_validate_json(rates(folder.parent, case.measured_mbit).read_text())
-    scored_trial = ScoredTrial(case, int(seed), explain.explained(diagnosis, trial, measured).findings, folder)
+    scored_trial = ScoredTrial(case, int(seed), explain.explain(diagnosis, trial, measured).findings, folder)
     knobs = scored_trial.right.knobs if scored_trial.right is not None else {}
     if trial is not None and knobs and (changed := trial.with_knobs(knobs)) is not None:
         (folder / REMEDY).write_text(changed.model_dump_json())

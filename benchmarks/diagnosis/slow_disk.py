@@ -95,7 +95,7 @@ def row_of(case: Case, measured: ResumeMeasurement) -> dict[str, Any]:
         "planted_mb_per_s": case.disk_bytes_per_s / 1e6,
         "told_mb_per_s": round(measured.disk.write_bytes_per_s / 1e6, 1),
         "share": round(checkpoint_cost.saving_fraction(measured, case.every_s), 4),
-        "named": next((place for place, item in enumerate(findings) if checkpoint_cost.ON_THE_DISK in item), None),
+        "named": next((place for place, item in enumerate(findings) if checkpoint_cost.DISK_LIMITED in item), None),
         "said": findings,
     }
 

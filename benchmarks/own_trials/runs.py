@@ -12,12 +12,12 @@ from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
+from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine import library_probe
@@ -37,8 +37,8 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
         environment, f"own-trials-{os.getpid()}", folder / "host.log", 600, observer=HostObserver(None)
     )
     try:
-        gpus = find_gpus().first(2)
-        actual_fingerprint = fingerprint(gpus, library_probe.found(launcher.prepare(lambda: False), gpus))
+        gpus = find_gpus().for_ranks(2)
+        actual_fingerprint = fingerprint(gpus, library_probe.of_prepared(launcher.prepare(lambda: False), gpus))
         yield Workplace(folder, launcher, actual_fingerprint, ranks=ranks, peak_flops=None, min_free_gib=1)
     finally:
         launcher.close()
@@ -47,13 +47,13 @@ def workplace(folder: Path, ranks: int = 4) -> Iterator[Workplace]:
 def execute(place: Workplace, task: TrialTask | ModelSummaryTask, number: int) -> Measurement | ModelSummary | Failure:
     """Run a task to its outcome."""
     result = attempted(place, task, number).result
-    assert not isinstance(result, ResumeMeasurement | Traced)
+    assert not isinstance(result, ResumeMeasurement | ProfilerRecording)
     return result
 
 
-def attempted(place: Workplace, task: Task, number: int) -> Attempted:
+def attempted(place: Workplace, task: Task, number: int) -> AttemptResult:
     """Run any task, in the folder of this number."""
-    done = attempt(
+    done = run_attempt(
         place,
         task,
         lambda: TrialDir.create(place.work_dir, f"run-{number}", task, place.fingerprint, place.min_free_gib),

@@ -9,10 +9,10 @@ from shardtune.api_schemas.trials.diagnosis import (
     Diagnosis,
     Finding,
     Lane,
+    ProfilerRecording,
     RankStep,
     StepParts,
     Timeline,
-    Traced,
 )
 
 _RANKS, _STEPS, _CELLS, _USES = 8, 3, 200, 12
@@ -54,7 +54,9 @@ def diagnosis(seed: int) -> Diagnosis:
                 expected_gain=0.34,
             ),
         ),
-        recorded=Traced(folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0),
+        recorded=ProfilerRecording(
+            folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0
+        ),
     )
 
 

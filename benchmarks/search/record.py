@@ -26,8 +26,8 @@ from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan
 from shardtune.service.cli.errors import InputError, PlatformFailure
-from shardtune.service.cli.study_file import read_json_object, study_spec
-from shardtune.tuner.search.guided_sampler.pool import evenly
+from shardtune.service.cli.study_file import read_json_object, validate_study
+from shardtune.tuner.search.guided_sampler.pool import sample_evenly
 from shardtune.tuner.search.seeds import documented_defaults
 from shardtune.tuner.search.space import Space, build
 from shardtune.tuner.verdict import disturbance
@@ -62,14 +62,14 @@ def record(recording: Recording) -> None:
         if recording.study is None:
             raise InputError("--study (missing): name the study file whose space is to be measured")
         study_file.write_text(recording.study.read_text())
-    request = study_spec(read_json_object(study_file), recording.folder)
+    request = validate_study(read_json_object(study_file), recording.folder)
     if not isinstance(request.cluster, Cluster) or request.cluster.device != "cpu":
         raise InputError(
             f"{study_file}: cluster must spell out CPU ranks of this machine (device, gpus_per_node, memory_gib)"
         )
     with tempfile.TemporaryDirectory() as work, workplace(Path(work), request.cluster.gpus_per_node) as place:
         hardware = _hardware(recording.folder, place, request.cluster)
-        devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
+        devices = [DeviceDtypes.from_fingerprint(hardware.fingerprint, hardware.measured.matmul_flops)]
         spec = request.with_precision(decide(request.workload.precision, devices)[0])
         model_summary = _model_summary(recording.folder, place, spec)
         space = build(spec.workload, request.cluster, model_summary, spec.space)
@@ -107,7 +107,7 @@ def _configurations(space: Space, cluster: Cluster, count: int) -> list[TrialCon
         for documented_default in documented_defaults(cluster)
         if (actual_config := space.within_limits(documented_default)) is not None
     ]
-    drawn = (*defaults, *space.lightest(), *evenly(space, _EVERYTHING))
+    drawn = (*defaults, *space.lightest(), *sample_evenly(space, _EVERYTHING))
     return list(islice(dict.fromkeys(space.canonical(config) for config in drawn), count))
 
 
@@ -144,7 +144,7 @@ def _undisturbed(place: Workplace, task: TrialTask, number: int) -> tuple[Measur
         seconds = time.monotonic() - begun
         assert not isinstance(result, ModelSummary)
         why = disturbance.reason(result, task.cluster, os.cpu_count) if isinstance(result, Measurement) else None
-        if why is None or repeat == disturbance.MOST_REPEATS:
+        if why is None or repeat == disturbance.MAX_REPEATS:
             return result, seconds
         _say(f"repeated: {why}")
         repeat += 1

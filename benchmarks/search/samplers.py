@@ -117,7 +117,7 @@ SAMPLERS: dict[str, Entry] = {
     "guided_reversed": Entry(Guided("reversed")),
     "random": Entry(_random),
     "tpe": Entry(partial(_of_optuna, optuna_samplers.tpe)),
-    "gp": Entry(partial(_of_optuna, optuna_samplers.gp), gp_needs.GP_NEEDS, "pip install --group benchmarks"),
+    "gp": Entry(partial(_of_optuna, optuna_samplers.gp), gp_needs.GP_PACKAGES, "pip install --group benchmarks"),
     **{
         f"deepspeed_{name}": Entry(
             partial(DeepSpeedAsk, name), ("deepspeed", *needs), "pip install -e '.[worker]' --group benchmarks"

@@ -70,7 +70,7 @@ class SweepSpace(TableSpace):
         """The row with these knobs."""
         return self.measured[self._places.index(table)]
 
-    def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
+    def sampler_answers(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
         """A row's values of all knobs with a choice; every row has a place."""
         own = self.flatten(config)
         return [(question, own[question.knob]) for question in self._questions if len(question.values) > 1]

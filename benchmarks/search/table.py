@@ -24,7 +24,7 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide
 from shardtune.api_schemas.trials.trial import Rejection
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.study_file import error_lines, read_json_object, study_spec
+from shardtune.service.cli.study_file import error_lines, read_json_object, validate_study
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import learning, memory_gate
@@ -77,11 +77,13 @@ class Table(MeasuredTable):
 
     def memory(self, history: Sequence[Observation]) -> MemoryCalibration:
         """Correction of predicted peaks by a study's own trials."""
-        return learning.memory_of(learning.learn(self.compared(history)), self.shape)
+        return learning.memory_calibration(learning.learn(self.compared(history)), self.shape)
 
     def gate(self, config: TrialConfig, memory: MemoryCalibration) -> Rejection | None:
         """The service's."""
-        return memory_gate.gate(config, self.shape, self.workload, self.cluster, self.spec.objective, memory)
+        return memory_gate.reject_if_too_large(
+            config, self.shape, self.workload, self.cluster, self.spec.objective, memory
+        )
 
 
 def read(folder: Path) -> Table:
@@ -100,9 +102,9 @@ def read(folder: Path) -> Table:
         _model(HardwareReport, folder / "hardware.json"),
         _model(ModelSummary, folder / "profile.json"),
     )
-    request = study_spec(_recorded_study(folder / "study.json"), folder)
+    request = validate_study(_recorded_study(folder / "study.json"), folder)
     cluster = request.cluster if isinstance(request.cluster, Cluster) else hardware.cluster
-    devices = [DeviceDtypes.of(hardware.fingerprint, hardware.measured.matmul_flops)]
+    devices = [DeviceDtypes.from_fingerprint(hardware.fingerprint, hardware.measured.matmul_flops)]
     spec = request.with_precision(decide(request.workload.precision, devices)[0])
     shape = of_study(spec.model, model_summary)
     if shape is None:
@@ -143,7 +145,7 @@ def _recorded_study(path: Path) -> dict[str, Any]:
 def _check_inside(space: Space, config: TrialConfig, folder: Path) -> None:
     """Values of the study's space. Its starting configurations may have others."""
     try:
-        space.answers_of(config, exact=True)
+        space.sampler_answers(config, exact=True)
     except ValueError as error:
         raise InputError(
             f"{folder / 'runs.csv'}: config ({config.describe()}) is outside the study's space: {error}; "

@@ -31,15 +31,15 @@ class TableSpace(Space):
                 question.values[0] if len(question.values) == 1 else chooser(question.param, question.values)
             )
             there = [self._places[index].get(question.knob) for index in candidate_indices]
-            known_values = tuple(value for value in question.values if choices.position(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
+            known_values = tuple(value for value in question.values if choices.index_of(value, tuple(v for v in there if v is not None)) is not None)  # fmt: skip
             if not known_values:
                 return requested_value
-            nearest = choices.nearest(requested_value, known_values)
+            nearest = choices.nearest_index(requested_value, known_values)
             chosen = known_values[0 if nearest is None else nearest]
             candidate_indices = [
                 index
                 for index, value in zip(candidate_indices, there, strict=True)
-                if choices.position(value, (chosen,)) == 0
+                if choices.index_of(value, (chosen,)) == 0
             ]
             return chosen
 
@@ -50,7 +50,7 @@ class TableSpace(Space):
         """Position at which draws find a value: a documented default's size that the search would not try counts as the
         nearest."""
         try:
-            return {question.knob: value for question, value in self.answers_of(config)}
+            return {question.knob: value for question, value in self.sampler_answers(config)}
         except ValueError:
             return {}
 

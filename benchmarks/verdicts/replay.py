@@ -36,8 +36,8 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
     others = sorted((arm for arm in speeds if arm != BASELINE), key=lambda arm: -speeds[arm])
     near = [
         arm
-        for arm in others[: final_comparison.MOST_CANDIDATES]
-        if speeds[arm] >= final_comparison.NEAR * speeds[others[0]]
+        for arm in others[: final_comparison.MAX_CANDIDATES]
+        if speeds[arm] >= final_comparison.NEAR_FRACTION * speeds[others[0]]
     ]
     field = Finalists(BASELINE, tuple(near))
     validation_runs: list[ValidationRun] = []

@@ -26,41 +26,45 @@ _RECOMMENDING_ACTIONS = (
 """Actions after which a recommendation is the recommended one of its tuning target."""
 
 
-def served(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
+def get_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """Return the tuning target of a key with its recommendation: two lookups by primary key, whatever is stored."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
-    return session.scalars(query.options(joinedload(TuningTargetRow.serving))).one_or_none()
+    return session.scalars(query.options(joinedload(TuningTargetRow.recommended))).one_or_none()
 
 
-def served_of(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
+def get_targets(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
     """Return many tuning targets (project and target_key) at once."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
-    rows = session.scalars(query.options(joinedload(TuningTargetRow.serving)))
+    rows = session.scalars(query.options(joinedload(TuningTargetRow.recommended)))
     return {(row.project_id, row.target_key): row for row in rows}
 
 
-def current(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
+def current_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
     """Return the present row of a tuning target: under its key, or under the key that superseded it since it was
     measured again."""
-    row = served(session, project_id, target_key)
+    row = get_target(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
-        row = served(session, project_id, row.superseded_by)
+        row = get_target(session, project_id, row.superseded_by)
     return row
 
 
-def of_shape(session: Session, project_id: str, target_key_without_fingerprint: str) -> Sequence[TuningTargetRow]:
+def targets_on_any_fingerprint(
+    session: Session, project_id: str, target_key_without_fingerprint: str
+) -> Sequence[TuningTargetRow]:
     """Return the rows of a tuning target on any fingerprint that have a recommendation, the newest first."""
     return session.scalars(
         _with_recommendation(
             TuningTargetRow.project_id == project_id,
             TuningTargetRow.target_key_without_fingerprint == target_key_without_fingerprint,
-        ).options(joinedload(TuningTargetRow.serving))
+        ).options(joinedload(TuningTargetRow.recommended))
     ).all()
 
 
-def near(session: Session, project_id: str, model_key: str, model_type: str, device: str) -> Sequence[TuningTargetRow]:
+def nearby_targets(
+    session: Session, project_id: str, model_key: str, model_type: str, device: str
+) -> Sequence[TuningTargetRow]:
     """Return tuning targets of the same model; else those of the same architecture on the same kind of device. The
     newest only.
 
@@ -73,12 +77,12 @@ def near(session: Session, project_id: str, model_key: str, model_type: str, dev
     return same or session.scalars(_with_recommendation(TuningTargetRow.project_id == project_id, *kind)).all()
 
 
-def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
+def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
     """Return the clusters of all recommended configurations, the newest first."""
     query = (
         select(StudyRow.cluster)
         .join(RecommendationRow, RecommendationRow.study_id == StudyRow.id)
-        .join(TuningTargetRow, TuningTargetRow.serving_id == RecommendationRow.id)
+        .join(TuningTargetRow, TuningTargetRow.recommended_id == RecommendationRow.id)
         .where(TuningTargetRow.project_id == project_id, TuningTargetRow.superseded_by.is_(None))
         .order_by(TuningTargetRow.updated_at.desc())
         .limit(_MOST_CANDIDATES)
@@ -87,7 +91,7 @@ def served_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
 
 
 def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
-    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
+    present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     return (
         select(TuningTargetRow)
         .where(*conditions, *present)
@@ -96,7 +100,7 @@ def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTarge
     )
 
 
-def by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
+def recommendations_by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
     """Return recommendations by their ids."""
     if not recommendation_ids:
         return ()
@@ -150,7 +154,7 @@ def newest_proposal(session: Session, project_id: str, target_key: str) -> Recom
     ).one_or_none()
 
 
-def newest_proposal_of_shapes(
+def newest_proposal_on_any_fingerprint(
     session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
     """Return the newest answer for one of these tuning targets, on any fingerprint, that waits for approval."""
@@ -176,14 +180,14 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
     return {(row.project_id, row.target_key): row for row in rows}
 
 
-def standing_of(session: Session, study_id: str) -> Sequence[RecommendationRow]:
+def active_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
     """Return a study's recommendations that are in use or wait for approval."""
     states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
 
-def earlier(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
+def earlier_recommendations(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
     """Return the recommendations of the same key that are older than the given one, the newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == recommendation.project_id,
@@ -225,7 +229,7 @@ def decisions(
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
 
 
-def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
+def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
     """Return the recommendation that was in use before the present one."""
     query = (
         select(RecommendationRow)
@@ -234,7 +238,7 @@ def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow |
             DecisionRow.project_id == row.project_id,
             DecisionRow.target_key == row.target_key,
             DecisionRow.action.in_(_RECOMMENDING_ACTIONS),
-            DecisionRow.recommendation_id != row.serving_id,
+            DecisionRow.recommendation_id != row.recommended_id,
             RecommendationRow.state == RecommendationState.RETIRED,
         )
         .order_by(DecisionRow.id.desc())
@@ -243,7 +247,7 @@ def served_before(session: Session, row: TuningTargetRow) -> RecommendationRow |
     return session.scalars(query).first()
 
 
-def last_resolving(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
+def last_resolving_study(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
     """Return the newest study that was started because nothing was known of this tuning target."""
     return session.scalars(
         select(StudyRow)
@@ -253,7 +257,7 @@ def last_resolving(session: Session, project_id: str, resolve_key: str) -> Study
     ).one_or_none()
 
 
-def unrecommended(session: Session) -> Sequence[StudyRow]:
+def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:
     """Return complete studies without a recommendation, from before there were any."""
     recommended = select(RecommendationRow.study_id)
     query = select(StudyRow).where(

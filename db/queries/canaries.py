@@ -12,21 +12,21 @@ from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.canaries import CanaryRow
 
 
-def watched(session: Session) -> Sequence[TuningTargetRow]:
+def fresh_targets(session: Session) -> Sequence[TuningTargetRow]:
     """Return tuning targets with a recommendation that is believed to be fresh, the most used first."""
     query = select(TuningTargetRow).where(
-        TuningTargetRow.serving_id.is_not(None),
+        TuningTargetRow.recommended_id.is_not(None),
         TuningTargetRow.superseded_by.is_(None),
         TuningTargetRow.freshness == Freshness.FRESH,
     )
     return session.scalars(
         query.order_by(TuningTargetRow.uses.desc(), TuningTargetRow.target_key).options(
-            joinedload(TuningTargetRow.serving)
+            joinedload(TuningTargetRow.recommended)
         )
     ).all()
 
 
-def open_ones(session: Session) -> Sequence[CanaryRow]:
+def open_canaries(session: Session) -> Sequence[CanaryRow]:
     """Return canaries without a final verdict, oldest first."""
     query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == CanaryVerdict.SLOW))
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
@@ -38,13 +38,15 @@ def lock(session: Session, canary_id: str) -> CanaryRow:
     return session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-def of_case(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
+def of_target(session: Session, project_id: str, target_key: str) -> Sequence[CanaryRow]:
     """Return all canaries of a tuning target in order."""
     query = select(CanaryRow).where(CanaryRow.project_id == project_id, CanaryRow.target_key == target_key)
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.tick, CanaryRow.id)).all()
 
 
-def measured(session: Session, project_id: str, target_keys: Collection[str], at_most: int) -> Sequence[CanaryRow]:
+def measured_canaries(
+    session: Session, project_id: str, target_keys: Collection[str], at_most: int
+) -> Sequence[CanaryRow]:
     """Return the canaries of several tuning targets that have a speed, the newest first."""
     query = select(CanaryRow).where(
         CanaryRow.project_id == project_id,

@@ -61,13 +61,13 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
     ]
 
 
-def dearest_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
+def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
     """Return the GPU-seconds of the most expensive ended attempt of some studies."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
 
 
-def origin_of(session: Session, study_id: str) -> str | None:
+def tested_study(session: Session, study_id: str) -> str | None:
     """Return the study whose answer a retune's study tests."""
     query = select(RetuneRow).where(
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
@@ -78,11 +78,11 @@ def origin_of(session: Session, study_id: str) -> str | None:
 
 def incumbent_study(session: Session, project_id: str, target_key: str) -> str | None:
     """Return the study behind the recommended configuration of a tuning target."""
-    row = best.served(session, project_id, target_key)
-    return None if row is None or row.serving is None else row.serving.study_id
+    row = best.get_target(session, project_id, target_key)
+    return None if row is None or row.recommended is None else row.recommended.study_id
 
 
-def last_cost(session: Session, project_id: str, target_key: str) -> float | None:
+def last_retune_cost(session: Session, project_id: str, target_key: str) -> float | None:
     """Return the GPU-seconds of a tuning target's last retune that measured anything."""
     query = (
         select(RetuneRow.gpu_seconds)
@@ -106,7 +106,7 @@ def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
 
 
 @dataclass(frozen=True)
-class Spent:
+class AttemptCosts:
     """Costs of the ended attempts of one kind."""
 
     project_id: str
@@ -120,7 +120,7 @@ class Spent:
     gpu_seconds: float
 
 
-def spent(session: Session, project_id: str | None, since: datetime) -> list[Spent]:
+def costs_since(session: Session, project_id: str | None, since: datetime) -> list[AttemptCosts]:
     """Return the costs of attempts that ended at a moment or later, of a project or of all."""
     kind = type_coerce(StudyRow.system_study, JSON)["kind"].as_string()
     columns = (StudyRow.project_id, _month(session), StudyRow.purpose, kind, RunRow.purpose, AttemptRow.gpu_seconds)
@@ -136,7 +136,7 @@ def spent(session: Session, project_id: str | None, since: datetime) -> list[Spe
     each = ended.subquery().c
     by = tuple(each[name] for name in names[:-1])
     summed = (func.count().label("attempts"), func.coalesce(func.sum(each.gpu_seconds), 0.0).label("gpu_seconds"))
-    return [Spent(**row._mapping) for row in session.execute(select(*by, *summed).group_by(*by))]
+    return [AttemptCosts(**row._mapping) for row in session.execute(select(*by, *summed).group_by(*by))]
 
 
 def _month(session: Session) -> SQLColumnExpression[str]:

@@ -10,7 +10,7 @@ from shardtune.db.tables.studies import EventRow, StudyRow
 
 
 @dataclass(frozen=True)
-class Head:
+class StreamEnd:
     """End of a study's events."""
 
     last_event: int
@@ -28,7 +28,7 @@ def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[
     ).all()
 
 
-def heads(session: Session, study_ids: Collection[str]) -> dict[str, Head]:
+def stream_ends(session: Session, study_ids: Collection[str]) -> dict[str, StreamEnd]:
     """Return the end of the events of each of these studies, in one query."""
     query = select(StudyRow.id, StudyRow.last_event, StudyRow.state).where(StudyRow.id.in_(study_ids))
-    return {study_id: Head(last, not state.is_open) for study_id, last, state in session.execute(query)}
+    return {study_id: StreamEnd(last, not state.is_open) for study_id, last, state in session.execute(query)}

@@ -61,10 +61,10 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
     return key
 
 
-def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
+def note_period(session: Session, worker_id: str, key: str, now: datetime) -> None:
     """Begin a period where a worker brings another fingerprint than it had; delete its oldest beyond `MOST_PERIODS`.
     The caller holds the worker."""
-    before = present(session, worker_id)
+    before = present_period(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
     if before is not None:
@@ -82,7 +82,7 @@ def note(session: Session, worker_id: str, key: str, now: datetime) -> None:
     )
 
 
-def present(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
+def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
     """Return the period that a worker is in."""
     query = select(FingerprintPeriodRow).where(
         FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
@@ -98,7 +98,7 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
     return session.scalars(query.options(*_WITH_WORKER)).all()
 
 
-def state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
+def fleet_state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
     """Return a value that is equal while neither the fleet nor the recommendations have changed: cheap beside
     reading both."""
     fleet_query = select(
@@ -165,15 +165,15 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
     """Return tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
-    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
+    present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
         query = query.where(TuningTargetRow.project_id == project_id)
     query = query.order_by(TuningTargetRow.target_key, TuningTargetRow.project_id).limit(limit)
-    return session.scalars(query.options(joinedload(TuningTargetRow.serving))).all()
+    return session.scalars(query.options(joinedload(TuningTargetRow.recommended))).all()
 
 
-def cases(session: Session) -> Sequence[TargetFreshness]:
+def target_freshness(session: Session) -> Sequence[TargetFreshness]:
     """Return every tuning target with a recommendation, without its content; the newest first."""
     query = (
         select(
@@ -189,7 +189,7 @@ def cases(session: Session) -> Sequence[TargetFreshness]:
             TuningTargetRow.stale_announced_at,
             TuningTargetRow.stale_announced_for,
         )
-        .join(RecommendationRow, RecommendationRow.id == TuningTargetRow.serving_id)
+        .join(RecommendationRow, RecommendationRow.id == TuningTargetRow.recommended_id)
         .join(StudyRow, StudyRow.id == RecommendationRow.study_id)
         .where(TuningTargetRow.fingerprint_key.is_not(None), TuningTargetRow.superseded_by.is_(None))
         .order_by(TuningTargetRow.updated_at.desc(), TuningTargetRow.target_key)

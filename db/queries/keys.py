@@ -46,7 +46,7 @@ def lock(session: Session, key_id: str) -> ApiKeyRow | None:
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
-def used(session: Session, key_id: str, now: datetime) -> None:
+def note_use(session: Session, key_id: str, now: datetime) -> None:
     """Note a use of a key; skip it without waiting where another transaction holds the row, which may be noting the
     same."""
     free = select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, skip_locked=True)

@@ -93,7 +93,7 @@ def add_run(
         position=following.scalar_subquery(),
         purpose=purpose,
         comparison_round=study.comparison_round if block is not None else 0,
-        block=block,
+        comparison_block=block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,
@@ -114,7 +114,7 @@ def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | 
     return (row[0], row[1]) if row is not None else None
 
 
-def worker_and_held(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
+def worker_and_lease(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
     """Return the worker of a session, with its live lease."""
     row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
     if row is None:
@@ -143,13 +143,13 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
     return dict(states)
 
 
-def gpu_seconds_confirming(session: Session, study_id: str) -> float:
+def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
     """Sum the GPU-seconds of all attempts at a study's validation runs."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 
 
-def attempts_that_ended(session: Session, study_id: str, end: AttemptEnd) -> int:
+def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:
     """Count the attempts at a study's runs that had this end."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
     return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
@@ -160,7 +160,7 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
-def of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
+def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
     """Return running runs of a worker's earlier sessions."""
     return session.scalars(
         select(RunRow).where(

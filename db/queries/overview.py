@@ -12,7 +12,7 @@ from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.recommendations.best import RecommendationState
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.listing import Page, one_page, paged
+from shardtune.db.listing import Page, cut_to_page, page_with_total
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow
 
@@ -52,7 +52,7 @@ def best_ids(
     position = func.row_number().over(
         partition_by=alike,
         order_by=(
-            TuningTargetRow.serving_id.is_(None),
+            TuningTargetRow.recommended_id.is_(None),
             TuningTargetRow.superseded_by.is_not(None),
             TuningTargetRow.freshness != Freshness.FRESH,
             TuningTargetRow.updated_at.desc(),
@@ -67,10 +67,10 @@ def best_ids(
     )
     is_served = and_(RecommendationRow.study_id == StudyRow.id, RecommendationRow.state == RecommendationState.SERVING)
     ranked = ranked.outerjoin(RecommendationRow, is_served)
-    shown = ranked.outerjoin(TuningTargetRow, TuningTargetRow.serving_id == RecommendationRow.id).subquery()
+    shown = ranked.outerjoin(TuningTargetRow, TuningTargetRow.recommended_id == RecommendationRow.id).subquery()
     query = select(StudyRow.id).join(shown, shown.c.id == StudyRow.id).where(shown.c.position == 1)
     query = query.where(*_matching(text, device))
-    return one_page(session, query, BEST_SORTS[page.sort], StudyRow.id, page)
+    return page_with_total(session, query, BEST_SORTS[page.sort], StudyRow.id, page)
 
 
 def studies(
@@ -83,7 +83,7 @@ def studies(
     # Asked apart: the database would carry whole studies of all pages through a count.
     total = session.scalar(select(func.count()).select_from(query.with_only_columns(StudyRow.id).subquery())) or 0
     query = query.options(joinedload(StudyRow.fingerprint))
-    return list(session.scalars(paged(query, StudyRow.created_at, StudyRow.id, page))), total
+    return list(session.scalars(cut_to_page(query, StudyRow.created_at, StudyRow.id, page))), total
 
 
 def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:

@@ -46,7 +46,7 @@ def of_trigger(session: Session, project_id: str, trigger: Trigger) -> Sequence[
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
-def timed(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
+def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
     """Return the schedules of one kind that have times, in all projects, paused ones included."""
     query = select(ScheduleRow).where(
         ScheduleRow.trigger == trigger, type_coerce(ScheduleRow.spec, JSON)["cron"].as_string().is_not(None)
@@ -60,7 +60,7 @@ def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
 
-def advance(session: Session, schedule: ScheduleRow, following: datetime | None) -> bool:
+def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | None) -> bool:
     """Claim the ticks before `following`, if the schedule is unchanged since it was read; False: another replica has
     them."""
     result = session.execute(
@@ -71,7 +71,7 @@ def advance(session: Session, schedule: ScheduleRow, following: datetime | None)
             ScheduleRow.version == schedule.version,
             ScheduleRow.is_paused.is_(False),
         )
-        .values(next_tick_at=following)
+        .values(next_tick_at=next_tick_at)
         .execution_options(synchronize_session=False)
     )
     assert isinstance(result, CursorResult)
@@ -115,7 +115,7 @@ def is_busy(session: Session, schedule_id: str) -> bool:
     return session.scalars(query.limit(1)).first() is not None
 
 
-def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
+def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
     """Cancel the requests of a schedule that have not begun: its waiting ticks and queued retunes."""
     session.execute(
         update(ScheduleTickRow)
@@ -129,10 +129,10 @@ def unqueue(session: Session, schedule_id: str, now: datetime, reason: str) -> N
     )
 
 
-def serving_cases(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
+def recommended_targets(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
     """Return tuning targets of a project that have an answer, the newest answer first."""
-    present = (TuningTargetRow.serving_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
+    present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(
-        query.order_by(TuningTargetRow.updated_at.desc()).options(joinedload(TuningTargetRow.serving))
+        query.order_by(TuningTargetRow.updated_at.desc()).options(joinedload(TuningTargetRow.recommended))
     ).all()

@@ -108,7 +108,7 @@ class OpenStudy:
         return TrialState.WAITING in self.open_states
 
 
-def open_ones(session: Session, study_id: str | None = None) -> list[OpenStudy]:
+def studies_with_work(session: Session, study_id: str | None = None) -> list[OpenStudy]:
     """Return studies with work to do and their projects, oldest first, which is the order of claims; or this study
     alone."""
     rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})

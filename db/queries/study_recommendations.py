@@ -24,7 +24,7 @@ def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
 
 
-def keys_of_case(session: Session, project_id: str, target_key: str) -> Sequence[str]:
+def keys_of_target(session: Session, project_id: str, target_key: str) -> Sequence[str]:
     """Return the keys of the same tuning target under each hardware and software that it had a recommendation on."""
     own = select(TuningTargetRow.target_key_without_fingerprint).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
@@ -36,7 +36,7 @@ def keys_of_case(session: Session, project_id: str, target_key: str) -> Sequence
     return session.scalars(query).all()
 
 
-def of_case(
+def of_target(
     session: Session, project_id: str, target_keys: Collection[str], at_most: int
 ) -> Sequence[RecommendationRow]:
     """Return recommendations under these keys, the newest first."""

@@ -8,7 +8,7 @@ from sqlalchemy import JSON, ColumnElement, Float, Select, SQLColumnExpression, 
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
-from shardtune.db.listing import Page, paged
+from shardtune.db.listing import Page, cut_to_page
 from shardtune.db.tables.studies import AttemptRow, RunRow, TrialRow
 from shardtune.db.tables.types import AnyJson
 
@@ -79,7 +79,7 @@ class TrialPoint:
 
 def of_study(session: Session, study_id: str, criteria: TrialFilter, page: Page) -> list[TrialPoint]:
     """Return trials of a study with their figures; those without the sorting figure come last."""
-    query = paged(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
+    query = cut_to_page(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
     return [TrialPoint(*row) for row in session.execute(query)]
 
 

@@ -70,7 +70,7 @@ _SAME_BLOCK = (
     _OTHER.study_id == RunRow.study_id,
     _OTHER.purpose == RunRow.purpose,
     _OTHER.comparison_round == RunRow.comparison_round,
-    _OTHER.block == RunRow.block,
+    _OTHER.comparison_block == RunRow.comparison_block,
     _OTHER.id != RunRow.id,
 )
 _WORKERS_OF_OPEN_BLOCKS = (
@@ -88,7 +88,7 @@ _WORKERS_OF_BLOCK = (
         RunRow.study_id == bindparam("of_study"),
         RunRow.purpose == bindparam("of_purpose"),
         RunRow.comparison_round == bindparam("of_round"),
-        RunRow.block == bindparam("of_block"),
+        RunRow.comparison_block == bindparam("of_block"),
         RunRow.id != bindparam("run_id"),
         RunRow.worker_id.is_not(None),
     )
@@ -181,7 +181,7 @@ def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRu
     return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
 
 
-def profiled_for(session: Session, study_id: str) -> str | None:
+def model_summary_project(session: Session, study_id: str) -> str | None:
     """Return the project to which the worker that made the study's model summary is bound; None: to none."""
     return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
@@ -212,7 +212,7 @@ def reject(session: Session, study_id: str, values: Iterable[Rejection], now: da
     session.flush()
 
 
-def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
+def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozenset[str]]:
     """Return the ids of the workers of each begun comparison block that still has a waiting run, by study."""
     workers: dict[str, frozenset[str]] = {}
     for study_id, worker_id in session.execute(_WORKERS_OF_OPEN_BLOCKS, {"study_ids": list(study_ids)}):
@@ -221,13 +221,13 @@ def begun_blocks(session: Session, study_ids: Sequence[str]) -> dict[str, frozen
     return workers
 
 
-def began_block(session: Session, run: RunRow) -> frozenset[str]:
+def workers_of_block(session: Session, run: RunRow) -> frozenset[str]:
     """Return the ids of the workers that have run, or run, other parts of a run's comparison block."""
     same = {
         "of_study": run.study_id,
         "of_purpose": run.purpose,
         "of_round": run.comparison_round,
-        "of_block": run.block,
+        "of_block": run.comparison_block,
     }
     # The run itself may be new, and written once it is given out.
     with session.no_autoflush:

@@ -34,7 +34,7 @@ def lock(session: Session, webhook_id: str) -> WebhookRow | None:
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
-def everyone(session: Session) -> Sequence[WebhookRow]:
+def all_webhooks(session: Session) -> Sequence[WebhookRow]:
     """Return all webhooks, oldest first."""
     return session.scalars(select(WebhookRow).order_by(WebhookRow.created_at, WebhookRow.id)).all()
 
@@ -59,7 +59,7 @@ def note_whether_any(session: Session, is_any: bool) -> None:
         session.info.setdefault(_ENABLED, ())
 
 
-def keep(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:
+def lock_existing(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:
     """Lock those of these webhooks that still exist until the transaction ends, and return their ids."""
     query = select(WebhookRow.id).where(WebhookRow.id.in_(webhook_ids)).order_by(WebhookRow.id)
     return frozenset(session.scalars(query.with_for_update(read=True, key_share=True)))
@@ -81,14 +81,14 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
     return row
 
 
-def with_due(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
+def webhooks_with_due_messages(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
     """Return webhooks with messages to send, and their projects, longest wait first; takes no lock."""
     return [
         (webhook_id, project_id) for webhook_id, project_id in session.connection().execute(_WITH_DUE, {"now": now})
     ]
 
 
-def due(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:
+def due_messages(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:
     """Return a webhook's messages to send, held until the transaction ends; messages that another replica holds are
     skipped."""
     query = (

@@ -27,7 +27,7 @@ _MOST_FORGOTTEN = 1000
 """Most workers that one transaction forgets."""
 
 
-def named(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
+def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
     """Return the worker of this name in a project, or of those that serve every one; held until the transaction
     ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
@@ -53,7 +53,7 @@ def put(
 ) -> WorkerRow:
     """Return the worker of this name, made if there is none; held. The caller decides about its owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
-    row = named(session, name, project_id)
+    row = lock_by_name(session, name, project_id)
     if row is None:
         insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
         values = {
@@ -72,7 +72,7 @@ def put(
         }
         # Two that begin under one name at once: one row, and the second finds whose it is.
         session.execute(insert(WorkerRow).values(values).on_conflict_do_nothing())
-        row = named(session, name, project_id)
+        row = lock_by_name(session, name, project_id)
         assert row is not None
     return row
 
@@ -82,12 +82,12 @@ def begin(
 ) -> None:
     """Store a worker's session and offer. The caller holds the worker."""
     if row.session != worker_session:
-        row.session, row.registered_at, row.waits = worker_session, now, None
+        row.session, row.registered_at, row.host_wait = worker_session, now, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
     row.seen_at, row.holder_id, row.forgotten_at = now, holder_id, None
     row.host_id = _host_id(inventory, row.project_id)
     session.flush()
-    fingerprints.note(session, row.id, row.fingerprint_key, now)
+    fingerprints.note_period(session, row.id, row.fingerprint_key, now)
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
@@ -211,7 +211,7 @@ def fingerprints_seen_since(session: Session, moment: datetime, project_id: str)
     ).all()
 
 
-def understanding(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
+def workers_supporting(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
     """Return workers seen since a moment that take work, and whose release knows a kind of task."""
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
@@ -249,7 +249,7 @@ _MEASURED = (
 )
 
 
-def running(session: Session, project_id: str | None) -> dict[str, str]:
+def running_runs(session: Session, project_id: str | None) -> dict[str, str]:
     """Return the run that each worker executes, of a project (None: of any)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:

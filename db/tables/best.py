@@ -44,7 +44,7 @@ class TuningTargetRow(Row):
     model_key: Mapped[str] = mapped_column(String(32))
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
-    serving_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
+    recommended_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
     """Recommendation in use; None: nothing was approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
@@ -70,7 +70,7 @@ class TuningTargetRow(Row):
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 
-    serving: Mapped[RecommendationRow | None] = relationship()
+    recommended: Mapped[RecommendationRow | None] = relationship()
 
     __table_args__ = (
         Index("ix_tuning_targets_fingerprint", "fingerprint_key"),

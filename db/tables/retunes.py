@@ -49,9 +49,9 @@ class ScheduleTickRow(Row):
     """Time at which it was due; for a run that a person asked for, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
-    stands_for: Mapped[int] = mapped_column("merged_ticks", default=1)
+    merged_ticks: Mapped[int] = mapped_column("merged_ticks", default=1)
     """Number of ticks merged into this one: itself, and the missed ones before it that were not made up for."""
-    cases: Mapped[int] = mapped_column("targets", default=0)
+    targets: Mapped[int] = mapped_column("targets", default=0)
     """Number of recommendations that it asked to measure."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]

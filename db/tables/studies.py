@@ -90,7 +90,7 @@ class WorkerRow(Row):
     """Time at which it was forgotten: no list shows it until it registers again; its runs stay its own."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
     """Host that it shares with other workers of its project; None: it has its machine alone."""
-    waits: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
+    host_wait: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
     """Wait for its host: a run needs more of the host than is free, or the host is kept for the next run of its
     pair."""
 
@@ -224,7 +224,7 @@ class RunRow(Row):
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
     """Number of the final comparison that a validation run was made for."""
-    block: Mapped[int | None] = mapped_column("comparison_block")
+    comparison_block: Mapped[int | None] = mapped_column("comparison_block")
     """Comparison block of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Range of step times that needs a precise measurement; None: no range."""

@@ -80,7 +80,7 @@ def openapi() -> dict[str, Any]:
 @cache
 def command_line() -> dict[str, TyperCommand | TyperGroup]:
     """Commands of `shardtune` by name, in the order of its help."""
-    return {name: commands.command(name) for name in commands.PLACES}
+    return {name: commands.command(name) for name in commands.COMMANDS}
 
 
 def worker_parser() -> argparse.ArgumentParser:
@@ -120,7 +120,7 @@ def error_codes() -> list[ErrorCode]:
 def event_kinds() -> list[EventKind]:
     """Types of events, in the order of the source."""
     texts = _member_docs(events.EventType)
-    defaults = set(events.WHAT_MATTERS)
+    defaults = set(events.DEFAULT_WEBHOOK_EVENTS)
     return [EventKind(kind.value, texts.get(kind.name, ""), kind in defaults) for kind in events.EventType]
 
 

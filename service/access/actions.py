@@ -99,7 +99,7 @@ def scopes_of(action: str) -> tuple[Scope, ...]:
     return tuple(scope for scope in scopes if scope is not Scope.ADMIN) or scopes
 
 
-def check(principal: Principal, action: Action) -> None:
+def check_scope(principal: Principal, action: Action) -> None:
     """Check that the sender may perform an action.
 
     Raises:

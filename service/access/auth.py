@@ -19,7 +19,7 @@ from shardtune.db.queries import keys
 from shardtune.db.tables.access import ApiKeyRow
 from shardtune.service.access import actions, local_only
 from shardtune.service.access.actions import Action
-from shardtune.service.http.errors import TooMany, Unauthorized
+from shardtune.service.http.errors import TooManyRequests, Unauthorized
 from shardtune.service.process.context import Context, context_of
 from shardtune.service.process.principal import LOCAL, Principal
 
@@ -45,7 +45,7 @@ def is_valid(row: ApiKeyRow, now: datetime) -> bool:
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
 
 
-def authenticate(context: Context, secret: str | None) -> Principal | None:
+def authenticate_key(context: Context, secret: str | None) -> Principal | None:
     """Principal of a secret; None: no keys exist, so that anybody on this machine may do everything.
 
     Raises:
@@ -81,7 +81,7 @@ def _check_keys_optional(context: Context) -> None:
         )
 
 
-def is_still_good(context: Context) -> bool:
+def is_still_authorized(context: Context) -> bool:
     """Whether the sender of this request could send it again: for responses that stay open, such as streams."""
     key_id = context.principal.key_id
     # A request without a key was allowed because no key existed; the first key ends it.
@@ -93,7 +93,7 @@ def is_still_good(context: Context) -> bool:
 
 
 def _any_key(context: Context) -> bool:
-    with context.db.look() as connection:
+    with context.db.read_connection() as connection:
         return keys.any_key(connection)
 
 
@@ -113,7 +113,7 @@ def requires(action: Action) -> Any:
     return Security(_authorize, scopes=[action.value])
 
 
-async def enter(request: Request) -> None:
+async def authenticate_before_body(request: Request) -> None:
     """Authenticate the sender of an API request before its body is read.
 
     Raises:
@@ -133,11 +133,11 @@ def _authenticated_sender(request: Request) -> Principal | None:
 def _authenticate_request(
     request: Request, context: Context, credentials: HTTPAuthorizationCredentials | None
 ) -> Principal:
-    principal = authenticate(context, credentials.credentials if credentials else None)
+    principal = authenticate_key(context, credentials.credentials if credentials else None)
     if credentials and principal is not None:
-        context.senders.note(credentials.credentials, principal)
+        context.known_senders.remember(credentials.credentials, principal)
     if principal is None:
-        local_only.check(request)
+        local_only.check_is_local(request)
         principal = LOCAL
     request.state.sender = principal
     return principal
@@ -153,14 +153,14 @@ async def _authorize(
     if principal is None:
         principal = await run_in_threadpool(_authenticate_request, request, context, credentials)
     for action in required.scopes:
-        actions.check(principal, Action(action))
+        actions.check_scope(principal, Action(action))
     # Requests of workers are not limited: a rejected heartbeat would cost a run.
     if Action.LEASE.value not in required.scopes and principal.project_id is not None:
-        await run_in_threadpool(count, context, principal)
+        await run_in_threadpool(count_request, context, principal)
     request.state.principal = principal
 
 
-def count(context: Context, principal: Principal) -> None:
+def count_request(context: Context, principal: Principal) -> None:
     """Count a request against its project's limit per minute.
 
     Raises:
@@ -175,7 +175,7 @@ def count(context: Context, principal: Principal) -> None:
         return
     wait_s = context.rates.count(principal.project_id, limit, context.now())
     if wait_s is not None:
-        raise TooMany(
+        raise TooManyRequests(
             "quota_requests",
             f"project ({principal.project_id}) may send {limit} requests a minute; wait for the next one, "
             "or raise the quota",
@@ -189,7 +189,7 @@ def _note_use(context: Context, row: ApiKeyRow) -> None:
         return
     try:
         with context.db.write() as session:
-            keys.used(session, row.id, now)
+            keys.note_use(session, row.id, now)
     except OperationalError:
         # A busy database must not make the service reject a valid key.
         log.warning("the use of a key could not be noted", extra={"key": row.id})

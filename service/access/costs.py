@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies.study import StudyPurpose
 from shardtune.api_schemas.studies.system_studies import SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import costs
-from shardtune.db.queries.costs import Spent
+from shardtune.db.queries.costs import AttemptCosts
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 
@@ -27,7 +27,7 @@ def report(context: Context, project_id: str | None = None, months: int = MONTHS
         raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
     now = context.now()
     with context.db.read() as session:
-        rows = costs.spent(session, project_id or context.principal.project_id, months_ago(now, months - 1))
+        rows = costs.costs_since(session, project_id or context.principal.project_id, months_ago(now, months - 1))
     price = context.settings.price_per_gpu_hour
     return CostReport(
         price_per_gpu_hour=price, currency=context.settings.currency, costs=tuple(_cost_rows(rows, price))
@@ -41,8 +41,8 @@ def months_ago(moment: datetime, months: int) -> datetime:
     return datetime(years, month + 1, 1, tzinfo=UTC)
 
 
-def _cost_rows(rows: Sequence[Spent], price: float | None) -> Iterator[Cost]:
-    by_month_project_cause: defaultdict[tuple[str, str, CostCause], list[Spent]] = defaultdict(list)
+def _cost_rows(rows: Sequence[AttemptCosts], price: float | None) -> Iterator[Cost]:
+    by_month_project_cause: defaultdict[tuple[str, str, CostCause], list[AttemptCosts]] = defaultdict(list)
     for row in rows:
         by_month_project_cause[row.month, row.project_id, _cause(row)].append(row)
     # Sorted twice, since sorting is stable: newest month first, and by project and cause within a month.
@@ -59,7 +59,7 @@ def _cost_rows(rows: Sequence[Spent], price: float | None) -> Iterator[Cost]:
         )
 
 
-def _cause(row: Spent) -> CostCause:
+def _cause(row: AttemptCosts) -> CostCause:
     if row.study_purpose is StudyPurpose.CANARY:
         return CostCause.CANARY
     if row.system_kind == SystemStudyKind.CHALLENGE:

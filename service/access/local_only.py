@@ -18,7 +18,7 @@ _OWN_SITE = ("same-origin", "none")
 """Values of Sec-Fetch-Site that are allowed: a page of this service, or an address typed in."""
 
 
-def check(request: Request) -> None:
+def check_is_local(request: Request) -> None:
     """Reject a request that does not come from this machine, or that a page of another site made.
 
     Raises:

@@ -12,7 +12,7 @@ from shardtune.db.tables.access import ApiKeyRow
 from shardtune.service.access import auth
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, Forbidden, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _PREFIX = "shardtune_"
 _PREFIX_LENGTH = len(_PREFIX) + 6
 
 
-def create(context: Context, spec: KeySpec, idempotency: Once = ALWAYS) -> KeyCreated:
+def create(context: Context, spec: KeySpec, idempotency: IdempotencyKey = NO_KEY) -> KeyCreated:
     """Create a key, and its project if it does not exist.
 
     Raises:
@@ -44,17 +44,19 @@ def create(context: Context, spec: KeySpec, idempotency: Once = ALWAYS) -> KeyCr
         return idempotency.answer(session, created, 201, stored=_without_secret(created))
 
 
-def page(context: Context, token: str | None, limit: int) -> ApiKeyPage:
+def list_keys(context: Context, token: str | None, limit: int) -> ApiKeyPage:
     """Keys of the projects that the sender sees, newest first."""
     project_id = context.principal.project_id
-    after = paging.start(token, [project_id], paging.moment_and_id)
+    after = paging.parse_token(token, [project_id], paging.moment_and_id)
     with context.db.read() as session:
         rows = keys.newest(session, project_id, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, [project_id], lambda row: [row.created_at.isoformat(), row.id])
+        page_rows, next_token = paging.split_page(
+            rows, limit, [project_id], lambda row: [row.created_at.isoformat(), row.id]
+        )
         return ApiKeyPage(keys=tuple(_view(context, row) for row in page_rows), next_page_token=next_token)
 
 
-def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: Once = ALWAYS) -> KeyCreated:
+def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: IdempotencyKey = NO_KEY) -> KeyCreated:
     """Replace a key by one with a new secret; the old one ends now, or after its grace period.
 
     Raises:
@@ -74,7 +76,7 @@ def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: O
         return idempotency.answer(session, created, 201, stored=_without_secret(created))
 
 
-def revoke(context: Context, key_id: str, idempotency: Once = ALWAYS) -> ApiKey:
+def revoke(context: Context, key_id: str, idempotency: IdempotencyKey = NO_KEY) -> ApiKey:
     """Revoke a key at once; its row stays, so that the history of decisions can be read."""
     with idempotency.write(context) as session:
         row = _lock_key(context, session, key_id)

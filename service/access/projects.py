@@ -13,14 +13,14 @@ from shardtune.service.process.context import Context
 log = logging.getLogger(__name__)
 
 
-def page(context: Context, token: str | None, limit: int) -> ProjectPage:
+def list_projects(context: Context, token: str | None, limit: int) -> ProjectPage:
     """Projects that the sender sees, by id."""
     project_id = context.principal.project_id
-    after = paging.start(token, [project_id], str)
+    after = paging.parse_token(token, [project_id], str)
     with context.db.read() as session:
         rows = keys.projects(session, project_id, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, [project_id], lambda row: row.id)
-        return ProjectPage(projects=tuple(view(row) for row in page_rows), next_page_token=next_token)
+        page_rows, next_token = paging.split_page(rows, limit, [project_id], lambda row: row.id)
+        return ProjectPage(projects=tuple(project_view(row) for row in page_rows), next_page_token=next_token)
 
 
 def read(context: Context, project_id: str) -> Project:
@@ -28,10 +28,10 @@ def read(context: Context, project_id: str) -> Project:
         row = keys.project(session, project_id) if context.principal.sees(project_id) else None
         if row is None:
             raise NotFound("unknown_project", f"project {project_id} does not exist; GET /v1/projects lists them")
-        return view(row)
+        return project_view(row)
 
 
-def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | None = None) -> Project:
+def put_project(context: Context, project_id: str, spec: ProjectSpec, if_match: str | None = None) -> Project:
     """Set a project's limits; creates the project if it does not exist.
 
     Raises:
@@ -44,13 +44,13 @@ def put(context: Context, project_id: str, spec: ProjectSpec, if_match: str | No
     with context.db.write() as session:
         row = keys.put_project(session, project_id, context.now())
         # Compared while the row is locked: two administrators who change the same version cannot both succeed.
-        etags.check(if_match, view(row))
+        etags.check(if_match, project_view(row))
         row.quotas, row.requires_approval, row.retuning = spec.quotas, spec.requires_approval, spec.retuning
         log.info("project set", extra={"project": project_id})
-        return view(row)
+        return project_view(row)
 
 
-def view(row: ProjectRow) -> Project:
+def project_view(row: ProjectRow) -> Project:
     """Project in the form of the API."""
     return Project(
         project_id=row.id,

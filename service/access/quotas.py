@@ -7,14 +7,14 @@ from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.access.keys import Quotas
 from shardtune.db.queries import keys
-from shardtune.service.http.errors import NotFound, TooMany
+from shardtune.service.http.errors import NotFound, TooManyRequests
 
 # Nobody knows when a study ends, so this is only a reasonable interval.
 _STUDY_RETRY_S = 60
 """Seconds after which a client may ask again for a running study."""
 
 
-def admit_study(session: Session, project_id: str, now: datetime) -> None:
+def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
     """Check that one more study may run. The project stays locked, so that two requests cannot both take the last
     place.
 
@@ -27,13 +27,13 @@ def admit_study(session: Session, project_id: str, now: datetime) -> None:
         raise NotFound("unknown_project", f"project ({project_id}) does not exist; PUT /v1/projects/{project_id} first")
     limit = row.quotas.running_studies
     if limit is not None and keys.running_studies(session, project_id) >= limit:
-        raise TooMany(
+        raise TooManyRequests(
             "quota_running_studies",
             f"project ({project_id}) may run {limit} studies at once; wait for one to end, pause or cancel one",
             _STUDY_RETRY_S,
         )
     if is_exhausted(session, project_id, row.quotas, now):
-        raise TooMany(
+        raise TooManyRequests(
             "quota_gpu_seconds",
             f"project ({project_id}) has used its {row.quotas.gpu_seconds_per_day:g} GPU-seconds of today (UTC); "
             "try again tomorrow, or raise the quota",
@@ -51,7 +51,7 @@ class QuotaUse:
     """GPU-seconds since midnight UTC."""
 
 
-def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
+def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
     """Use of a project's quotas; None: the project does not exist."""
     row = keys.project(session, project_id)
     if row is None:
@@ -60,12 +60,12 @@ def used(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
     return QuotaUse(row.quotas, keys.running_studies(session, project_id), spent)
 
 
-def used_of_limits(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
+def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
     """Use of a project's quotas; None: the project does not exist, or nothing is limited."""
     # Without a limit the day's attempts need not be added up.
     row = keys.project(session, project_id)
     is_limited = row is not None and row.quotas.limits_use
-    return used(session, project_id, now) if is_limited else None
+    return quota_use(session, project_id, now) if is_limited else None
 
 
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:

@@ -28,7 +28,7 @@ _RUN_S = 60.0
 class BudgetLimit:
     """Limit on GPU-seconds per day."""
 
-    whose: str
+    owner: str
     gpu_seconds: float
     timezone: str
     project_id: str | None
@@ -40,15 +40,15 @@ class Account:
     """Limit, and the GPU-seconds that are left of it."""
 
     limit: BudgetLimit
-    left: float
+    gpu_seconds_left: float
 
     @property
-    def words(self) -> str:
+    def explanation(self) -> str:
         """Explanation of the limit, for a reason."""
         limit = self.limit
         return (
-            f"{limit.whose} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
-            f"of which {max(0.0, self.left):.0f} are left"
+            f"{limit.owner} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
+            f"of which {max(0.0, self.gpu_seconds_left):.0f} are left"
         )
 
 
@@ -58,14 +58,14 @@ def policy_of(session: Session, project_id: str) -> RetunePolicy:
     return (row.retuning if row is not None else None) or RetunePolicy()
 
 
-def hold(session: Session) -> None:
+def lock_ledger(session: Session) -> None:
     """Lock the budget until the transaction ends."""
     # Every spender waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
     # project's, which always exists (note [lock order]).
     keys.lock_project(session, DEFAULT_PROJECT)
 
 
-def accounts(context: Context, session: Session, project_id: str) -> list[Account]:
+def budgets_of(context: Context, session: Session, project_id: str) -> list[Account]:
     """Limits that apply to a project's retunes, with what is left; the tightest first."""
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
@@ -76,7 +76,7 @@ def accounts(context: Context, session: Session, project_id: str) -> list[Accoun
     # Runs that execute now count with their likely cost: counting only ended attempts would let every replica start
     # runs until the first one ends.
     running_costs = [
-        (run.project_id, max(run.seconds * run.ranks, likely_run(session, run.study_id, run.ranks)))
+        (run.project_id, max(run.seconds * run.ranks, likely_run_cost(session, run.study_id, run.ranks)))
         for run in (costs.in_flight(session, now) if limits else ())
     ]
     accounts_left = []
@@ -84,20 +84,22 @@ def accounts(context: Context, session: Session, project_id: str) -> list[Accoun
         spent = costs.spent_since(session, limit.project_id, times.midnight(limit.timezone, now))
         spent += sum(cost for project, cost in running_costs if limit.project_id in (None, project))
         accounts_left.append(Account(limit, limit.gpu_seconds - spent))
-    return sorted(accounts_left, key=lambda account: account.left)
+    return sorted(accounts_left, key=lambda account: account.gpu_seconds_left)
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
     """Whether the next run of a system study fits into what is left of the day."""
-    tightest = accounts(context, session, study.project_id)[:1]
-    return all(account.left >= likely_run(session, study.id, study.cluster.world_size) for account in tightest)
+    tightest = budgets_of(context, session, study.project_id)[:1]
+    return all(
+        account.gpu_seconds_left >= likely_run_cost(session, study.id, study.cluster.world_size) for account in tightest
+    )
 
 
-def likely_run(session: Session, study_id: str, ranks: int) -> float:
+def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
     """GPU-seconds that one more run may take: the most expensive run of this study, or of the study that it retunes."""
-    of_study = costs.dearest_attempt(session, [study_id])
-    origin = costs.origin_of(session, study_id)
-    of_origin = costs.dearest_attempt(session, [origin]) if origin is not None else None
+    of_study = costs.most_expensive_attempt(session, [study_id])
+    origin = costs.tested_study(session, study_id)
+    of_origin = costs.most_expensive_attempt(session, [origin]) if origin is not None else None
     return max(of_study or 0.0, of_origin or 0.0) or _RUN_S * ranks
 
 
@@ -105,7 +107,7 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
     """GPU-seconds that a retune may take: those of the target's last retune, else a third of the search that found its
     answer.
     """
-    last = costs.last_cost(session, row.project_id, row.target_key)
+    last = costs.last_retune_cost(session, row.project_id, row.target_key)
     if last is not None:
         return last
     origin = costs.incumbent_study(session, row.project_id, row.target_key)
@@ -115,7 +117,7 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
     return cost * _CHALLENGE_FRACTION if is_search else cost
 
 
-def dearest_run(session: Session, row: RetuneRow) -> float:
+def most_expensive_run(session: Session, row: RetuneRow) -> float:
     """GPU-seconds of the most expensive run of the study that found the recommended configuration; 0 if unknown."""
     origin = costs.incumbent_study(session, row.project_id, row.target_key)
-    return (costs.dearest_attempt(session, [origin]) or 0.0) if origin is not None else 0.0
+    return (costs.most_expensive_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

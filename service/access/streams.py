@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.types import Receive, Scope, Send
 
-from shardtune.service.http.errors import TooMany
+from shardtune.service.http.errors import TooManyRequests
 from shardtune.service.process.context import Context
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class StreamPermit:
         self._is_authorized, self._interval_s = is_authorized, context.settings.stream_heartbeat_s
         self._checked_s = time.monotonic()
 
-    async def holds(self) -> bool:
+    async def is_valid(self) -> bool:
         """Whether the stream may go on; if not, it ends, and the next request is told why."""
         if time.monotonic() - self._checked_s < self._interval_s:
             return True
@@ -39,7 +39,7 @@ class StreamPermit:
             return False
 
 
-def hold(context: Context, request: Request, content: AsyncIterator[bytes]) -> Response:
+def open_stream(context: Context, request: Request, content: AsyncIterator[bytes]) -> Response:
     """Open a stream that counts towards its client's limit until it ends, however it ends.
 
     Raises:
@@ -47,14 +47,14 @@ def hold(context: Context, request: Request, content: AsyncIterator[bytes]) -> R
     """
     client = context.principal.key_id or (request.client.host if request.client else "unknown")
     settings = context.settings
-    if not context.stream_limits.take(client, settings.max_streams_per_client, settings.max_streams):
-        raise TooMany(
+    if not context.stream_limits.open_stream(client, settings.max_streams_per_client, settings.max_streams):
+        raise TooManyRequests(
             "too_many_streams",
             f"this client has {settings.max_streams_per_client} event streams open, or all clients together have "
             f"{settings.max_streams}; close one, or read pages without Accept: text/event-stream",
             _RETRY_S,
         )
-    return _CountedStream(content, lambda: context.stream_limits.leave(client))
+    return _CountedStream(content, lambda: context.stream_limits.close_stream(client))
 
 
 class _CountedStream(EventSourceResponse):

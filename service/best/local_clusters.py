@@ -9,7 +9,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry
 
 
-def meant(context: Context, project_id: str) -> Sequence[Cluster]:
+def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
     """Clusters that `local` means: the live workers' cluster, else the clusters of present recommendations.
 
     Several only where they differ in memory alone.
@@ -20,10 +20,10 @@ def meant(context: Context, project_id: str) -> Sequence[Cluster]:
     # `tune` measures on `local`, and its worker ends with it: without the second source its results could not be found
     # later.
     with context.db.read() as session:
-        live = registry.live(context, session, project_id)
+        live = registry.live_workers(context, session, project_id)
         if live:
             return [compatibility.local_worker(live).offer.cluster]
-        recommended = best.served_clusters(session, project_id)
+        recommended = best.recommended_clusters(session, project_id)
     clusters = list({cluster.content_key(): cluster for cluster in recommended}.values())
     if clusters and all(_has_same_shape(cluster, clusters[0]) for cluster in clusters):
         return clusters
@@ -36,4 +36,4 @@ def meant(context: Context, project_id: str) -> Sequence[Cluster]:
 
 
 def _has_same_shape(first: Cluster, second: Cluster) -> bool:
-    return compatibility.same_shape(first, second) and compatibility.same_shape(second, first)
+    return compatibility.has_same_shape(first, second) and compatibility.has_same_shape(second, first)

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.recommendations.best import BestConfig, Confidence, ConfidenceLevel, Difference
-from shardtune.api_schemas.recommendations.tuning_targets import Case, differing
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget, differing_fields
 from shardtune.api_schemas.studies.study import Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import decide
@@ -20,8 +20,8 @@ from shardtune.service.best import local_clusters, pending_approval, target_dist
 from shardtune.service.http import etags
 from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.decisions import tag_of as tag_of_case
-from shardtune.service.recommendations.record import project_of, unknown_key
+from shardtune.service.recommendations.decisions import target_tag as tag_of_case
+from shardtune.service.recommendations.record import project_of, unknown_target
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
@@ -29,23 +29,23 @@ from shardtune.tuner import export
 log = logging.getLogger(__name__)
 
 
-def by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
+def find_by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
     """Recommendation under a target key.
 
     Raises:
         NotFound: there is none, or it waits for approval.
     """
     with context.db.read() as session:
-        row = best.current(session, project_of(context, project_id), target_key)
-        if row is None or row.serving is None:
-            raise pending_approval.rejection(
+        row = best.current_target(session, project_of(context, project_id), target_key)
+        if row is None or row.recommended is None:
+            raise pending_approval.awaits_approval(
                 best.newest_proposal(session, row.project_id, row.target_key) if row else None
-            ) or unknown_key(target_key)
+            ) or unknown_target(target_key)
         return _best_config(row, (), context.now(), target_key)
 
 
-def by_case(
-    context: Context, cases: Sequence[Case], lowest: ConfidenceLevel | None, project_id: str | None = None
+def find_by_target(
+    context: Context, cases: Sequence[TuningTarget], lowest: ConfidenceLevel | None, project_id: str | None = None
 ) -> BestConfig:
     """Recommendation for the first of these targets that has one, on any fingerprint, fresh before stale; else the
     nearest to the first.
@@ -57,19 +57,21 @@ def by_case(
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
-        best_config = next((exact for case in cases if (exact := find(context, session, project_id, case, None))), None)
+        best_config = next(
+            (exact for case in cases if (exact := find_in_session(context, session, project_id, case, None))), None
+        )
         if best_config is None and lowest is not None:
-            best_config = find(context, session, project_id, cases[0], lowest)
-        proposed = None if best_config else pending_approval.proposed(session, project_id, cases)
+            best_config = find_in_session(context, session, project_id, cases[0], lowest)
+        proposed = None if best_config else pending_approval.newest_proposal(session, project_id, cases)
         is_unknown = best_config is None and proposed is None
         # Looked up only to tell the sender what a wider question would give.
-        wider = find(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
+        wider = find_in_session(context, session, project_id, cases[0], ConfidenceLevel.LOW) if is_unknown else None
     if best_config is not None:
         return best_config
-    raise pending_approval.rejection(proposed) or _no_recommendation(cases[0], lowest, wider)
+    raise pending_approval.awaits_approval(proposed) or _no_recommendation(cases[0], lowest, wider)
 
 
-def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
+def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
     """Error for a target without a recommendation; `other` is what a wider request would give."""
     remedy = "POST /v1/best:resolve starts a study"
     if wider_match is None:
@@ -85,13 +87,13 @@ def _no_recommendation(case: Case, lowest: ConfidenceLevel | None, wider_match: 
     )
 
 
-def cases_of(
+def targets_of(
     context: Context,
     model: ModelSpec,
     workload: WorkloadRequest,
     cluster: Cluster | None,
     project_id: str | None = None,
-) -> list[Case]:
+) -> list[TuningTarget]:
     """Tuning targets that a request means; several only if its precision or cluster cannot be decided.
 
     `cluster` None: `local`. A precision that the request omits is the one that a new study there would get.
@@ -101,25 +103,25 @@ def cases_of(
     """
     project_id = project_of(context, project_id)
     if cluster is None:
-        clusters = local_clusters.meant(context, project_id)
-        return [case for local in clusters for case in cases_of(context, model, workload, local, project_id)]
+        clusters = local_clusters.local_clusters(context, project_id)
+        return [case for local in clusters for case in targets_of(context, model, workload, local, project_id)]
     if workload.precision is not None:
-        return [Case(model, workload.with_precision(workload.precision), cluster)]
+        return [TuningTarget(model, workload.with_precision(workload.precision), cluster)]
     with context.db.read() as session:
-        live = registry.live(context, session, project_id)
+        live = registry.live_workers(context, session, project_id)
     device_dtypes = compatibility.dtypes_of(cluster, live)
     precision, _ = decide(None, device_dtypes)
     is_known = any(device.emulates("bfloat16") is not None for device in device_dtypes)
     # Without workers the native dtypes may be unknown; a study there could have chosen any precision, so all are looked
     # up.
     alternatives = () if is_known else (other for other in PRECISIONS.values() if other != precision)
-    return [Case(model, workload.with_precision(each), cluster) for each in (precision, *alternatives)]
+    return [TuningTarget(model, workload.with_precision(each), cluster) for each in (precision, *alternatives)]
 
 
 def tag_of(best_config: BestConfig) -> str:
     """Entity tag of a recommendation, independent of its age."""
     # The age changes with every request, and the key that was asked for is no part of the content.
-    return etags.of(best_config.model_copy(update={"age_s": 0.0, "asked_key": None}))
+    return etags.tag_of(best_config.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
@@ -128,44 +130,46 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
     Raises:
         PreconditionFailed: it has changed.
     """
-    served_tags = () if row.serving is None else (tag_of(_best_config(row, (), context.now())),)
+    served_tags = () if row.recommended is None else (tag_of(_best_config(row, (), context.now())),)
     etags.check_tags(if_match, *served_tags, tag_of_case(row))
 
 
 def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]:
     """Ready-to-use files of a recommendation."""
     with context.db.read() as session:
-        row = create_and_read.must_exist(context, session, best_config.study_id)
-        return export.files(create_and_read.read_models(session, [row])[0], best_config.best)
+        row = create_and_read.get_study(context, session, best_config.study_id)
+        return export.files(create_and_read.study_views(session, [row])[0], best_config.best)
 
 
-def find(
-    context: Context, session: Session, project_id: str, case: Case, lowest: ConfidenceLevel | None
+def find_in_session(
+    context: Context, session: Session, project_id: str, case: TuningTarget, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
     """Recommendation for a target, else the nearest one, as in `find_by_target`."""
-    exact_rows = best.of_shape(session, project_id, case.target_key_without_fingerprint)
+    exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
         return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())
     if lowest is None:
         return None
     # Only targets of the same architecture and device are read: a nearer one cannot be of another.
-    candidates = best.near(session, project_id, case.model_key, case.model_type, case.cluster.device)
-    targets_by_id = context.cases.of(session, [row.serving_id for row in candidates if row.serving_id is not None])
+    candidates = best.nearby_targets(session, project_id, case.model_key, case.model_type, case.cluster.device)
+    targets_by_id = context.known_targets.fields_of(
+        session, [row.recommended_id for row in candidates if row.recommended_id is not None]
+    )
     requested_fields = case.flat()
     comparable = [
-        (differing(requested_fields, targets_by_id[row.serving_id]), row)
+        (differing_fields(requested_fields, targets_by_id[row.recommended_id]), row)
         for row in candidates
-        if row.serving_id in targets_by_id
+        if row.recommended_id in targets_by_id
     ]
     comparable = [
         (names, row)
         for names, row in comparable
-        if target_distance.may_serve(requested_fields, targets_by_id[row.serving_id or ""], names, lowest)
+        if target_distance.may_stand_in(requested_fields, targets_by_id[row.recommended_id or ""], names, lowest)
     ]
     if not comparable:
         return None
     names, row = min(comparable, key=lambda pair: target_distance.distance(pair[0]))
-    measured_fields = targets_by_id[row.serving_id or ""]
+    measured_fields = targets_by_id[row.recommended_id or ""]
     differences = (
         Difference(field=name, wanted=requested_fields.get(name), found=measured_fields.get(name)) for name in names
     )
@@ -174,7 +178,7 @@ def find(
 
 def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Confidence:
     # Confidence is lowered by staleness and by distance; an unconfirmed gain only makes it medium.
-    assert row.serving is not None
+    assert row.recommended is not None
     reasons = []
     is_low = False
     if row.freshness != Freshness.FRESH:
@@ -185,7 +189,7 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
     if differences:
         is_low = is_low or target_distance.is_far([item.field for item in differences])
         reasons.append("measured for another tuning target: " + ", ".join(item.field for item in differences))
-    answer = row.serving.answer
+    answer = row.recommended.answer
     if Verdict.CONFIRMED not in (answer.result.verdict, answer.renewed and answer.renewed.verdict):
         reasons.append("no configuration was confirmed to beat the baseline")
     return Confidence(
@@ -197,7 +201,7 @@ def _confidence(row: TuningTargetRow, differences: tuple[Difference, ...]) -> Co
 def _best_config(
     row: TuningTargetRow, differences: tuple[Difference, ...], now: datetime, asked_key: str | None = None
 ) -> BestConfig:
-    serving = row.serving
+    serving = row.recommended
     assert serving is not None
     answer = serving.answer
     result = answer.result

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.db.queries import best
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.service.http.errors import NotFound
 
 
-def proposed(session: Session, project_id: str, cases: Sequence[Case]) -> RecommendationRow | None:
+def newest_proposal(session: Session, project_id: str, cases: Sequence[TuningTarget]) -> RecommendationRow | None:
     """Newest recommendation for one of these targets that nobody has approved or rejected."""
     keys = [case.target_key_without_fingerprint for case in cases]
-    return best.newest_proposal_of_shapes(session, project_id, keys)
+    return best.newest_proposal_on_any_fingerprint(session, project_id, keys)
 
 
-def rejection(recommendation: RecommendationRow | None) -> NotFound | None:
+def awaits_approval(recommendation: RecommendationRow | None) -> NotFound | None:
     """Error for a target whose recommendation waits for approval; None: there is none."""
     # A platform that polls must not start another study while a person has yet to decide.
     if recommendation is None:

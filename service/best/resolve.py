@@ -3,22 +3,22 @@
 from sqlalchemy.exc import IntegrityError
 
 from shardtune.api_schemas.recommendations.best import BestConfig, Resolved, ResolveRequest
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.studies.study import StudyState
 from shardtune.db.queries import best
 from shardtune.service.best import lookup, pending_approval
 from shardtune.service.http.errors import Conflict, Invalid, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import project_of
 from shardtune.service.studies import create_and_read
 from shardtune.service.studies.choose_precision import choose_precision, stated_precision
-from shardtune.service.studies.placement import placed
+from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, registry
 
 
 def resolve(
-    context: Context, request: ResolveRequest, idempotency: Once = ALWAYS, project_id: str | None = None
+    context: Context, request: ResolveRequest, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
 ) -> tuple[Resolved, int]:
     """Present recommendation, with 200; else the running or new study that will give one, with 202.
 
@@ -48,8 +48,8 @@ def _find_without_worker(context: Context, request: ResolveRequest, project_id: 
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})
     lowest = request.lowest_confidence if request.accept_nearest else None
     try:
-        cases = lookup.cases_of(context, study.model, workload, compatibility.named_cluster(study), project_id)
-        return lookup.by_case(context, cases, lowest, project_id)
+        cases = lookup.targets_of(context, study.model, workload, compatibility.named_cluster(study), project_id)
+        return lookup.find_by_target(context, cases, lowest, project_id)
     except NotFound as not_found:
         if not_found.code == "awaits_approval":
             raise
@@ -60,17 +60,19 @@ def _find_without_worker(context: Context, request: ResolveRequest, project_id: 
 
 
 def _resolve_with_worker(
-    context: Context, request: ResolveRequest, idempotency: Once, project_id: str
+    context: Context, request: ResolveRequest, idempotency: IdempotencyKey, project_id: str
 ) -> tuple[Resolved, int]:
     with context.db.read() as session:
-        live = registry.live(context, session, project_id)
-        cluster, _ = placed(request.study, live)
+        live = registry.live_workers(context, session, project_id)
+        cluster, _ = place_study(request.study, live)
         precision, _ = choose_precision(request.study, compatibility.dtypes_of(cluster, live))
-        case = Case(request.study.model, request.study.workload.with_precision(precision), cluster)
+        case = TuningTarget(request.study.model, request.study.workload.with_precision(precision), cluster)
         lowest = request.lowest_confidence if request.accept_nearest else None
-        best_config = lookup.find(context, session, project_id, case, lowest)
+        best_config = lookup.find_in_session(context, session, project_id, case, lowest)
         awaits_approval = (
-            None if best_config else pending_approval.rejection(pending_approval.proposed(session, project_id, [case]))
+            None
+            if best_config
+            else pending_approval.awaits_approval(pending_approval.newest_proposal(session, project_id, [case]))
         )
     if best_config is not None:
         return _store_answer(context, idempotency, Resolved(best=best_config), 200)
@@ -80,7 +82,7 @@ def _resolve_with_worker(
     if running_study is not None:
         return _store_answer(context, idempotency, running_study, 202)
     try:
-        study = create_and_read.create(
+        study = create_and_read.create_study(
             context, request.study, idempotency, None, project_id, resolve_key=case.target_key_without_fingerprint
         )
     # Another request created the study between the check and the insert: the unique `resolve_key` let one through.
@@ -92,7 +94,9 @@ def _resolve_with_worker(
     return Resolved(study=study), 202
 
 
-def _store_answer(context: Context, idempotency: Once, resolved: Resolved, status: int) -> tuple[Resolved, int]:
+def _store_answer(
+    context: Context, idempotency: IdempotencyKey, resolved: Resolved, status: int
+) -> tuple[Resolved, int]:
     """Store the response if the request has an idempotency key, and return it."""
     if idempotency.key is not None:
         with idempotency.write(context) as session:
@@ -100,9 +104,9 @@ def _store_answer(context: Context, idempotency: Once, resolved: Resolved, statu
     return resolved, status
 
 
-def _find_running_study(context: Context, project_id: str, case: Case) -> Resolved | None:
+def _find_running_study(context: Context, project_id: str, case: TuningTarget) -> Resolved | None:
     with context.db.read() as session:
-        last_study = best.last_resolving(session, project_id, case.target_key_without_fingerprint)
+        last_study = best.last_resolving_study(session, project_id, case.target_key_without_fingerprint)
         if last_study is None:
             return None
         # Not retried automatically: a study that failed for its spec would fail again for every request of a platform.
@@ -111,12 +115,12 @@ def _find_running_study(context: Context, project_id: str, case: Case) -> Resolv
                 "study_failed",
                 f"study {last_study.id} of this tuning target failed: {last_study.reason}; remove the cause and create a study yourself",
             )
-        if last_study.state is StudyState.COMPLETE and not best.standing_of(session, last_study.id):
+        if last_study.state is StudyState.COMPLETE and not best.active_recommendations(session, last_study.id):
             raise Conflict(
                 "answer_rejected",
                 f"the result of study {last_study.id} of this tuning target was rejected; approve it (GET /v1/recommendations has its id), "
                 "or delete the study, so that the next request starts another",
             )
         if last_study.state.is_open or last_study.state is StudyState.COMPLETE:
-            return Resolved(study=create_and_read.read_models(session, [last_study])[0])
+            return Resolved(study=create_and_read.study_views(session, [last_study])[0])
     return None

@@ -10,7 +10,7 @@ from typing import Any
 from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.recommendations.tuning_targets import Flat
 
-MOST_TIMES = 2.0
+MAX_SIZE_RATIO = 2.0
 """Maximum ratio of the larger model's parameters to the smaller one's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
 """Fields that hardly change speed and memory."""
@@ -33,7 +33,7 @@ def is_far(names: Collection[str]) -> bool:
     return distance(names) >= _WEIGHTS["cluster"]
 
 
-def may_serve(requested: Flat, measured: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
+def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
     """Whether the recommendation of one target is given for another, at this minimum confidence."""
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
@@ -41,7 +41,7 @@ def may_serve(requested: Flat, measured: Flat, names: Sequence[str], lowest: Con
     if None in sizes:
         # A user's own model: its size is unknown, so it must be the same model.
         return not any(name.startswith("model.") for name in names)
-    return max(sizes) <= MOST_TIMES * min(sizes)  # type: ignore[type-var, operator]
+    return max(sizes) <= MAX_SIZE_RATIO * min(sizes)  # type: ignore[type-var, operator]
 
 
 def _approximate_parameters(case: Flat) -> float | None:

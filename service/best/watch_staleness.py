@@ -23,14 +23,14 @@ from shardtune.db.queries import best, fingerprints, retunes
 from shardtune.db.queries.fingerprints import TargetFreshness
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.fingerprints import FingerprintPeriodRow
-from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import SERVICE, note_decision
+from shardtune.service.recommendations.record import SERVICE, record_decision
 from shardtune.service.retuning import queue
-from shardtune.service.retuning.records import finish
+from shardtune.service.retuning.records import end_retune
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since
-from shardtune.tuner.freshness.staleness import Machine, Marks, TargetMeasurement, assess, marked
+from shardtune.tuner.freshness.staleness import Machine, StoredFreshness, TargetMeasurement, assess, update_marks
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +44,8 @@ class _MarkChange:
     """Planned change of one row's marks."""
 
     case: TargetFreshness
-    was: Marks
-    to: Marks
+    was: StoredFreshness
+    to: StoredFreshness
     ranking_state: TargetMeasurement
 
     @property
@@ -53,13 +53,13 @@ class _MarkChange:
         return self.to.announced_at is not None and self.to.announced_at != self.was.announced_at
 
 
-def watch(context: Context) -> int:
+def mark_stale_and_fresh(context: Context) -> int:
     """Mark recommendations that the present workers make stale or fresh, and announce settled changes; returns the
     number of changed rows.
     """
     with context.db.read() as session:
         moves = list(_find_changes(context, session))
-    return count_done(moves, partial(_apply_change, context), lambda move: move.case.target_key)
+    return sum_unlocked(moves, partial(_apply_change, context), lambda move: move.case.target_key)
 
 
 async def keep_watching(context: Context) -> None:
@@ -75,7 +75,7 @@ async def keep_watching(context: Context) -> None:
         # fingerprint changed.
         if now == state and time.monotonic() - checked_s < min_interval_s:
             return
-        await run_in_threadpool(watch, context)
+        await run_in_threadpool(mark_stale_and_fresh, context)
         state, checked_s = now, time.monotonic()
 
     await run_every(context.settings.fingerprint_check_s, holding_recommendations_against_workers=step)
@@ -84,10 +84,10 @@ async def keep_watching(context: Context) -> None:
 def _fleet_state(context: Context) -> object:
     with context.db.read() as session:
         live_from = live_since(context)
-        return fingerprints.state(session, min(_gone_since(context), live_from), live_from)
+        return fingerprints.fleet_state(session, min(_gone_since(context), live_from), live_from)
 
 
-def machines(
+def suitable_machines(
     context: Context, periods: Sequence[FingerprintPeriodRow], project_id: str, cluster: Cluster
 ) -> tuple[Machine, ...]:
     """Workers that have the hardware of a cluster and run the project's studies."""
@@ -98,11 +98,11 @@ def machines(
         )
         for period in periods
         if period.worker.project_id in (None, project_id)
-        and compatibility.same_shape(period.worker.offer.cluster, cluster)
+        and compatibility.has_same_shape(period.worker.offer.cluster, cluster)
     )
 
 
-def fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
+def current_fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
     """Workers that count: live ones, and silent ones for a limited time."""
     # A reboot must not make stale what the worker will run again.
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
@@ -113,7 +113,7 @@ def _gone_since(context: Context) -> datetime:
 
 
 def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
-    periods, cases = fleet(context, session), fingerprints.cases(session)
+    periods, cases = current_fleet(context, session), fingerprints.target_freshness(session)
     if not periods:
         return
     values = fingerprints.values(session, {case.fingerprint_key for case in cases})
@@ -125,7 +125,7 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
         # Assessed once for all targets of one project, fingerprint and cluster, which share the answer.
         if group_key not in assessed:
             cluster = Cluster.model_validate_json(case.cluster_json)
-            matching_machines = machines(context, periods, case.project_id, cluster)
+            matching_machines = suitable_machines(context, periods, case.project_id, cluster)
             assessed[group_key] = assess(values[case.fingerprint_key], cluster.nodes, matching_machines)
         ranking_states.append((case, assessed[group_key]))
     keys_in_use = _keys_in_use(ranking_states)
@@ -133,7 +133,7 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
         if ranking_state is None:
             continue
         marks_before = _marks(case)
-        marks_after = marked(
+        marks_after = update_marks(
             marks_before,
             ranking_state,
             keys_in_use[case.project_id, case.target_key_without_fingerprint] == case.target_key,
@@ -160,8 +160,8 @@ def _keys_in_use(
     return {target: key for target, (_, key) in best_by_target.items()}
 
 
-def _marks(case: TargetFreshness) -> Marks:
-    return Marks(
+def _marks(case: TargetFreshness) -> StoredFreshness:
+    return StoredFreshness(
         case.freshness, case.changed_fields, case.stale_since, case.stale_announced_at, case.stale_announced_for
     )
 
@@ -171,7 +171,7 @@ def _apply_change(context: Context, move: _MarkChange) -> bool:
     with context.db.write() as session:
         row = best.lock(session, case.project_id, case.target_key)
         # Written only at the version that was read: another replica may have written the same change.
-        if row is None or row.version != case.version or row.serving is None:
+        if row is None or row.version != case.version or row.recommended is None:
             return False
         row.freshness, row.changed_fields = move.to.freshness, move.to.changed_fields
         row.stale_since, row.stale_announced_at = move.to.stale_since, move.to.announced_at
@@ -188,20 +188,25 @@ def _apply_change(context: Context, move: _MarkChange) -> bool:
 
 def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasurement, now: datetime) -> None:
     """Record the change in the history, notify webhooks, and request a retune if schedules and project want one."""
-    assert row.serving is not None
+    assert row.recommended is not None
     described = "; ".join(change.describe() for change in ranking_state.changes if change.effect == Effect.STALE)
-    note_decision(session, row, row.serving, DecisionAction.STALE, SERVICE, described, now)
+    record_decision(session, row, row.recommended, DecisionAction.STALE, SERVICE, described, now)
     data = {
         "project_id": row.project_id,
         "target_key": row.target_key,
-        "recommendation_id": row.serving.id,
+        "recommendation_id": row.recommended.id,
         "changed_fields": list(ranking_state.stale_fields),
         "changes": [change.model_dump(mode="json") for change in ranking_state.changes],
     }
     outbox.notify(
-        session, project_id=row.project_id, study_id=row.serving.study_id, kind=EventType.BEST_STALE, data=data, now=now
+        session,
+        project_id=row.project_id,
+        study_id=row.recommended.study_id,
+        kind=EventType.BEST_STALE,
+        data=data,
+        now=now,
     )
-    queue.request(
+    queue.request_retune(
         session,
         project_id=row.project_id,
         target_key=row.target_key,
@@ -214,11 +219,11 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
     """Undo an announcement: the workers have changed back, so a retune for that reason is dropped unless it runs."""
-    assert row.serving is not None
-    note_decision(
+    assert row.recommended is not None
+    record_decision(
         session,
         row,
-        row.serving,
+        row.recommended,
         DecisionAction.FRESH,
         SERVICE,
         "the hardware and software of the measurement are back",
@@ -226,4 +231,4 @@ def _retract(context: Context, session: Session, row: TuningTargetRow, now: date
     )
     waiting = retunes.unfinished(session, row.project_id, row.target_key)
     if waiting is not None and waiting.state is RetuneState.QUEUED and waiting.cause == RetuneCause.FINGERPRINT:
-        finish(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")
+        end_retune(context, session, waiting, RetuneOutcome.SKIPPED, "the machines have changed back")

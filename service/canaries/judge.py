@@ -23,9 +23,9 @@ from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow, WorkerRow
 from shardtune.service.canaries import reference, send
 from shardtune.service.lifecycle import transitions
-from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import SERVICE, note_decision, notify
+from shardtune.service.recommendations.record import SERVICE, notify, record_decision
 from shardtune.service.retuning import queue
 from shardtune.service.workers import compatibility
 from shardtune.service.workers.registry import live_since
@@ -34,19 +34,21 @@ from shardtune.tuner.freshness import drift
 log = logging.getLogger(__name__)
 
 
-def watch(context: Context) -> int:
+def judge_and_begin(context: Context) -> int:
     """Judge canaries that have run, and begin those that are due; returns the number of both."""
     with context.db.read() as session:
-        waiting = [(row.id, row.study_id) for row in canaries.open_ones(session)]
-    judged = count_done(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
+        waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]
+    judged = sum_unlocked(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
     with context.db.read() as session:
-        cases = send.watched(context, session)
-    return judged + count_done(cases, lambda case: send.begin(context, *case), lambda case: case[1])
+        cases = send.watched_targets(context, session)
+    return judged + sum_unlocked(cases, lambda case: send.begin_if_due(context, *case), lambda case: case[1])
 
 
 async def keep_watching(context: Context) -> None:
     """Watch until cancelled."""
-    await run_every(context.settings.canary_check_s, looking_after_canaries=partial(run_in_threadpool, watch, context))
+    await run_every(
+        context.settings.canary_check_s, looking_after_canaries=partial(run_in_threadpool, judge_and_begin, context)
+    )
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
@@ -63,7 +65,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
         if study.state.is_open and not _cancel_without_worker(context, session, canary, study, now):
             return False
         # The recommendation changed meanwhile: the canary's speed says nothing about the new one.
-        if row is None or row.serving_id != canary.recommendation_id:
+        if row is None or row.recommended_id != canary.recommendation_id:
             _end(canary, CanaryVerdict.UNMEASURED, "the recommendation changed meanwhile", now)
             return True
         if canary.verdict is None and not _is_slow(session, canary, study, row, now):
@@ -72,7 +74,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
             return False
         peer_canary = _find_peer(session, canary)
         if peer_canary is None:
-            suitable_workers = send.able(context, session, row, canary.recommendation)
+            suitable_workers = send.suitable_workers(context, session, row, canary.recommendation)
             peer_worker_id = next((worker.id for worker in suitable_workers if worker.id != canary.worker_id), None)
             if peer_worker_id is None:
                 _end_as_drift(context, session, canary, row, "there is no other worker to compare it with", now)
@@ -99,7 +101,7 @@ def _cancel_without_worker(
     """End a canary whose worker is gone or has changed; the next period has another."""
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
-    if worker.seen_at >= live_since(context) and compatibility.may_run(worker, study):
+    if worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
         return False
     transitions.end_study(session, study, StudyState.CANCELLED, f"worker {worker.name} is gone, or has changed", now)
     return True
@@ -107,8 +109,8 @@ def _cancel_without_worker(
 
 def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
     """Read the study's measurement; returns True if it looks slow and a peer has to run."""
-    assert study.system_study is not None and row.serving is not None
-    runs = reference.speeds(session, study)
+    assert study.system_study is not None and row.recommended is not None
+    runs = reference.trial_speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
         _end(canary, CanaryVerdict.UNMEASURED, study.reason, now)
         return False
@@ -123,8 +125,10 @@ def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTa
             now,
         )
         return False
-    reference_speed = reference.normal(session, row, row.serving).known
-    canary.change = drift.change(reference_speed, canary.tokens_per_s_per_gpu) if reference_speed is not None else None
+    reference_speed = reference.reference_of(session, row, row.recommended).reference
+    canary.change = (
+        drift.relative_speed(reference_speed, canary.tokens_per_s_per_gpu) if reference_speed is not None else None
+    )
     if canary.tokens_per_s_per_gpu >= slow_below:
         _end(canary, CanaryVerdict.NORMAL, None, now)
         worker = workers.lock(session, canary.worker_id)
@@ -137,7 +141,7 @@ def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTa
 
 
 def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
-    target_canaries = canaries.of_case(session, canary.project_id, canary.target_key)
+    target_canaries = canaries.of_target(session, canary.project_id, canary.target_key)
     return next((row for row in target_canaries if row.role == CanaryRole.PEER and row.tick == canary.tick), None)
 
 
@@ -158,12 +162,12 @@ def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
     """End a canary whose target became slower, and request a retune."""
-    assert row.serving is not None
+    assert row.recommended is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
     _end(canary, CanaryVerdict.DRIFT, reason, now)
-    note_decision(session, row, row.serving, DecisionAction.REGRESSION, SERVICE, reason, now)
-    notify(session, EventType.BEST_REGRESSION, row.serving, now, reason=reason, change=canary.change)
-    queue.request(
+    record_decision(session, row, row.recommended, DecisionAction.REGRESSION, SERVICE, reason, now)
+    notify(session, EventType.BEST_REGRESSION, row.recommended, now, reason=reason, change=canary.change)
+    queue.request_retune(
         session, project_id=row.project_id, target_key=row.target_key, cause=RetuneCause.DRIFT, not_before=now, now=now
     )
     log.warning("a recommended configuration has become slower: %s", reason, extra={"target_key": row.target_key})

@@ -7,16 +7,20 @@ from shardtune.service.http import paging
 from shardtune.service.process.context import Context
 
 
-def page(context: Context, target_key: str | None, token: str | None, limit: int, project_id: str | None) -> CanaryPage:
+def list_canaries(
+    context: Context, target_key: str | None, token: str | None, limit: int, project_id: str | None
+) -> CanaryPage:
     """Canaries of the sender's projects, newest first."""
     if not context.principal.sees(project_id):
         return CanaryPage(canaries=())
     shown_project_id = project_id or context.principal.project_id
     filters = (shown_project_id, target_key)
-    after = paging.start(token, filters, paging.moment_and_id)
+    after = paging.parse_token(token, filters, paging.moment_and_id)
     with context.db.read() as session:
         rows = canaries.page(session, shown_project_id, target_key, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        page_rows, next_token = paging.split_page(
+            rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id]
+        )
         return CanaryPage(canaries=tuple(map(_canary_view, page_rows)), next_page_token=next_token)
 
 

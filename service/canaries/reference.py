@@ -15,27 +15,29 @@ from shardtune.db.tables.canaries import CanaryRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import study_snapshot
 from shardtune.tuner.freshness import drift
-from shardtune.tuner.freshness.drift import Reference
+from shardtune.tuner.freshness.drift import ExpectedSpeed
 
 _REFERENCE_RUNS = 9
 """Number of runs below which a reference also takes in its first normal canaries."""
 
 
 @dataclass(frozen=True)
-class Normal:
+class CanaryReference:
     """Reference speed that a canary is compared with."""
 
-    known: Reference | None
+    reference: ExpectedSpeed | None
     """Reference speed; None: there are fewer runs than it needs."""
-    lacking: int
+    missing_runs: int
     """Number of runs that are missing for a reference."""
-    earlier: list[float]
+    worker_speeds: list[float]
     """Speeds of one worker's canaries since, in order, in tokens per second of one rank."""
 
 
-def normal(session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None) -> Normal:
+def reference_of(
+    session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None
+) -> CanaryReference:
     """Reference of a recommendation, and a worker's canaries of it since."""
-    target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+    target_canaries = canaries.of_target(session, row.project_id, row.target_key)
     lineage = _lineage(
         session,
         serving,
@@ -58,7 +60,7 @@ def normal(session: Session, row: TuningTargetRow, serving: RecommendationRow, w
             runs += _canary_speeds(session, canary)
         elif canary.worker_id == worker_id:
             earlier.append(canary.tokens_per_s_per_gpu)
-    return Normal(drift.reference(runs), max(0, drift.FEWEST - len(runs)), earlier)
+    return CanaryReference(drift.expected_speed(runs), max(0, drift.FEWEST - len(runs)), earlier)
 
 
 def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
@@ -66,7 +68,7 @@ def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[s
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
     lineage, config = [serving], serving.answer.result.best.config
-    for earlier in best.earlier(session, serving):
+    for earlier in best.earlier_recommendations(session, serving):
         if lineage[0].answer.renewed is None or earlier.id in drifted:
             break
         if earlier.answer.result.best.config == config:
@@ -76,7 +78,7 @@ def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[s
 
 def _recommendation_speeds(session: Session, recommendation: RecommendationRow) -> list[float]:
     """Speeds of the runs that a recommendation rests on, in tokens per second of one rank."""
-    return speeds(session, recommendation.study, recommendation.answer.result.best.trial_number)
+    return trial_speeds(session, recommendation.study, recommendation.answer.result.best.trial_number)
 
 
 def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
@@ -84,11 +86,11 @@ def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
     assert canary.tokens_per_s_per_gpu is not None
     system_study = canary.study.system_study
     if system_study is not None and system_study.repeat_below is None:
-        return speeds(session, canary.study)
+        return trial_speeds(session, canary.study)
     return [canary.tokens_per_s_per_gpu]
 
 
-def speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[float]:
+def trial_speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[float]:
     """Speeds of a trial's runs, in tokens per second of one rank."""
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:

@@ -23,7 +23,7 @@ from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.canaries import reference
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import system_studies
-from shardtune.service.retuning.target_selection import covers
+from shardtune.service.retuning.target_selection import includes
 from shardtune.service.workers import compatibility
 from shardtune.tuner.freshness import drift
 
@@ -42,50 +42,52 @@ class NotSent:
     reason: str
 
 
-def watched(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
+def watched_targets(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
     """Project and target key of each watched recommendation, with the period of its canaries; None: drift schedules
     send them.
     """
-    period_s, drifts = context.settings.canary_period_s, schedules.timed(session, Trigger.DRIFT)
+    period_s, drifts = context.settings.canary_period_s, schedules.with_cron(session, Trigger.DRIFT)
     watched_targets = []
-    for row in canaries.watched(session) if period_s or drifts else ():
+    for row in canaries.fresh_targets(session) if period_s or drifts else ():
         covering = [
             schedule
             for schedule in drifts
-            if schedule.project_id == row.project_id and covers(session, row, schedule.spec.cases)
+            if schedule.project_id == row.project_id and includes(session, row, schedule.spec.cases)
         ]
         if any(not schedule.is_paused for schedule in covering) or (period_s and not covering):
             watched_targets.append((row.project_id, row.target_key, None if covering else period_s))
     return watched_targets
 
 
-def begin(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
+def begin_if_due(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
     """Send the canary that is due now, if any; returns whether one was sent.
 
     A recommendation with too few runs for a reference gets its first canary at once, which completes the reference.
     With period None it gets no other.
     """
     with context.db.read() as session:
-        row = best.served(session, project_id, target_key)
+        row = best.get_target(session, project_id, target_key)
         moment = _due_moment(context, session, row, period_s) if row is not None else None
         # Checked without locks first; a watched target is looked at every few seconds, and rarely due.
         if row is None or moment is None or isinstance(_choose_worker(context, session, row, moment), NotSent):
             return False
     try:
         with context.db.write() as session:
-            return isinstance(send(context, session, project_id, target_key, moment), Sent)
+            return isinstance(send_canary(context, session, project_id, target_key, moment), Sent)
     except IntegrityError:
         return False  # Another replica sent it.
 
 
-def send(context: Context, session: Session, project_id: str, target_key: str, moment: datetime) -> Sent | NotSent:
+def send_canary(
+    context: Context, session: Session, project_id: str, target_key: str, moment: datetime
+) -> Sent | NotSent:
     """Send a target's canary of a moment, in the caller's transaction.
 
     Raises:
         IntegrityError: another replica sent it just now.
     """
     # Not locked: if another recommendation becomes current meanwhile, service.canaries.judge notices it.
-    row = best.served(session, project_id, target_key)
+    row = best.get_target(session, project_id, target_key)
     if row is None:
         return NotSent("nothing is recommended")
     worker = _choose_worker(context, session, row, moment)
@@ -101,27 +103,29 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
             assert canary is not None and worker is not None
-            row = best.served(session, canary.project_id, canary.target_key)
-            if row is not None and row.serving_id == canary.recommendation_id:
+            row = best.get_target(session, canary.project_id, canary.target_key)
+            if row is not None and row.recommended_id == canary.recommendation_id:
                 _insert_canary(context, session, row, worker, canary.tick, CanaryRole.PEER)
     except IntegrityError:
         pass  # Another replica sent it.
 
 
-def able(context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow) -> list[WorkerRow]:
+def suitable_workers(
+    context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow
+) -> list[WorkerRow]:
     """Workers on which the recommendation was measured, judged by their fingerprints."""
     answer = serving.answer
-    live_workers = system_studies.able(context, session, row.project_id, answer.model, answer.cluster)
+    live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, serving.study)]
 
 
 def _due_moment(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
     """Moment whose canary is due by now; None: none is."""
-    serving, now = row.serving, context.now()
+    serving, now = row.recommended, context.now()
     if serving is None:
         return None
-    if serving.answer.result.best.runs < drift.FEWEST and reference.normal(session, row, serving).lacking:
-        target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+    if serving.answer.result.best.runs < drift.FEWEST and reference.reference_of(session, row, serving).missing_runs:
+        target_canaries = canaries.of_target(session, row.project_id, row.target_key)
         if not any(canary.recommendation_id == serving.id for canary in target_canaries):
             return serving.created_at
     if period_s is None or now - serving.created_at < timedelta(seconds=period_s):
@@ -131,18 +135,18 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
     """Choose the worker for the canary of a moment: the one whose last canary is oldest; else a reason why none runs."""
-    if row.serving is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
+    if row.recommended is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("the recommendation is not fresh")
-    target_canaries = canaries.of_case(session, row.project_id, row.target_key)
+    target_canaries = canaries.of_target(session, row.project_id, row.target_key)
     if any(canary.verdict in (None, CanaryVerdict.SLOW) for canary in target_canaries):
         return NotSent("its last canary has not ended")
-    if _seconds(moment) < _seconds(row.serving.created_at) or any(
+    if _seconds(moment) < _seconds(row.recommended.created_at) or any(
         canary.tick >= _seconds(moment) for canary in target_canaries
     ):
         return NotSent("it was measured since")
     if retunes.page(session, retunes.RetuneFilter(row.project_id, row.target_key, states=OPEN_RETUNE_STATES), None, 1):
         return NotSent("a retune of it is unfinished")
-    suitable = able(context, session, row, row.serving)
+    suitable = suitable_workers(context, session, row, row.recommended)
     if not suitable:
         return NotSent("no live worker has the fingerprint it was measured on")
     last_canary_at = {canary.worker_id: canary.created_at for canary in target_canaries}
@@ -152,25 +156,25 @@ def _choose_worker(context: Context, session: Session, row: TuningTargetRow, mom
 def _insert_canary(
     context: Context, session: Session, row: TuningTargetRow, worker: WorkerRow, tick: int, role: CanaryRole
 ) -> None:
-    assert row.serving is not None
+    assert row.recommended is not None
     # The id follows from target, moment and role, so a second replica violates the primary key instead of adding
     # another.
     name = hashlib.sha256(f"{row.project_id}:{row.target_key}:{tick}:{role}".encode()).hexdigest()[:12]
-    now, canary_reference = context.now(), reference.normal(session, row, row.serving, worker.id)
+    now, canary_reference = context.now(), reference.reference_of(session, row, row.recommended, worker.id)
     system_study = SystemStudy(
         kind=SystemStudyKind.CANARY,
         worker_id=worker.id,
-        repeat_below=drift.alarm_below(canary_reference.known, canary_reference.earlier)
-        if canary_reference.known is not None
+        repeat_below=drift.alarm_below(canary_reference.reference, canary_reference.worker_speeds)
+        if canary_reference.reference is not None
         else None,
-        most_runs=drift.MOST_RUNS if canary_reference.known is not None else canary_reference.lacking,
+        most_runs=drift.MOST_RUNS if canary_reference.reference is not None else canary_reference.missing_runs,
     )
-    study = system_studies.add(
+    study = system_studies.add_system_study(
         session,
         f"study-{name}",
-        system_studies.origin(session, row.serving),
+        system_studies.search_behind(session, row.recommended),
         worker.fingerprint_key,
-        row.serving.answer.result.best.config,
+        row.recommended.answer.result.best.config,
         system_study,
         Budget(max_trials=1),
         (),
@@ -181,7 +185,7 @@ def _insert_canary(
             id=f"canary-{name}",
             project_id=row.project_id,
             target_key=row.target_key,
-            recommendation_id=row.serving_id,
+            recommendation_id=row.recommended_id,
             worker_id=worker.id,
             study_id=study.id,
             tick=tick,

@@ -10,7 +10,7 @@ import yaml
 from pydantic import JsonValue
 
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.read import json_of, text_of
+from shardtune.service.cli.read import parse_json, read_text
 
 SUFFIXES = (".json", ".yaml", ".yml")
 
@@ -38,11 +38,13 @@ def read_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: the file cannot be read, does not parse (with line and column), or holds no object.
     """
-    text = text_of(path, "baseline file", "give the path of a JSON or YAML file")
+    text = read_text(path, "baseline file", "give the path of a JSON or YAML file")
     try:
         # YAML turns `2024-01-01` into a date, which JSON has no type for; no baseline key takes a date, so text is right.
         value = (
-            json_of(path, text) if path.suffix == ".json" else json.loads(json.dumps(yaml.safe_load(text), default=str))
+            parse_json(path, text)
+            if path.suffix == ".json"
+            else json.loads(json.dumps(yaml.safe_load(text), default=str))
         )
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

@@ -22,10 +22,10 @@ else:
 
 
 @contextmanager
-def connected(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
+def connect_or_start(service: str | None, state_dir: Path, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
     """Connect to the service at a URL, or start one on the state directory until the command ends."""
     if service is not None:
-        with running(service, key_file) as client:
+        with connect(service, key_file) as client:
             yield client
         return
     if not state_dir.is_dir():
@@ -36,7 +36,7 @@ def connected(service: str | None, state_dir: Path, key_file: Path | None = None
 
 
 @contextmanager
-def running(service: str, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
+def connect(service: str, key_file: Path | None = None) -> Iterator[api.ServiceClient]:
     """Connect to the service at a URL."""
     remedy = "check that it runs there, or name another with --service"
     if service == DEFAULT_SERVICE:
@@ -65,7 +65,7 @@ def _open_client(url: str, key_file: Path | None) -> api.ServiceClient:
         raise InputError(str(error)) from None
 
 
-def study_named(client: api.ServiceClient, name: str) -> Study:
+def find_study(client: api.ServiceClient, name: str) -> Study:
     """Find a study by its id, or the newest study for `last`.
 
     Raises:

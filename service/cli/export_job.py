@@ -31,7 +31,7 @@ class LossyOptions:
     worker_options: Sequence[str] = ()
 
 
-def run(export: Export, out: Path, lossy: LossyOptions | None) -> dict[str, Any]:
+def write_and_check(export: Export, out: Path, lossy: LossyOptions | None) -> dict[str, Any]:
     """Write the files and return the object of `--json`.
 
     Raises:

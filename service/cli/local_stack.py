@@ -36,7 +36,7 @@ def sqlite_url(state_dir: Path) -> str:
     return f"sqlite:///{(state_dir / DATABASE_FILE).resolve()}"
 
 
-def prepare(url: str) -> None:
+def prepare_database_at(url: str) -> None:
     """Migrate a SQLite database; only check any other.
 
     Raises:
@@ -94,7 +94,7 @@ def state_directory(path: Path) -> Iterator[Path]:
 def local_service(state_dir: Path) -> Iterator[ServiceClient]:
     """Start the service on a free port of 127.0.0.1 and wait until it is ready."""
     url = database_url(state_dir)
-    prepare(url)
+    prepare_database_at(url)
     # The parent binds the port and passes the socket on: a port chosen and then released could be taken by another process.
     with listening_socket() as listener:
         port = listener.getsockname()[1]

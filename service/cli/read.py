@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from shardtune.service.cli.errors import InputError
 
 
-def text_of(path: Path, name: str, remedy: str) -> str:
+def read_text(path: Path, name: str, remedy: str) -> str:
     """Read the text of a file.
 
     Raises:
@@ -22,7 +22,7 @@ def text_of(path: Path, name: str, remedy: str) -> str:
         raise InputError(f"{name} ({path}) cannot be read: {reason}; {remedy}") from None
 
 
-def json_of(path: Path, text: str) -> JsonValue:
+def parse_json(path: Path, text: str) -> JsonValue:
     """Parse a file's text as JSON.
 
     Raises:

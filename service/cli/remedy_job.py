@@ -8,11 +8,11 @@ from pathlib import Path
 from uuid import uuid4
 
 from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Budget, Study, StudyRequest, Verdict
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, Tried
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding, RemedyResult
 from shardtune.api_schemas.trials.trial import Rejection, Trial
-from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.connection import connect_or_start, find_study
 from shardtune.service.cli.errors import NothingFeasible
-from shardtune.service.cli.explain.trace_run import Recorded
+from shardtune.service.cli.explain.trace_run import RecordedTrial
 from shardtune.service.cli.tune.job import tune
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.tuner.diagnosis.findings import traced_trial
@@ -23,10 +23,12 @@ _OUTCOMES = {Verdict.CONFIRMED: "faster", Verdict.NOT_FASTER: "not_faster", Verd
 _NO_REMEDY = "no finding proposes a change of knobs that could be measured"
 
 
-def tried(recorded: Recorded, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]) -> Diagnosis:
+def measure_remedy(
+    recorded: RecordedTrial, diagnosis: Diagnosis, state_dir: Path, worker_options: Sequence[str]
+) -> Diagnosis:
     """Measure the first remedy that changes knobs and return the diagnosis with its result, or with a note without one."""
     for index, finding in enumerate(diagnosis.findings):
-        request = request_of(recorded, finding)
+        request = remedy_study(recorded, finding)
         if request is not None:
             sys.stderr.write(f"measuring the remedy: {finding.remedy}\n")
             measured = finding.model_copy(update={"tried": _run_study(request, recorded, state_dir, worker_options)})
@@ -36,11 +38,11 @@ def tried(recorded: Recorded, diagnosis: Diagnosis, state_dir: Path, worker_opti
     return diagnosis.model_copy(update={"notes": (*diagnosis.notes, _NO_REMEDY)})
 
 
-def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
+def remedy_study(recorded: RecordedTrial, finding: Finding) -> StudyRequest | None:
     """Return the study that measures a finding's remedy; None where it changes no knob or the space rules it out."""
     spec, task = recorded.study.spec, recorded.task
     trial = traced_trial.of_study(recorded.study, task.config, recorded.measured)
-    limits = trial.only(finding.knobs) if trial is not None and finding.knobs else None
+    limits = trial.limits_to(finding.knobs) if trial is not None and finding.knobs else None
     if limits is None:
         return None
     budget = Budget(max_trials=2, max_pairs=_PAIRS, repeat_disturbed=spec.budget.repeat_disturbed, resume_check=False)
@@ -56,7 +58,9 @@ def request_of(recorded: Recorded, finding: Finding) -> StudyRequest | None:
     )
 
 
-def _run_study(request: StudyRequest, recorded: Recorded, state_dir: Path, worker_options: Sequence[str]) -> Tried:
+def _run_study(
+    request: StudyRequest, recorded: RecordedTrial, state_dir: Path, worker_options: Sequence[str]
+) -> RemedyResult:
     # An id of our own: another `tune` on this state directory may create the newest study meanwhile.
     study_id = f"study-{uuid4().hex[:12]}"
     with tempfile.TemporaryDirectory(prefix="shardtune-try-") as name:
@@ -80,17 +84,17 @@ def _run_study(request: StudyRequest, recorded: Recorded, state_dir: Path, worke
                 tune(options)
             except NothingFeasible as error:
                 sys.stderr.write(f"{error}\n")
-    with connected(None, state_dir) as client:
-        study = study_named(client, study_id)
-        return outcome(study, client.trials(study.study_id), client.rejections(study.study_id))
+    with connect_or_start(None, state_dir) as client:
+        study = find_study(client, study_id)
+        return remedy_result(study, client.trials(study.study_id), client.rejections(study.study_id))
 
 
-def outcome(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> Tried:
+def remedy_result(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejection]) -> RemedyResult:
     """Return the remedy's result in its study: the verdict, or the reason for none."""
     result = study.result
     if result is not None and result.speedup is not None:
         measured = result.speedup
-        return Tried(
+        return RemedyResult(
             study_id=study.study_id,
             outcome=_OUTCOMES[result.verdict],
             speedup=measured.value,
@@ -101,6 +105,6 @@ def outcome(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     own = [trial for trial in trials if trial.config != study.spec.baseline]
     reasons = [f"{trial.failure.kind}: {trial.failure.message}" for trial in own if trial.failure is not None]
     reasons += [rejection.reason for rejection in rejections]
-    return Tried(
+    return RemedyResult(
         study_id=study.study_id, outcome="does_not_run", why=(reasons or [study.reason or "it has no runs"])[0]
     )

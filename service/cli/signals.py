@@ -7,7 +7,7 @@ from types import FrameType
 
 
 @contextmanager
-def signals_interrupt() -> Iterator[None]:
+def raise_on_signals() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGTERM as on Ctrl-C: ranks are stopped and results kept."""
 
     def interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -9,16 +9,16 @@ from typing import Any
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
+from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.machines.hardware import Cluster, Inventory
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.service.cli import baseline_file, read
 from shardtune.service.cli.errors import InputError
 from shardtune.service.http.validation_errors import (
     NO_OBJECT,
+    drop_union_noise,
+    error_path,
     field_error,
-    of_the_likeliest_branch,
-    place,
 )
 
 _LENGTH_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "max_sequence_length", "seq_length")
@@ -30,9 +30,9 @@ def read_json_object(path: Path) -> dict[str, JsonValue]:
     Raises:
         InputError: the file cannot be read, is not JSON (with line and column), or holds no object.
     """
-    text = read.text_of(path, "file", "give the path of a study file or a config.json")
+    text = read.read_text(path, "file", "give the path of a study file or a config.json")
     try:
-        value = read.json_of(path, text)
+        value = read.parse_json(path, text)
     except RecursionError:
         raise InputError(f"file ({path}) is nested too deeply; give a study file or a config.json") from None
     if not isinstance(value, dict):
@@ -45,7 +45,7 @@ def is_bare_config(values: dict[str, JsonValue]) -> bool:
     return "model_type" in values and "model" not in values
 
 
-def study_spec(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
+def validate_study(values: dict[str, JsonValue], folder: Path) -> StudyRequest:
     """Validate a study file; `model` and `baseline` may be paths relative to it.
 
     Raises:
@@ -79,7 +79,7 @@ def _baseline(value: JsonValue, folder: Path) -> JsonValue:
     return value
 
 
-def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:
+def default_study(config: dict[str, JsonValue], inventory: Inventory) -> tuple[StudyRequest, str]:
     """Make a study of a bare `config.json` on this machine; also return a line that describes its default workload.
 
     Raises:
@@ -98,7 +98,7 @@ def study_of_config(config: dict[str, JsonValue], inventory: Inventory) -> tuple
         f"no workload given: sequence length {length}, global batch {8 * ranks} (8 × {ranks} ranks); "
         "write a study file to choose (docs/reference/study-file.md)"
     )
-    return study_spec({"model": config, "workload": workload}, Path()), words
+    return validate_study({"model": config, "workload": workload}, Path()), words
 
 
 def with_options(
@@ -128,17 +128,17 @@ def error_lines(error: ValidationError) -> list[str]:
     """Return one line per wrong field: its path, its value, the error and the remedy."""
     kind = model_named(error.title)
     lines = []
-    for entry in of_the_likeliest_branch(error.errors(include_url=False)):
-        field = ".".join(map(str, place(entry))) or "study"
+    for entry in drop_union_noise(error.errors(include_url=False)):
+        field = ".".join(map(str, error_path(entry))) or "study"
         if entry["type"] == "extra_forbidden":
-            remedy = meant(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
+            remedy = suggest_field(str(entry["loc"][-1]), fields_at(kind, entry["loc"][:-1]))
             lines.append(f"{field}: unknown field; {remedy} (see docs/reference/study-file.md)")
         elif entry["type"] in NO_OBJECT:
             lines.append(
                 f"{field} ({_shown_value(entry['input'])}): {field_error(entry).message} (see docs/reference/study-file.md)"
             )
         else:
-            lines.append(_error_line(field, entry["type"], plain(entry["msg"]), entry["input"]))
+            lines.append(_error_line(field, entry["type"], rephrase_error(entry["msg"]), entry["input"]))
     return lines
 
 

@@ -82,7 +82,7 @@ def as_text(
     if result.final_comparison is not None:
         rows.append(("comparison", _final_comparison(result.final_comparison)))
     rows.append(("trials", _trial_counts_text(study)))
-    rows += study_words.why_not(trials, rejections)
+    rows += study_words.failure_rows(trials, rejections)
     reasons = _reasons(study, result, trials)
     rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(reasons)]
     if study.state.is_open:
@@ -139,7 +139,7 @@ def _trial_counts_text(study: Study) -> str:
     return counts
 
 
-def study_line(study: Study) -> str:
+def study_row(study: Study) -> str:
     """Format a study as one row of a list."""
     done = sum(count for state, count in study.trials.items() if not TrialState(state).is_open)
     state = f"{study.state.value} ({study.phase.value})" if study.state is StudyState.RUNNING else study.state.value
@@ -149,7 +149,7 @@ def study_line(study: Study) -> str:
 
 def study_text(study: Study) -> str:
     """Format the current state of a study."""
-    lines = [study_line(study)]
+    lines = [study_row(study)]
     best = study.best_so_far
     if study.result is not None:
         lines.append(as_text(study, study.result))

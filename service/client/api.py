@@ -50,7 +50,13 @@ class ServiceClient(FleetClient):
         Raises:
             ValueError: the key's file cannot be read.
         """
-        keys = api_key if isinstance(api_key, KeySource) else KeySource(api_key) if api_key else KeySource.of()
+        keys = (
+            api_key
+            if isinstance(api_key, KeySource)
+            else KeySource(api_key)
+            if api_key
+            else KeySource.from_environment()
+        )
         super().__init__(Calls(base_url, keys, transport, patience_s))
 
     def __enter__(self) -> Self:
@@ -107,7 +113,7 @@ class ServiceClient(FleetClient):
     def wait(
         self,
         study_id: str,
-        seen: Callable[[Study], None] = lambda _: None,
+        on_change: Callable[[Study], None] = lambda _: None,
         timeout_s: float | None = None,
         poll_s: float = 2.0,
     ) -> Study:
@@ -125,7 +131,7 @@ class ServiceClient(FleetClient):
                 page = self.events(study_id, after)
                 if page.events or page.is_last:
                     after, study = page.next_after, self.study(study_id)
-                    seen(study)
+                    on_change(study)
                     if not study.state.is_open:
                         return study
                 away_since_s = None

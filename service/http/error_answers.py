@@ -18,7 +18,7 @@ from shardtune.api_schemas.known_fields import fields_at
 from shardtune.db.limits import is_busy, is_outage
 from shardtune.service.http.error_codes import FieldError, Problem
 from shardtune.service.http.errors import ApiError
-from shardtune.service.http.validation_errors import cut, field_error, of_the_likeliest_branch, sentence
+from shardtune.service.http.validation_errors import describe_mistake, drop_union_noise, field_error, truncate
 
 log = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ def problem(
         title=HTTPStatus(status).phrase,
         status=status,
         # Cut, since details repeat what was sent, which may be as long as the body.
-        detail=cut(detail),
+        detail=truncate(detail),
         code=code,
-        errors=[FieldError(field=cut(e.field), value=e.value, message=cut(e.message)) for e in errors],
+        errors=[FieldError(field=truncate(e.field), value=e.value, message=truncate(e.message)) for e in errors],
     )
     return JSONResponse(body.model_dump(mode="json"), status, headers=headers, media_type="application/problem+json")
 
@@ -69,7 +69,7 @@ def _service_error(_request: Request, error: Exception) -> JSONResponse:
 def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     code = _HTTP_CODES.get(error.status_code, "bad_request")
-    detail = f"{request.method} {cut(request.url.path)}: {error.detail}; see /openapi.json for what exists"
+    detail = f"{request.method} {truncate(request.url.path)}: {error.detail}; see /openapi.json for what exists"
     headers = (
         {"Allow": _allowed_methods(request)} if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
     )
@@ -118,7 +118,7 @@ def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     body = getattr(request.scope.get("route"), "body_field", None)
     body_type = None if body is None else body.field_info.annotation
-    items = of_the_likeliest_branch(error.errors()[:_MAX_ERRORS])
+    items = drop_union_noise(error.errors()[:_MAX_ERRORS])
     errors = [field_error(item, fields_at(body_type, item["loc"][1:-1])) for item in items]
-    detail = "; ".join(sentence(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
+    detail = "; ".join(describe_mistake(item) for item in errors[:3]) + ("; …" if len(errors) > 3 else "")
     return problem(422, "invalid_request", detail, errors)

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from shardtune.service.http.error_codes import CODES, FieldError
-from shardtune.service.http.validation_errors import FIELD_FIRST, NAMED_FIRST, short
+from shardtune.service.http.validation_errors import FIELD_FIRST, NAMED_FIRST, shown_value
 
 
 class ApiError(Exception):
@@ -69,7 +69,7 @@ class PreconditionFailed(ApiError):
     """Error for an If-Match header that names another version."""
 
 
-class TooMany(ApiError):
+class TooManyRequests(ApiError):
     """Error for a quota that is used up."""
 
     def __init__(self, code: str, detail: str, retry_after_s: float = 10) -> None:
@@ -79,10 +79,10 @@ class TooMany(ApiError):
 
 def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_request") -> Invalid:
     """Error for a single mistake in one field."""
-    return Invalid(code, message, [FieldError(field=field, value=short(value), message=message)])
+    return Invalid(code, message, [FieldError(field=field, value=shown_value(value), message=message)])
 
 
-def from_value_error(field: str, error: ValueError) -> Invalid:
+def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
     """Error from a rule of the tuner, whose message already names field, value and remedy."""
     # The tuner knows nothing of HTTP, so its messages are parsed: `field (value) must be …`.
     message = str(error)
@@ -97,7 +97,7 @@ def from_value_error(field: str, error: ValueError) -> Invalid:
     return invalid(full_field, named_value["value"].strip("'"), message)
 
 
-def close_matches(name: str, candidates: Sequence[str], otherwise: str) -> str:
+def suggest_names(name: str, candidates: Sequence[str], otherwise: str) -> str:
     """Remedy for a misspelt name: similar names, else `otherwise`."""
     close = difflib.get_close_matches(name, candidates, n=3)
     return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from shardtune.service.http.errors import PreconditionFailed
 
-InIfMatch = Annotated[
+IfMatchParam = Annotated[
     str | None,
     Header(alias="If-Match", description="Change only if the resource still has this ETag; 412 otherwise."),
 ]
@@ -18,7 +18,7 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "`If-None-Mat
 """`responses` entry for routes that may answer 304."""
 
 
-def of(value: BaseModel) -> str:
+def tag_of(value: BaseModel) -> str:
     """Tag of a value in its JSON form."""
     return f'"{hashlib.sha256(value.model_dump_json().encode()).hexdigest()[:32]}"'
 
@@ -29,7 +29,7 @@ def check(if_match: str | None, value: BaseModel) -> None:
     Raises:
         PreconditionFailed: the present tag differs.
     """
-    check_tags(if_match, of(value))
+    check_tags(if_match, tag_of(value))
 
 
 def check_tags(if_match: str | None, *present: str) -> None:
@@ -47,9 +47,9 @@ def check_tags(if_match: str | None, *present: str) -> None:
         )
 
 
-def respond(request: Request, response: Response, value: BaseModel, tag: str | None = None) -> Response | None:
+def set_etag(request: Request, response: Response, value: BaseModel, tag: str | None = None) -> Response | None:
     """Set the response's tag; returns a 304 response if the client already has this version, else None."""
-    tag = tag or of(value)
+    tag = tag or tag_of(value)
     if_none_match = request.headers.get("if-none-match")
     if if_none_match is not None and (if_none_match.strip() == "*" or tag in _parse_tags(if_none_match)):
         # RFC 9110 wants a 304 to repeat the headers that caches choose by.

@@ -10,11 +10,11 @@ from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardtune.service.process.context import context_of
-from shardtune.service.process.fair_queue import Turns
+from shardtune.service.process.fair_queue import FairQueue
 
-AT_ONCE = 8
+MAX_REQUESTS = 8
 """Number of requests handled at a time; some of them wait for the database."""
-_MAX_PER_SENDER = AT_ONCE // 2
+_MAX_PER_SENDER = MAX_REQUESTS // 2
 """Number of slots of one sender, so that rows which its requests wait for delay no other sender."""
 _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
 """Paths without a slot: `/v1/leases` waits for work in a queue of its own, `/healthz` costs nothing."""
@@ -22,21 +22,21 @@ _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
 
 def install(app: FastAPI) -> None:
     """Add the fair queue; call it before authentication is added in front, which rejects without taking a slot."""
-    app.add_middleware(FairTurns)
+    app.add_middleware(FairQueueMiddleware)
 
 
-class FairTurns:
+class FairQueueMiddleware:
     """Middleware that holds a slot from the end of a request until its response begins."""
 
     def __init__(self, app: ASGIApp) -> None:
-        self._app, self._queue = app, Turns(AT_ONCE, _MAX_PER_SENDER)
+        self._app, self._queue = app, FairQueue(MAX_REQUESTS, _MAX_PER_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"] in _EXEMPT_PATHS:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        slot = _RequestSlot(self._queue, context_of(request).senders.sender_of(scope))
+        slot = _RequestSlot(self._queue, context_of(request).known_senders.sender_of(scope))
         # A request without a body has arrived already; nobody calls `receive` for it.
         if request.headers.get("content-length", "0") == "0" and "transfer-encoding" not in request.headers:
             await slot.take()
@@ -62,7 +62,7 @@ class FairTurns:
 class _RequestSlot:
     """Slot of one request, taken at most once and freed at most once."""
 
-    def __init__(self, queue: Turns, sender: str) -> None:
+    def __init__(self, queue: FairQueue, sender: str) -> None:
         self._queue, self._sender = queue, sender
         self._is_released = self._is_held = False
 

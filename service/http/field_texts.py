@@ -24,7 +24,7 @@ class FieldTexts:
             Path(__file__).with_name("fields.json").read_text()
         )
 
-    def add(self) -> None:
+    def describe_all(self) -> None:
         """Describe the fields of every schema and the parameters of every route; existing descriptions stay."""
         for schema in self._schemas.values():
             for name, field in schema.get("properties", {}).items():

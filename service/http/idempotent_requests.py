@@ -20,9 +20,9 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.db.queries import idempotency
 from shardtune.db.tables.access import IdempotentRow
 from shardtune.service.http.errors import Invalid, invalid
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import Context, ContextDep
 
-KEPT = timedelta(days=1)
+KEY_LIFETIME = timedelta(days=1)
 """Time after which a key may be used for another request."""
 
 _EVERY_PROJECT = "*"
@@ -40,7 +40,7 @@ class Replayed(Exception):
 
 
 @dataclass(frozen=True)
-class Once:
+class IdempotencyKey:
     """Identity of a POST request, under which it takes effect once; without a key it takes effect each time."""
 
     scope: str = ""
@@ -82,12 +82,12 @@ class Once:
             return
         with context.db.read() as session:
             stored_request = idempotency.find(session, self.scope, self.key)
-            if stored_request is not None and stored_request.created_at >= context.now() - KEPT:
+            if stored_request is not None and stored_request.created_at >= context.now() - KEY_LIFETIME:
                 self._raise_stored(stored_request)
 
     def _claim(self, session: Session, now: datetime) -> None:
         assert self.key is not None
-        idempotency.forget(session, now - KEPT, self.scope, self.key)
+        idempotency.forget(session, now - KEY_LIFETIME, self.scope, self.key)
         if not idempotency.claim(session, self.scope, self.key, self.request_sha256, now):
             self._raise_stored(idempotency.get(session, self.scope, self.key))
 
@@ -101,13 +101,13 @@ class Once:
         raise Replayed(stored_request.status, stored_request.answer)
 
 
-ALWAYS = Once()
+NO_KEY = IdempotencyKey()
 """Identity of a request without a key."""
 
 
 async def _read_key(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     key: Annotated[
         str | None,
         Header(
@@ -116,22 +116,22 @@ async def _read_key(
             "and gets the same answer.",
         ),
     ] = None,
-) -> Once:
+) -> IdempotencyKey:
     if key is None:
-        return ALWAYS
+        return NO_KEY
     if not 1 <= len(key) <= 255 or not key.isascii() or not key.isprintable():
         message = "must be 1 to 255 printable ASCII characters; use a UUID"
         raise invalid("Idempotency-Key", key, message, code="invalid_idempotency_key")
     # The hash covers method, path, query and body, so that a key that is reused by mistake is noticed.
     parts = (request.method, request.url.path, request.url.query, _canonical_body(await request.body()))
-    idempotency = Once(
+    idempotency = IdempotencyKey(
         context.principal.project_id or _EVERY_PROJECT, key, hashlib.sha256("\0".join(parts).encode()).hexdigest()
     )
     await run_in_threadpool(idempotency.replay, context)
     return idempotency
 
 
-InOnce = Annotated[Once, Depends(_read_key)]
+IdempotencyDep = Annotated[IdempotencyKey, Depends(_read_key)]
 
 
 def _canonical_body(body: bytes) -> str:

@@ -14,7 +14,7 @@ from fastapi.dependencies.models import Dependant
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from shardtune.service.http.errors import close_matches, invalid
+from shardtune.service.http.errors import invalid, suggest_names
 from shardtune.service.http.pre_body_auth import API, WITH_BODY
 
 _SUSPICIOUS = re.compile(rb"\x00|\\u0000|\\u[dD][89a-fA-F]|NaN|Infinity|[0-9]{19}|[eE]\+?[0-9]{3}")
@@ -26,10 +26,10 @@ _FORM_TYPES = ("application/x-www-form-urlencoded", "multipart/form-data")
 
 
 async def _check_request(request: Request) -> None:
-    check(request.scope["path"], "path")
+    check_value(request.scope["path"], "path")
     for name, value in request.query_params.multi_items():
-        check(name, "query")
-        check(value, name)
+        check_value(name, "query")
+        check_value(value, name)
     if request.query_params and request.scope["path"].startswith(API):
         _check_names(request.query_params, list(dict.fromkeys(_query_names(request.scope["route"].dependant))))
     if request.method not in WITH_BODY:
@@ -41,7 +41,7 @@ async def _check_request(request: Request) -> None:
         await _check_json(request)
 
 
-READABLE = Depends(_check_request)
+INPUT_GUARD = Depends(_check_request)
 """Dependency of the whole application; it adds no second read of what FastAPI has read."""
 
 
@@ -63,7 +63,7 @@ def _check_names(query: Mapping[str, str], accepted: Sequence[str]) -> None:
         if name not in accepted:
             shown = name[:_MAX_SHOWN]
             accepted_text = f"the parameters are {', '.join(accepted)}" if accepted else "it takes none; remove it"
-            remedy = close_matches(shown, accepted, "").rstrip()
+            remedy = suggest_names(shown, accepted, "").rstrip()
             message = f"{shown} is no query parameter of this address; {f'{remedy} ' if remedy else ''}{accepted_text}"
             raise invalid(shown, value, message)
 
@@ -75,8 +75,8 @@ async def _check_form(request: Request) -> None:
         # Left to FastAPI, which rejects it if the route takes a form.
         return
     for name, entry in form.multi_items():
-        check(name, "form")
-        check(entry, name)
+        check_value(name, "form")
+        check_value(entry, name)
 
 
 async def _check_json(request: Request) -> None:
@@ -93,10 +93,10 @@ async def _check_json(request: Request) -> None:
         except (ValueError, RecursionError):
             # Left to FastAPI, which rejects bodies that are not JSON.
             return
-        await run_in_threadpool(check, value, "body")
+        await run_in_threadpool(check_value, value, "body")
 
 
-def check(value: object, field: str) -> None:
+def check_value(value: object, field: str) -> None:
     """Reject a value that cannot be stored or expressed.
 
     Raises:

@@ -35,7 +35,7 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
             # FastAPI's own error bodies; no route of this app uses them.
             for unused in ("HTTPValidationError", "ValidationError"):
                 schema["components"]["schemas"].pop(unused, None)
-            FieldTexts(schema).add()
+            FieldTexts(schema).describe_all()
             app.openapi_schema = schema
         return app.openapi_schema
 

@@ -10,10 +10,10 @@ from typing import Annotated, TypeVar
 from fastapi import Query
 
 from shardtune.service.http.errors import Invalid, invalid
-from shardtune.service.http.input_guard import check
+from shardtune.service.http.input_guard import check_value
 
-InLimit = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
-InPageToken = Annotated[
+LimitParam = Annotated[int, Query(ge=1, le=500, description="Rows per page.")]
+PageTokenParam = Annotated[
     str | None, Query(max_length=3000, description="`next_page_token` of the page before, with the same filters.")
 ]
 
@@ -45,7 +45,7 @@ def whole_number(value: object) -> int:
     return value
 
 
-def start(token: str | None, filters: Sequence[object], parse_position: Callable[[object], Row]) -> Row | None:
+def parse_token(token: str | None, filters: Sequence[object], parse_position: Callable[[object], Row]) -> Row | None:
     """Position after which a page begins; None: at the start.
 
     Raises:
@@ -55,7 +55,7 @@ def start(token: str | None, filters: Sequence[object], parse_position: Callable
         return None
     try:
         stored = json.loads(base64.urlsafe_b64decode(token.encode("ascii", "strict")))
-        check(stored, "page_token")
+        check_value(stored, "page_token")
         # The token holds a hash of the filters: with other filters its position would skip rows without notice.
         if not isinstance(stored, dict) or stored.get("f") != _filters_key(filters):
             raise ValueError("other filters")
@@ -65,7 +65,7 @@ def start(token: str | None, filters: Sequence[object], parse_position: Callable
         raise invalid("page_token", token, message, code="invalid_page_token") from None
 
 
-def cut(
+def split_page(
     rows: Sequence[Row], limit: int, filters: Sequence[object], position_of: Callable[[Row], object]
 ) -> tuple[Sequence[Row], str | None]:
     """Split `limit` + 1 rows into a page, and the token of the next page, if there is one."""

@@ -14,7 +14,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shardtune.service.process.context import context_of
-from shardtune.service.process.fair_queue import Turns
+from shardtune.service.process.fair_queue import FairQueue
 
 # For a stranger without a valid key this is all the work that the service does, so it is bounded.
 _AT_ONCE, _OF_ONE_SENDER = 12, 4
@@ -50,44 +50,46 @@ _MAX_BYTES_BY_PATH = tuple(
     )
 )
 
-Enter = Callable[[Request], Awaitable[None]]
+Authenticate = Callable[[Request], Awaitable[None]]
 """Function that authenticates the sender, or raises."""
 
 
-class Entry(NamedTuple):
+class AuthPrefix(NamedTuple):
     """Authentication of the addresses with a prefix."""
 
     prefix: str
-    enter: Enter | None
+    authenticate: Authenticate | None
     """Authenticates the sender; None: anybody may send."""
 
 
-def install(app: FastAPI, *entries: Entry) -> None:
+def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
     """Add the middleware; the first entry whose prefix matches counts. Call it last, after all error handlers are
     registered.
     """
     # A middleware is outside the app's own exception handling, so it gets a copy of the handlers that exist now.
     handlers = {kind: handler for kind, handler in app.exception_handlers.items() if kind is not Exception}
-    app.add_middleware(_PreBodyAuth, entries=entries)
+    app.add_middleware(_PreBodyAuth, entries=prefixes)
     app.add_middleware(ExceptionMiddleware, handlers=handlers)
 
 
 class _PreBodyAuth:
     """ASGI middleware that authenticates and limits requests with a body."""
 
-    def __init__(self, app: ASGIApp, entries: tuple[Entry, ...]) -> None:
+    def __init__(self, app: ASGIApp, entries: tuple[AuthPrefix, ...]) -> None:
         self._app, self._entries = app, entries
-        self._queue = Turns(_AT_ONCE, _OF_ONE_SENDER)
+        self._queue = FairQueue(_AT_ONCE, _OF_ONE_SENDER)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] not in WITH_BODY:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        authenticate = next((entry.enter for entry in self._entries if scope["path"].startswith(entry.prefix)), None)
+        authenticate = next(
+            (entry.authenticate for entry in self._entries if scope["path"].startswith(entry.prefix)), None
+        )
         if authenticate is not None:
             # Queued fairly: a sender with many requests must not keep others from being authenticated.
-            async with self._queue.turn(context_of(request).senders.sender_of(scope)):
+            async with self._queue.slot(context_of(request).known_senders.sender_of(scope)):
                 await authenticate(request)
         max_bytes = _max_bytes(scope["path"])
         declared = request.headers.get("content-length", "0")

@@ -24,5 +24,5 @@ def _in_utc(value: datetime) -> datetime:
         raise ValueError("is before the year 1 or after 9999 in UTC; correct it") from None
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_check_rfc_3339), AfterValidator(_in_utc)]
+Timestamp = Annotated[AwareDatetime, BeforeValidator(_check_rfc_3339), AfterValidator(_in_utc)]
 """RFC 3339 timestamp with a time zone; converted to UTC."""

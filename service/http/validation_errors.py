@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from shardtune.api_schemas.known_fields import meant, model_named, plain
+from shardtune.api_schemas.known_fields import model_named, rephrase_error, suggest_field
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
@@ -36,17 +36,17 @@ _MAX_VALUE = 200
 _MAX_TEXT = 2000
 
 
-def field_error(item: Mapping[str, Any], known: Sequence[str] = ()) -> FieldError:
+def field_error(item: Mapping[str, Any], known_fields: Sequence[str] = ()) -> FieldError:
     """Describe one of pydantic's errors; `known_fields` are the fields that may stand there."""
-    path = place(item)
+    path = error_path(item)
     path_in_body = path[1:] if path and path[0] in ("body", "query", "path") else path
     field = ".".join(str(part) for part in path_in_body) or str(path[0] if path else "body")
-    error_type, message = str(item["type"]), plain(str(item["msg"]))
+    error_type, message = str(item["type"]), rephrase_error(str(item["msg"]))
     value = item.get("input")
     if error_type == "missing":
         message, value = "is required; add it", None
     elif error_type == "extra_forbidden":
-        message = f"is not a field here; {meant(str(item['loc'][-1]), known)}"
+        message = f"is not a field here; {suggest_field(str(item['loc'][-1]), known_fields)}"
     elif error_type == "json_invalid":
         reason = item.get("ctx", {}).get("error", "syntax error")
         field, message, value = "body", f"is not JSON ({reason}); send a JSON object", None
@@ -58,7 +58,7 @@ def field_error(item: Mapping[str, Any], known: Sequence[str] = ()) -> FieldErro
         message = f"{message}; correct it"
     else:
         field, value = _named_field(field, value, message)
-    return FieldError(field=field, value=short(value), message=message)
+    return FieldError(field=field, value=shown_value(value), message=message)
 
 
 def _with_fields(item: Mapping[str, Any]) -> str:
@@ -76,11 +76,11 @@ def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
     return f"{field}.{named['field']}".removeprefix("body."), named["value"].strip("'")
 
 
-def of_the_likeliest_branch(items: Sequence[Any]) -> list[Any]:
+def drop_union_noise(items: Sequence[Any]) -> list[Any]:
     """Drop errors about members of a union that the sender clearly did not mean."""
     # Where a field takes a word or an object and got an object, the errors about the word are noise.
     relevant = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
-    relevant = [item for item in relevant if not (counts_what_was_wrong(item, items) or _is_wrong_inside(item, items))]
+    relevant = [item for item in relevant if not (is_short_by_rejections(item, items) or _is_wrong_inside(item, items))]
     return _merge_kind_errors(relevant or list(items))
 
 
@@ -89,10 +89,10 @@ def _merge_kind_errors(items: Sequence[Any]) -> list[Any]:
     kinds: dict[tuple[object, ...], list[str]] = {}
     for item in items:
         if item["type"] in _EXPECTED_KINDS:
-            kinds.setdefault(tuple(place(item)), []).append(_EXPECTED_KINDS[item["type"]])
+            kinds.setdefault(tuple(error_path(item)), []).append(_EXPECTED_KINDS[item["type"]])
     merged = []
     for item in items:
-        expected = list(dict.fromkeys(kinds.get(tuple(place(item)), ())))
+        expected = list(dict.fromkeys(kinds.get(tuple(error_path(item)), ())))
         if "a number" in expected and "a whole number" in expected:
             expected.remove("a whole number")
         if item["type"] not in _EXPECTED_KINDS:
@@ -103,7 +103,7 @@ def _merge_kind_errors(items: Sequence[Any]) -> list[Any]:
         elif expected:
             expected_list = f"{', '.join(expected[:-1])} or {expected[-1]}"
             merged.append({**item, "type": "kind_of_value", "msg": f"must be {expected_list}"})
-        kinds[tuple(place(item))] = []
+        kinds[tuple(error_path(item))] = []
     return merged
 
 
@@ -115,20 +115,20 @@ def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
     """Whether another member of the union took the value and found a mistake inside."""
     if item["type"] not in _EXPECTED_KINDS:
         return False
-    item_path = place(item)
+    item_path = error_path(item)
     return any(
         (isinstance(item["input"], dict | list) and len(path) > len(item_path) and path[: len(item_path)] == item_path)
         or (path == item_path and other["type"] not in _EXPECTED_KINDS)
-        for other, path in ((other, place(other)) for other in items)
+        for other, path in ((other, error_path(other)) for other in items)
     )
 
 
-def place(item: Any) -> list[object]:
+def error_path(item: Any) -> list[object]:
     """Path of an error: names of fields and numbers of entries, without the members of unions."""
     return [part for part in item["loc"] if not _is_branch(part)]
 
 
-def counts_what_was_wrong(item: Any, items: Sequence[Any]) -> bool:
+def is_short_by_rejections(item: Any, items: Sequence[Any]) -> bool:
     """Whether a list is too short only because its entries were rejected, each with an error of its own."""
     item_path = tuple(item["loc"])
     return item["type"] == "too_short" and any(
@@ -142,23 +142,23 @@ def _is_branch(part: object) -> bool:
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_PATTERN_TEXT, *_SCALARS))
 
 
-def sentence(item: FieldError) -> str:
+def describe_mistake(item: FieldError) -> str:
     """Describe a mistake on one line."""
     if item.value is None or item.message.startswith(f"{item.field} ("):
         return item.message if item.message.startswith(item.field) else f"{item.field}: {item.message}"
     return f"{item.field} ({json.dumps(item.value, ensure_ascii=False)}): {item.message}"
 
 
-def short(value: Any) -> JsonValue:
+def shown_value(value: Any) -> JsonValue:
     """Value as sent; a long or unusual value as the beginning of its text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
         # JSON has no NaN or infinity, so their names are sent as text.
         return value if value == value and abs(value) != float("inf") else str(value)
-    return cut(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False), _MAX_VALUE)
+    return truncate(value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False), _MAX_VALUE)
 
 
-def cut(text: str, longest: int = _MAX_TEXT) -> str:
+def truncate(text: str, longest: int = _MAX_TEXT) -> str:
     """Beginning of a text: errors repeat what was sent, which can be long."""
     return text if len(text) <= longest else text[: longest - 1] + "…"

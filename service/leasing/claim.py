@@ -21,12 +21,12 @@ from shardtune.db.queries import studies
 from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.access import quotas
-from shardtune.service.leasing.claim_results import Asking, Busy, Granted, HostBusy, Reserved
-from shardtune.service.leasing.grant import TOUCH, lease_run, renewed, take_waiting
+from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, StudyBusy, WorkRequest
+from shardtune.service.leasing.grant import SEEN_WRITE_INTERVAL, lease_run, lease_waiting, renew_lease
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import check_protocol, of_session, with_lease
-from shardtune.service.workers.reservations import reservations
+from shardtune.service.workers.registry import check_protocol, with_lease, worker_of_session
+from shardtune.service.workers.reservations import find_reservations
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +42,9 @@ class Idle:
     """A worker without a lease, for which there is no work now."""
 
     worker: WorkerRow
-    kind: str
+    worker_kind: str
     """Hardware, software, project and drain state: equal for workers that can run the same studies."""
-    reserved: frozenset[str] = frozenset()
+    reserved_worker_ids: frozenset[str] = frozenset()
     """Ids of workers that have a run reserved for them: this worker's empty answer does not hold for them."""
 
 
@@ -61,46 +61,46 @@ class _StudyOffer:
     """Ids of workers that have a run reserved for them."""
 
 
-def check_in(context: Context, request: LeaseRequest) -> Lease | Idle:
+def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
     """Record that a worker asks for work; returns its live lease if it holds one."""
     check_protocol(request.protocol_version)
     # Read first, write only if needed: an idle worker asks every few seconds, and a write transaction for each question
     # would make the studies' writers wait on SQLite.
     with context.db.read() as session:
         worker, leased_run = with_lease(context, session, request.session)
-    if leased_run is not None or context.now() - worker.seen_at >= TOUCH:
+    if leased_run is not None or context.now() - worker.seen_at >= SEEN_WRITE_INTERVAL:
         with context.db.write() as session:
             worker, leased_run = with_lease(context, session, request.session)
-            lease = renewed(context, session, leased_run) if leased_run is not None else None
+            lease = renew_lease(context, session, leased_run) if leased_run is not None else None
             worker.seen_at = context.now()
         if lease is not None:
             return lease
     return _idle(worker, request)
 
 
-def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = None) -> Lease | Idle:
+def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None = None) -> Lease | Idle:
     """Lease a waiting run or a new trial of the first study that has one for this worker; users' studies come first.
 
     `worker_row`: the worker's row, if the caller has just read it.
     """
     with context.db.read() as session:
-        worker = known or of_session(context, session, request.session)
+        worker = worker_row or worker_of_session(context, session, request.session)
         idle = _idle(worker, request)
         if worker.is_draining:
             return idle
-        offer = _select_studies(context, session, worker, studies.open_ones(session))
+        offer = _select_studies(context, session, worker, studies.studies_with_work(session))
     for study_id in offer.rejected:
         _note_rejection(context, study_id, request.session)
     reserved = offer.reserved
     try:
         for group in (offer.users, offer.background):
-            result = _first_with_work(context, group, Asking(request.session, request.ends_in_s))
+            result = _first_with_work(context, group, WorkRequest(request.session, request.ends_in_s))
             match result:
                 case Granted(lease):
                     return lease
                 case HostBusy():
-                    return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
-                case Reserved(worker_ids):
+                    return replace(idle, reserved_worker_ids=frozenset(reserved - {idle.worker.id}))
+                case NoRun(worker_ids):
                     reserved |= worker_ids
                 case _:
                     assert_never(result)
@@ -109,21 +109,21 @@ def claim(context: Context, request: LeaseRequest, known: WorkerRow | None = Non
         log.warning("claim collided: %s", error.orig, extra={"session": request.session})
         with context.db.write() as session:
             _, leased_run = with_lease(context, session, request.session)
-            return (renewed(context, session, leased_run) if leased_run is not None else None) or idle
+            return (renew_lease(context, session, leased_run) if leased_run is not None else None) or idle
     # The worker asked and nothing waits for its host any more: without this it would keep its place in the queue and
     # hold up the others on the host.
-    if worker.waits is not None:
+    if worker.host_wait is not None:
         with context.db.write() as session:
-            hosts.stop_waiting(session, request.session)
-    return replace(idle, reserved=frozenset(reserved - {idle.worker.id}))
+            hosts.clear_host_wait(session, request.session)
+    return replace(idle, reserved_worker_ids=frozenset(reserved - {idle.worker.id}))
 
 
-def claim_begun(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
+def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
     """Lease the next run of a comparison block that the worker began, unless other work goes first."""
     if worker.is_draining:
         return None
     with context.db.read() as session:
-        offer = _select_studies(context, session, worker, studies.open_ones(session, study_id))
+        offer = _select_studies(context, session, worker, studies.studies_with_work(session, study_id))
     for open_study in offer.users:
         # Before what needs fewer hosts than the worker has comes what needs them all.
         if not open_study.has_waiting or open_study.study.cluster.nodes < worker.offer.cluster.nodes:
@@ -131,7 +131,7 @@ def claim_begun(context: Context, request: LeaseRequest, worker: WorkerRow, stud
         # The unique index per session rejects a second run for a session that claimed elsewhere meanwhile; the general
         # claim then finds that lease.
         with suppress(IntegrityError):
-            result = take_waiting(context, open_study, Asking(request.session, request.ends_in_s))
+            result = lease_waiting(context, open_study, WorkRequest(request.session, request.ends_in_s))
             return result.lease if isinstance(result, Granted) else None
     return None
 
@@ -150,9 +150,9 @@ def _select_studies(
         if not context.planner_cache.is_idle(open_study.study.id, open_study.study.version)
         and not _is_blocked_by_running_runs(open_study)
     ]
-    context.planner_cache.give_specs(session, [open_study.study for open_study in possible_studies])
-    runnable = [open_study for open_study in possible_studies if compatibility.may_run(worker, open_study.study)]
-    reserved_for_others, begun_by_worker = reservations(
+    context.planner_cache.fill_specs(session, [open_study.study for open_study in possible_studies])
+    runnable = [open_study for open_study in possible_studies if compatibility.can_run(worker, open_study.study)]
+    reserved_for_others, begun_by_worker = find_reservations(
         context, session, [open_study.study for open_study in runnable if open_study.has_waiting], worker
     )
     runnable = [open_study for open_study in runnable if open_study.study.id not in reserved_for_others]
@@ -183,8 +183,8 @@ def _select_studies(
 
 
 def _first_with_work(
-    context: Context, open_studies: Sequence[OpenStudy], asking: Asking
-) -> Granted | Reserved | HostBusy:
+    context: Context, open_studies: Sequence[OpenStudy], asking: WorkRequest
+) -> Granted | NoRun | HostBusy:
     """Lease a run of the first study that has one; otherwise report which workers have runs reserved for them."""
     reserved = frozenset[str]()
     # The list grows while it is walked: a study that another process was asking comes up again at the end.
@@ -194,16 +194,16 @@ def _first_with_work(
         match result:
             case Granted() | HostBusy():
                 return result
-            case Reserved():
-                reserved |= result.worker_ids
-            case Busy() if patience_s == _AT_ONCE_S:
+            case NoRun():
+                reserved |= result.reserved_worker_ids
+            case StudyBusy() if patience_s == _AT_ONCE_S:
                 # Try again after all others. Its waiting runs were checked just now, so only planning is left.
                 attempts.append((open_study, False, _PATIENCE_S))
-            case Busy():
+            case StudyBusy():
                 pass
             case _:
                 assert_never(result)
-    return Reserved(reserved)
+    return NoRun(reserved)
 
 
 def _is_blocked_by_running_runs(open_study: OpenStudy) -> bool:
@@ -236,9 +236,9 @@ def _spent_projects(context: Context, session: Session, open_studies: Sequence[O
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:
     """Record on the study why a worker with suitable hardware gets none of its runs."""
     with context.db.read() as session:
-        study, worker = studies.get(session, study_id), of_session(context, session, worker_session)
+        study, worker = studies.get(session, study_id), worker_of_session(context, session, worker_session)
         assert study is not None
-        reason = compatibility.rejection(worker, study)
+        reason = compatibility.rejection_reason(worker, study)
         if study.reason is not None:
             return
     with context.db.write() as session:

@@ -6,7 +6,7 @@ from shardtune.api_schemas.trials.leases import Lease
 
 
 @dataclass(frozen=True)
-class Asking:
+class WorkRequest:
     """A worker's request for work."""
 
     session: str
@@ -23,15 +23,15 @@ class Granted:
 
 
 @dataclass(frozen=True)
-class Reserved:
+class NoRun:
     """The study has no run for this worker now."""
 
-    worker_ids: frozenset[str] = frozenset()
+    reserved_worker_ids: frozenset[str] = frozenset()
     """Ids of workers that have a run reserved for them; mostly empty."""
 
 
 @dataclass(frozen=True)
-class Busy:
+class StudyBusy:
     """Another process is asking this study for its next run; the result is known when it is done."""
 
 
@@ -41,5 +41,5 @@ class HostBusy:
 
 
 @dataclass(frozen=True)
-class NoneWaits:
+class NoWaitingRun:
     """No waiting run suits the worker; the study may plan a new one."""

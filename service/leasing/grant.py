@@ -18,29 +18,29 @@ from shardtune.db.queries.studies import OpenStudy
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.access import retune_budget
 from shardtune.service.leasing import host_exclusivity, lease_message
-from shardtune.service.leasing.claim_results import Asking, Busy, Granted, HostBusy, NoneWaits, Reserved
+from shardtune.service.leasing.claim_results import Granted, HostBusy, NoRun, NoWaitingRun, StudyBusy, WorkRequest
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import calibrations, study_snapshot
 from shardtune.service.planning.study_plan import NewResumeRun, Step, Wait
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
-from shardtune.service.workers.registry import has_resume_worker, knows, with_lease
+from shardtune.service.workers.registry import has_resume_worker, understands, with_lease
 from shardtune.service.workers.reservations import live_among
 
 log = logging.getLogger(__name__)
 
 # Written on every request it would cost a write transaction per idle worker every few seconds; workers count as live
 # for 90 s.
-TOUCH = timedelta(seconds=15)
+SEEN_WRITE_INTERVAL = timedelta(seconds=15)
 """Interval at which a worker's last-seen time is written."""
 _MOST_RACES = 16
 """Number of plans that other processes may overtake before the worker is told to ask again."""
 
 
 def lease_run(
-    context: Context, open_study: OpenStudy, asking: Asking, *, has_waiting: bool, patience_s: float
-) -> Granted | Reserved | Busy | HostBusy:
+    context: Context, open_study: OpenStudy, asking: WorkRequest, *, has_waiting: bool, patience_s: float
+) -> Granted | NoRun | StudyBusy | HostBusy:
     """Lease a run of one study: a waiting run if there is one, else a new one.
 
     `open_study`: the study as just listed. Returns `StudyBusy` if another process asks the same study for longer than
@@ -48,63 +48,65 @@ def lease_run(
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.
-    result = take_waiting(context, open_study, asking) if has_waiting else NoneWaits()
-    if isinstance(result, NoneWaits):
+    result = lease_waiting(context, open_study, asking) if has_waiting else NoWaitingRun()
+    if isinstance(result, NoWaitingRun):
         return _plan_and_lease(context, open_study, asking, patience_s)
     return result
 
 
-def take_waiting(context: Context, open_study: OpenStudy, asking: Asking) -> Granted | Reserved | HostBusy | NoneWaits:
+def lease_waiting(
+    context: Context, open_study: OpenStudy, asking: WorkRequest
+) -> Granted | NoRun | HostBusy | NoWaitingRun:
     """Lease the first waiting run, or report who alone may have it; needs no history of the study."""
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
         if study is None:
-            return Reserved()
+            return NoRun()
         worker, leased_run = with_lease(context, session, asking.session)
-        if leased_run is not None and (lease := renewed(context, session, leased_run)) is not None:
+        if leased_run is not None and (lease := renew_lease(context, session, leased_run)) is not None:
             return Granted(lease)
         run = leases.next_waiting(session, study.id)
-        if run is None or not knows(worker, run):
+        if run is None or not understands(worker, run):
             # Another took it, or the study may have to do without it.
-            return NoneWaits()
+            return NoWaitingRun()
         return _lease_waiting(context, session, study, run, worker, asking)
 
 
 def _plan_and_lease(
-    context: Context, open_study: OpenStudy, asking: Asking, patience_s: float
-) -> Granted | Reserved | Busy | HostBusy:
+    context: Context, open_study: OpenStudy, asking: WorkRequest, patience_s: float
+) -> Granted | NoRun | StudyBusy | HostBusy:
     """Plan the next run outside the transaction, then commit it if the study has not changed."""
     study_id = open_study.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as has_lock:
         if not has_lock:
-            return Busy()
+            return StudyBusy()
         # Sampling takes up to seconds. Inside the transaction it would hold the study's row for that long, and
         # heartbeats and reports of its other workers would wait.
         for race in range(_MOST_RACES):
             snapshot = _read_snapshot(context, open_study, is_first=race == 0)
             if snapshot is None:
-                return Reserved()
+                return NoRun()
             step = Wait() if snapshot.has_work else _plan(context, snapshot)
             if step == Wait() and not snapshot.has_work:
                 # Every change that could bring work also raises the version, which wakes the waiting workers.
                 context.planner_cache.note_idle(study_id, snapshot.version)
-                return Reserved()
+                return NoRun()
             result = _apply_and_lease(context, open_study, asking, snapshot, step)
             if result is not None:
                 return result
-    return Reserved()
+    return NoRun()
 
 
 def _apply_and_lease(
-    context: Context, open_study: OpenStudy, asking: Asking, snapshot: StudySnapshot, step: Step
-) -> Granted | Reserved | HostBusy | None:
+    context: Context, open_study: OpenStudy, asking: WorkRequest, snapshot: StudySnapshot, step: Step
+) -> Granted | NoRun | HostBusy | None:
     """Apply the planned step and lease the run that waits then; None: the study has changed, so plan again."""
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
         if study is None:
-            return Reserved()
+            return NoRun()
         worker, leased_run = with_lease(context, session, asking.session)
-        if leased_run is not None and (lease := renewed(context, session, leased_run)) is not None:
+        if leased_run is not None and (lease := renew_lease(context, session, leased_run)) is not None:
             return Granted(lease)
         version_before, is_same = study.version, study.version == snapshot.version
         new_run: RunRow | None = None
@@ -112,20 +114,22 @@ def _apply_and_lease(
         # new trial.
         run = None if is_same else leases.next_waiting(session, study.id)
         if run is None and (is_same or advance.still_holds(context, session, study, step, snapshot)):
-            new_run = advance.apply(context, session, study, step, snapshot)
+            new_run = advance.apply_step(context, session, study, step, snapshot)
             run = new_run or leases.next_waiting(session, study.id)
-        result: Granted | Reserved | HostBusy | None = None
+        result: Granted | NoRun | HostBusy | None = None
         if run is not None:
-            result = _lease_waiting(context, session, study, run, worker, asking) if knows(worker, run) else Reserved()
+            result = (
+                _lease_waiting(context, session, study, run, worker, asking) if understands(worker, run) else NoRun()
+            )
     # `applied_to` is the state that the new run was added to: the planned one, or what another request cached
     # meanwhile.
     applied_to = snapshot if is_same else context.planner_cache.snapshot(study.id, version_before)
     if new_run is not None and applied_to is not None:
         # Saves the next report or request in this process from reading the whole history again.
-        context.planner_cache.keep_snapshot(advance.following(applied_to, step, study.version, new_run.state))
+        context.planner_cache.keep_snapshot(advance.snapshot_after(applied_to, step, study.version, new_run.state))
     if result is not None:
         return result
-    return Reserved() if isinstance(step, Wait) and is_same else None
+    return NoRun() if isinstance(step, Wait) and is_same else None
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
@@ -143,19 +147,19 @@ def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> S
         else:
             row = studies.get(session, study.id)
             assert row is not None
-            study, snapshot = row, advance.look(context, session, row)
-        if any(run.state is TrialState.WAITING for run in snapshot.restarts):
+            study, snapshot = row, advance.read_snapshot(context, session, row)
+        if any(run.state is TrialState.WAITING for run in snapshot.resume_runs):
             snapshot = replace(snapshot, has_resume_worker=_has_resume_worker(context, session, study.id))
         if snapshot.phase is not StudyPhase.SEARCH:
             return snapshot
         # Only a search uses the predictor; reading calibrations would cost every validation run a query over 400 runs.
-        experience = calibrations.of(context.planner_cache, session, study.fingerprint_key, study.project_id)
+        experience = calibrations.experience_of(context.planner_cache, session, study.fingerprint_key, study.project_id)
         return replace(
             snapshot,
             calibrations=experience.calibrations,
             hardware=experience.hardware,
-            related=tuple(run for run in experience.runs if run.study != study.id),
-            cores=_cpu_count(context, session, study),
+            other_studies_runs=tuple(run for run in experience.runs if run.study != study.id),
+            cpu_count=_cpu_count(context, session, study),
         )
 
 
@@ -163,17 +167,17 @@ def _cpu_count(context: Context, session: Session, study: StudyRow) -> int | Non
     key = study.fingerprint_key
     if key is None:
         return None
-    return context.planner_cache.cores(key, lambda: fingerprints.values(session, [key])[key].cpu_count)
+    return context.planner_cache.cpu_count(key, lambda: fingerprints.values(session, [key])[key].cpu_count)
 
 
 def _plan(context: Context, snapshot: StudySnapshot) -> Step:
-    step = advance.plan(context, snapshot, may_ask=True)
+    step = advance.plan_step(context, snapshot, may_ask=True)
     if not isinstance(step, NewResumeRun):
         return step
     # Checked only here: it takes queries of its own, and few steps are resume checks.
     with context.db.read() as session:
         is_able = _has_resume_worker(context, session, snapshot.study_id)
-    return step if is_able else advance.plan(context, replace(snapshot, has_resume_worker=False), may_ask=True)
+    return step if is_able else advance.plan_step(context, replace(snapshot, has_resume_worker=False), may_ask=True)
 
 
 def _has_resume_worker(context: Context, session: Session, study_id: str) -> bool:
@@ -186,7 +190,7 @@ def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> St
     """Lock the study until the transaction ends; None: it may get no run."""
     if open_study.is_background:
         # The budget's row is locked before the study's: see note [lock order].
-        retune_budget.hold(session)
+        retune_budget.lock_ledger(session)
     study = studies.lock(session, open_study.study.id)
     # Checked again under the lock: another replica may have spent the rest of the day's budget since the study was
     # listed.
@@ -197,18 +201,18 @@ def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> St
 
 
 def _lease_waiting(
-    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: Asking
-) -> Granted | Reserved | HostBusy:
+    context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: WorkRequest
+) -> Granted | NoRun | HostBusy:
     """Lease a waiting run, or report who alone may have it; no run if the worker must end too soon."""
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
-        return Reserved()
+        return NoRun()
     # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
     # that worker lives.
-    beginners = trials.began_block(session, run) if run.block is not None else frozenset()
+    beginners = trials.workers_of_block(session, run) if run.comparison_block is not None else frozenset()
     if beginners and worker.id not in beginners:
         live_beginners = live_among(context, session, study, beginners)
         if live_beginners:
-            return Reserved(live_beginners)
+            return NoRun(live_beginners)
     # Last of all checks: it puts the worker into the host's queue, which must not happen for a run that it may not
     # have.
     if worker.host_id is not None and not host_exclusivity.admits(context, session, study, run, worker):
@@ -222,19 +226,19 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
     if run.trial is not None and run.purpose == RunPurpose.SEARCH:
         transitions.trial(run.trial, TrialState.RUNNING, now)
     leases.start(session, run, worker, now, now + timedelta(seconds=context.settings.lease_s))
-    if now - worker.seen_at >= TOUCH:
+    if now - worker.seen_at >= SEEN_WRITE_INTERVAL:
         worker.seen_at = now
     if study.fingerprint_key is None:
         study.fingerprint_key = worker.fingerprint_key
     if compatibility.is_rejection(study.reason):
         study.reason = None
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
-    context.metrics.granted(run.purpose)
+    context.metrics.count_grant(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
     return lease_message.lease(context, study, run)
 
 
-def renewed(context: Context, session: Session, run: RunRow) -> Lease | None:
+def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
     """Renew the lease that the session already holds; None: the lease was lost just now."""
     # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second
     # one.

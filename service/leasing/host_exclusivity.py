@@ -46,39 +46,44 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
     assert worker.host_id is not None and worker.offer.share is not None
     # Reading the co-tenants and writing the lease happen under this lock, so that two replicas never both find the host
     # free.
-    hosts.hold(session, worker.host_id)
+    hosts.lock_host(session, worker.host_id)
     now, is_exclusive = context.now(), is_alone(run.purpose, study.system_study)
     # A worker that asked before keeps its place, unless the kind of its wait changed: an exclusive run queues by
     # itself.
-    earlier_wait = worker.waits if worker.waits is not None and worker.waits.is_alone == is_exclusive else None
+    earlier_wait = (
+        worker.host_wait if worker.host_wait is not None and worker.host_wait.is_alone == is_exclusive else None
+    )
     own_wait = earlier_wait or HostWait(since=now, is_alone=is_exclusive)
     co_tenants = [
-        co_tenant if now - co_tenant.seen_at < _SILENT else replace(co_tenant, waits=None)
-        for co_tenant in hosts.neighbours(session, worker)
+        co_tenant if now - co_tenant.seen_at < _SILENT else replace(co_tenant, host_wait=None)
+        for co_tenant in hosts.co_tenants(session, worker)
     ]
-    is_free = not any(is_in_the_way(worker.offer.share, own_wait, tenant) for tenant in co_tenants)
+    is_free = not any(must_wait_for(worker.offer.share, own_wait, tenant) for tenant in co_tenants)
     # A worker whose exclusive run begins keeps its place until it asks and there is no further run: the runs of a pair
     # follow each other, and a search that slipped in between would disturb the second.
-    worker.waits = own_wait if is_exclusive or not is_free else None
+    worker.host_wait = own_wait if is_exclusive or not is_free else None
     return is_free
 
 
-def is_in_the_way(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
+def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
     """Whether a run on a host partition has to wait for a co-tenant: for its current run, or for its earlier place in
     the queue.
     """
     if co_tenant.purpose is not None:
         co_tenant_is_alone = is_alone(co_tenant.purpose, co_tenant.system_study)
-        return co_tenant_is_alone or own_wait.is_alone or partition.meets(co_tenant.share)
-    if co_tenant.waits is None:
+        return co_tenant_is_alone or own_wait.is_alone or partition.conflicts_with(co_tenant.host_partition)
+    if co_tenant.host_wait is None:
         return False
-    comes_first = (not co_tenant.waits.is_alone, co_tenant.waits.since) < (not own_wait.is_alone, own_wait.since)
-    return comes_first and (co_tenant.waits.is_alone or partition.meets(co_tenant.share))
+    comes_first = (not co_tenant.host_wait.is_alone, co_tenant.host_wait.since) < (
+        not own_wait.is_alone,
+        own_wait.since,
+    )
+    return comes_first and (co_tenant.host_wait.is_alone or partition.conflicts_with(co_tenant.host_partition))
 
 
-def with_neighbours(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
+def with_co_tenants(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
     """Add the number of workers that ran something on the same host meanwhile. The caller holds the run."""
-    count = hosts.ran_meanwhile(session, run) if run.host_id is not None else 0
+    count = hosts.count_concurrent_workers(session, run) if run.host_id is not None else 0
     if not count:
         return ended
     return replace(

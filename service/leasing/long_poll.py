@@ -24,17 +24,17 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
     # for all.
     at_once_s = asked_s if request.wait_s == 0 else None
     sender = context.principal.sender
-    entry = await work_signal.in_thread(sender, partial(_check_in, context, request))
+    entry = await work_signal.run_in_claim_thread(sender, partial(_check_in, context, request))
     if isinstance(entry, Lease):
         return entry
     worker: WorkerRow | None = entry.worker
-    work_signal.waiting += 1
+    work_signal.waiting_requests += 1
     try:
         while True:
             # Also checked before the lock: each of a hundred waiting requests does it after every change, and it costs
             # nothing.
-            if work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
-                async with work_signal.turn(entry.kind):
+            if work_signal.may_have_work(entry.worker_kind, entry.worker.id, at_once_s):
+                async with work_signal.kind_lock(entry.worker_kind):
                     leased = await _claim_in_turn(context, http, request, entry, at_once_s, worker)
                 if leased is not None:
                     return leased
@@ -45,19 +45,19 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
                 return None
             worker = None  # Read again by the next claim: it may be drained while it waits.
             # Look again even without a change: a budget in seconds runs out without one (see WorkSignal.may_have_work).
-            await work_signal.change(min(left_s, context.settings.poll_s * 2))
+            await work_signal.wait_for_change(min(left_s, context.settings.poll_s * 2))
     finally:
-        work_signal.waiting -= 1
+        work_signal.waiting_requests -= 1
 
 
 def _check_in(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
     """Find the worker's live lease, else lease the next run of a block that it began."""
     # Nobody else may take that run, so this claim does not queue behind other workers of the kind.
-    begun = context.planner_cache.take_begun(request.session)
-    entry = claim.check_in(context, request)
+    begun = context.planner_cache.take_begun_block(request.session)
+    entry = claim.record_request(context, request)
     if begun is None or isinstance(entry, Lease):
         return entry
-    return claim.claim_begun(context, request, entry.worker, begun) or entry
+    return claim.claim_next_in_block(context, request, entry.worker, begun) or entry
 
 
 async def _claim_in_turn(
@@ -72,16 +72,16 @@ async def _claim_in_turn(
     lock.
     """
     work_signal, sender = context.work_signal, context.principal.sender
-    if context.stopping or not work_signal.may_have_work(entry.kind, entry.worker.id, at_once_s):
+    if context.stopping or not work_signal.may_have_work(entry.worker_kind, entry.worker.id, at_once_s):
         return None
     # A run leased to a closed connection would stay idle until the worker asks again or its lease expires.
     if await http.is_disconnected():
         return None
     # Noted before the claim: a change that arrives while it runs must wake the worker again.
-    changes_before, began_s = work_signal.seen, time.monotonic()
-    result = await work_signal.in_thread(sender, partial(_claim_if_authorized, context, request, worker))
+    changes_before, began_s = work_signal.change_count, time.monotonic()
+    result = await work_signal.run_in_claim_thread(sender, partial(_claim_if_authorized, context, request, worker))
     if isinstance(result, claim.Idle):
-        work_signal.found_nothing(result.kind, changes_before, result.reserved, began_s)
+        work_signal.record_no_work(result.worker_kind, changes_before, result.reserved_worker_ids, began_s)
         return None
     return result
 
@@ -90,7 +90,7 @@ def _claim_if_authorized(
     context: Context, request: LeaseRequest, worker: WorkerRow | None
 ) -> Lease | claim.Idle | None:
     """Claim a run; None: the API key was revoked during the wait, which the worker learns from its next request."""
-    if worker is None and not auth.is_still_good(context):
+    if worker is None and not auth.is_still_authorized(context):
         return None
     return claim.claim(context, request, worker)
 
@@ -99,7 +99,7 @@ async def keep_looking(context: Context) -> None:
     """Tell the work signal which studies changed, as long as a request waits; runs until cancelled."""
 
     async def step() -> None:
-        if context.work_signal.waiting:
+        if context.work_signal.waiting_requests:
             context.work_signal.update(await run_in_threadpool(_read_versions, context))
 
     await run_every(context.settings.poll_s, looking_for_changes_of_studies=step)

@@ -5,12 +5,12 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.studies.study import StudyPurpose
 from shardtune.db.queries import leases, studies, workers
 from shardtune.db.tables.studies import RunRow, WorkerRow
-from shardtune.service.lifecycle.expiry import close_lost
+from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility
 
 
-def give_up(context: Context, run_id: str, worker_session: str) -> None:
+def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
     """End a run of the service's own if a user's study needs its worker; the run is repeated later without using up a
     try.
     """
@@ -23,7 +23,7 @@ def give_up(context: Context, run_id: str, worker_session: str) -> None:
             return
     # Decided on an unlocked read; `end_lost_attempt` checks under the lock that the run is still this session's.
     # A release, not a loss: the end counts as nobody's fault and takes no attempt from the run.
-    close_lost(
+    end_lost_attempt(
         context,
         run_id,
         lambda locked_row: _is_leased_to(locked_row, worker_session),
@@ -42,6 +42,6 @@ def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
         return False
     busy = studies.with_running_runs(session)
     return any(
-        study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.may_run(worker, study)
+        study.purpose == StudyPurpose.USER and study.id not in busy and compatibility.can_run(worker, study)
         for study in studies.running(session)
     )

@@ -15,12 +15,12 @@ from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import host_exclusivity, preemption
 from shardtune.service.lifecycle import advance, outcomes, traces
-from shardtune.service.lifecycle.locked_run import hold
+from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
-from shardtune.service.workers.registry import check_protocol, of_session
+from shardtune.service.workers.registry import check_protocol, worker_of_session
 
 _RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
 _RESULT_FIELD = {
@@ -36,7 +36,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     check_protocol(heartbeat.protocol_version)
     now, lease_s = context.now(), context.settings.lease_s
     if context.settings.retune_yields == "at_once":
-        preemption.give_up(context, run_id, heartbeat.session)
+        preemption.preempt_if_needed(context, run_id, heartbeat.session)
     values: dict[str, object] = {"lease_until": now + timedelta(seconds=lease_s)}
     if heartbeat.progress is not None:
         values["progress"] = heartbeat.progress
@@ -44,7 +44,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
         # A key bound to a project may renew only its own workers' leases; an unbound key sees every session, so the
         # query is saved.
         if context.principal.project_id is not None:
-            of_session(context, session, heartbeat.session)
+            worker_of_session(context, session, heartbeat.session)
         if leases.write_guarded(session, run_id, heartbeat.attempt, heartbeat.session, **values):
             is_draining = workers.note_seen(session, heartbeat.session, now)
             return HeartbeatAnswer(action="continue", lease_s=lease_s, is_draining=is_draining)
@@ -56,7 +56,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
     return HeartbeatAnswer(action="stop", reason=_why_lost(attempt, heartbeat.session), lease_s=lease_s)
 
 
-def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
+def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
     """Store the end of an attempt. Repeating the same report changes nothing.
 
     Raises:
@@ -66,11 +66,13 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
     """
     check_protocol(report.protocol_version)
     # Explained before the transaction, so that nobody waits for the study's row while remedies are predicted.
-    explained_diagnosis = traces.explained(context, run_id, report.diagnosis) if report.diagnosis is not None else None
+    explained_diagnosis = (
+        traces.explain_diagnosis(context, run_id, report.diagnosis) if report.diagnosis is not None else None
+    )
     with context.db.write() as session:
         if context.principal.project_id is not None:
-            of_session(context, session, report.session)
-        locked_run = hold(session, run_id)
+            worker_of_session(context, session, report.session)
+        locked_run = lock_run(session, run_id)
         if locked_run is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the report and ask for a lease")
         # A worker repeats a report whose answer it did not get. The stored hash of the first report tells a repetition
@@ -84,19 +86,21 @@ def finish(context: Context, run_id: str, report: Report) -> ReportAnswer:
         snapshot_before = context.planner_cache.snapshot(locked_run.study.id, locked_run.study.version)
         if snapshot_before is not None:
             locked_run.rejected = snapshot_before.rejected
-        ended = host_exclusivity.with_neighbours(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
-        outcomes.settle(session, locked_run, ended, context.now())
+        ended = host_exclusivity.with_co_tenants(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
+        outcomes.apply_end(session, locked_run, ended, context.now())
         confirming_s = (
             None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, report)
         )
-        snapshot = study_snapshot.view(session, locked_run.study, locked_run.trials, locked_run.rejected, confirming_s)
+        snapshot = study_snapshot.read_study(
+            session, locked_run.study, locked_run.trials, locked_run.rejected, confirming_s
+        )
         snapshot, continues_block = advance.begin_next(context, session, locked_run, snapshot)
     end = (attempt.end if attempt is not None else None) or "unknown"
-    context.metrics.ended(locked_run.run.purpose, end, report.gpu_seconds)
+    context.metrics.count_end(locked_run.run.purpose, end, report.gpu_seconds)
     context.planner_cache.keep_snapshot(snapshot)
     # The worker's next request takes the next run of the block directly, without a look at other studies.
     if continues_block:
-        context.planner_cache.note_begun(report.session, locked_run.study.id)
+        context.planner_cache.note_begun_block(report.session, locked_run.study.id)
     # After the commit: ending a search or a study takes transactions of its own. If the process is killed before,
     # `advance.catch_up` takes these steps at the next start.
     advance.advance(context, locked_run.study.id, snapshot)

@@ -5,7 +5,7 @@ from shardtune.db import traces
 from shardtune.db.queries import leases
 from shardtune.service.http.errors import ApiError, Conflict, NotFound, invalid
 from shardtune.service.process.context import Context
-from shardtune.service.workers.registry import of_session
+from shardtune.service.workers.registry import worker_of_session
 
 _MIB = 1 << 20
 _GZIP = b"\x1f\x8b"
@@ -42,7 +42,7 @@ def store(context: Context, run_id: str, rank: int, worker_session: str, attempt
         raise invalid("body", None, "body must be a trace compressed by gzip, as torch's profiler writes to a .json.gz")
     with context.db.write() as session:
         if context.principal.project_id is not None:
-            of_session(context, session, worker_session)
+            worker_of_session(context, session, worker_session)
         locked = leases.lock_with_study(session, run_id)
         if locked is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; drop the trace and ask for a lease")

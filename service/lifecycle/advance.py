@@ -15,24 +15,24 @@ from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import traces, transitions
-from shardtune.service.lifecycle.locked_run import HeldRun
+from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot, system_study_plan
 from shardtune.service.planning.study_plan import (
     Complete,
-    Confirm,
     Fail,
-    NewConfirmation,
     NewResumeRun,
     NewTrial,
+    NewValidationRun,
+    StartFinalComparison,
     Step,
     Wait,
 )
 from shardtune.service.planning.study_snapshot import StudySnapshot
-from shardtune.service.process.background import count_done
+from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import record
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.search import stopping
 from shardtune.tuner.verdict.resume_check import ResumeRun
 
@@ -43,30 +43,30 @@ _MAX_STEPS = 8
 """Maximum number of steps in a row; a study needs at most two without a worker."""
 
 
-def advance(context: Context, study_id: str, known: StudySnapshot | None = None) -> bool:
+def advance(context: Context, study_id: str, current: StudySnapshot | None = None) -> bool:
     """Take every step that needs no worker: end the search, choose the finalists, store the result.
 
     Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
-    has_advanced, snapshot = False, known
+    has_advanced, snapshot = False, current
     for _ in range(_MAX_STEPS):
         snapshot = snapshot or _read(context, study_id)
         # Planned outside the transaction: nothing below may hold the study's row while the tuner computes.
-        step = plan(context, snapshot, may_ask=False)
-        if isinstance(step, Wait | NewTrial | NewConfirmation | NewResumeRun):
+        step = plan_step(context, snapshot, may_ask=False)
+        if isinstance(step, Wait | NewTrial | NewValidationRun | NewResumeRun):
             break
         with context.db.write() as session:
             study = studies.lock(session, study_id)
             # The version check makes the step safe: another process may have taken it since the snapshot was read.
             if study.version == snapshot.version and study.state is StudyState.RUNNING:
-                apply(context, session, study, step, snapshot)
+                apply_step(context, session, study, step, snapshot)
                 has_advanced = True
         snapshot = None
     return has_advanced
 
 
 def begin_next(
-    context: Context, session: Session, locked_run: HeldRun, snapshot: StudySnapshot
+    context: Context, session: Session, locked_run: LockedRun, snapshot: StudySnapshot
 ) -> tuple[StudySnapshot, bool]:
     """Add the next run of a user's final comparison in the transaction that ended the previous run.
 
@@ -78,16 +78,18 @@ def begin_next(
     study = locked_run.study
     if study.purpose != StudyPurpose.USER or study.phase is not StudyPhase.FINAL_COMPARISON:
         return snapshot, False
-    step = plan(context, snapshot, may_ask=False)
-    if not isinstance(step, NewConfirmation):
+    step = plan_step(context, snapshot, may_ask=False)
+    if not isinstance(step, NewValidationRun):
         return snapshot, False
     trial = next(row for row in locked_run.trials if row.number == step.trial_number)
     run = leases.add_run(session, study, trial, RunPurpose.VALIDATION, context.now(), step.block, step.undecided_s)
     study.version += 1
-    return following(snapshot, step, study.version, run.state), run.block == locked_run.run.block
+    return snapshot_after(
+        snapshot, step, study.version, run.state
+    ), run.comparison_block == locked_run.run.comparison_block
 
 
-def following(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
+def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
     """Snapshot after the run that this step made, without reading the study again."""
     # Derived, not read: reading a study's whole history for each new run would cost the more the longer the study runs.
     snapshot = replace(
@@ -96,7 +98,7 @@ def following(snapshot: StudySnapshot, step: Step, version: int, state: TrialSta
         has_waiting_run=state is TrialState.WAITING,
         has_open_run=True,
         has_resume_worker=True,
-        calibrations=NOTHING_LEARNT,
+        calibrations=NO_CALIBRATIONS,
         hardware=None,
     )
     match step:
@@ -105,11 +107,13 @@ def following(snapshot: StudySnapshot, step: Step, version: int, state: TrialSta
             known_keys = {rejection.config.content_key() for rejection in snapshot.rejected}
             rejected = (item for item in step.rejections if item.config.content_key() not in known_keys)
             return replace(snapshot, history=(*snapshot.history, new_trial), rejected=(*snapshot.rejected, *rejected))
-        case NewConfirmation():
+        case NewValidationRun():
             runs, gpu_seconds = snapshot.final_comparison_cost
             return replace(snapshot, final_comparison_cost=(runs + 1, gpu_seconds))
         case NewResumeRun():
-            return replace(snapshot, restarts=(*snapshot.restarts, ResumeRun(step.trial_number, state, None, None)))
+            return replace(
+                snapshot, resume_runs=(*snapshot.resume_runs, ResumeRun(step.trial_number, state, None, None))
+            )
         case _:
             raise AssertionError(f"{type(step).__name__} makes no run")
 
@@ -118,16 +122,16 @@ def _read(context: Context, study_id: str) -> StudySnapshot:
     with context.db.read() as session:
         study = studies.get(session, study_id)
         assert study is not None
-        return look(context, session, study)
+        return read_snapshot(context, session, study)
 
 
-def look(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
+def read_snapshot(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
     """Read the study's snapshot in this transaction; its history is read only if its version changed."""
     cached = context.planner_cache.snapshot(study.id, study.version)
     if cached is not None:
         open_states = leases.open_states(session, [study.id]).get(study.id, set())
         return study_snapshot.with_open_runs(cached, open_states)
-    snapshot = study_snapshot.view(session, study)
+    snapshot = study_snapshot.read_study(session, study)
     context.planner_cache.keep_snapshot(snapshot)
     return snapshot
 
@@ -136,16 +140,16 @@ def catch_up(context: Context) -> None:
     """Take the steps that a killed service owes: a report is stored first, its consequences in later transactions."""
     with context.db.read() as session:
         running = studies.running_versions(session)
-    count_done(running, partial(advance, context), str)
+    sum_unlocked(running, partial(advance, context), str)
 
 
-def plan(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
+def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
     """Plan the study's next step; an exception in the planner fails the study."""
     # Planning is pure, so it would raise again at every request, and no study behind this one would get a worker.
     try:
         if snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH:
             return system_study_plan.plan(snapshot, snapshot.system_study, may_ask)
-        return study_plan.plan(snapshot, context.planner_cache, context.now(), may_ask)
+        return study_plan.plan_next_step(snapshot, context.planner_cache, context.now(), may_ask)
     except Exception as error:  # A border: without it every request for work would meet the same exception.
         log.exception("planning failed", extra={"study": snapshot.study_id})
         return Fail(f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback")
@@ -163,10 +167,12 @@ def still_holds(context: Context, session: Session, study: StudyRow, step: Step,
     if trials.count(session, study.id) != len(snapshot.history):
         return False
     elapsed_s = (context.now() - snapshot.started_at).total_seconds()
-    return stopping.end_of_search(snapshot.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
+    return stopping.stop_reason(snapshot.history, study.spec.budget, study.gpu_seconds, elapsed_s) is None
 
 
-def apply(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> RunRow | None:
+def apply_step(
+    context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot
+) -> RunRow | None:
     """Apply one step; returns the run it makes, if any.
 
     The caller holds the study, at the version that the step was planned for or at one where it `still_holds`.
@@ -174,7 +180,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None
     # Rejections are stored with the step: a resumed plan must not predict the memory of the same configurations again.
-    if not isinstance(step, NewConfirmation | NewResumeRun) and step.rejections:
+    if not isinstance(step, NewValidationRun | NewResumeRun) and step.rejections:
         trials.reject(session, study.id, step.rejections, now)
         study.version += 1
     match step:
@@ -184,7 +190,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
             number = len(snapshot.history)
             trial = trials.add(session, study.id, number, step.config, step.origin, now, step.prediction, step.reason)
             run = leases.add_run(session, study, trial, RunPurpose.SEARCH, now, undecided_s=step.undecided_s)
-        case NewConfirmation():
+        case NewValidationRun():
             trial_row = trials.by_number(session, study.id, step.trial_number)
             assert trial_row is not None
             run = leases.add_run(session, study, trial_row, RunPurpose.VALIDATION, now, step.block, step.undecided_s)
@@ -192,7 +198,7 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
             winner = trials.by_number(session, study.id, step.trial_number)
             assert winner is not None
             run = leases.add_run(session, study, winner, RunPurpose.RESUME_CHECK, now)
-        case Confirm():
+        case StartFinalComparison():
             study.final_comparison = step.final_comparison
             study.comparison_round += 1
             study.phase = StudyPhase.FINAL_COMPARISON
@@ -201,8 +207,8 @@ def apply(context: Context, session: Session, study: StudyRow, step: Step, snaps
         case Complete():
             study.result = step.result
             transitions.end_study(session, study, StudyState.COMPLETE, step.reason, now)
-            record.propose(context, session, study, now)
-            traces.ask_after_verdict(session, study, now)
+            record.record_result(context, session, study, now)
+            traces.request_traces_after_verdict(session, study, now)
             log.info("study complete: %s", step.result.verdict.value, extra=extra)
         case Fail():
             # An extended study has an earlier result; its new trials contradict it, so it must not stand beside the

@@ -6,11 +6,11 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, TrialState
 from shardtune.db.queries import fingerprints, leases
-from shardtune.service.lifecycle.locked_run import HeldRun
+from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.tuner.verdict import disturbance
 
 
-def judge(session: Session, locked_run: HeldRun, measurement: Measurement) -> Measurement | Failure:
+def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
     """Mark the measurement as disturbed where it counts all the same, or return the failure that repeats the run.
 
     The caller holds the run.
@@ -25,13 +25,13 @@ def judge(session: Session, locked_run: HeldRun, measurement: Measurement) -> Me
         return measurement
     # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
-    repeats_of_study = leases.attempts_that_ended(session, study.id, AttemptEnd.DISTURBED)
+    repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
     complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
     if disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs):
         return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measurement.conditions)
     return measurement.model_copy(update={"disturbed": reason})
 
 
-def _cpu_count(session: Session, locked_run: HeldRun) -> int | None:
+def _cpu_count(session: Session, locked_run: LockedRun) -> int | None:
     key = locked_run.run.fingerprint_key
     return fingerprints.values(session, [key])[key].cpu_count if key is not None else None

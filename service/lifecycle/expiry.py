@@ -10,9 +10,9 @@ from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow
 from shardtune.service.lifecycle import advance, outcomes
-from shardtune.service.lifecycle.locked_run import hold
+from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
-from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
 
 
@@ -21,37 +21,37 @@ def sweep(context: Context) -> int:
     with context.db.read() as session:
         # Read without locks; each attempt is checked again under its lock, since its worker may renew meanwhile.
         expired = leases.expired(session, context.now())
-    ended = count_done(expired, partial(_end_expired, context), lambda run: run.study_id)
-    context.metrics.expired(ended)
+    ended = sum_unlocked(expired, partial(_end_expired, context), lambda run: run.study_id)
+    context.metrics.count_expired(ended)
     return len(expired)
 
 
 def _end_expired(context: Context, run: RunRow) -> bool:
     reason = f"its worker was silent for {context.settings.lease_s:g} s"
-    return close_lost(context, run.id, lambda row: _is_expired(context, row), reason)
+    return end_lost_attempt(context, run.id, lambda row: _is_expired(context, row), reason)
 
 
-def close_lost(
-    context: Context, run_id: str, still: Callable[[RunRow], bool], why: str, is_release: bool = False
+def end_lost_attempt(
+    context: Context, run_id: str, condition: Callable[[RunRow], bool], reason: str, is_release: bool = False
 ) -> bool:
     """End the live attempt of a run as `worker_lost` if `condition` holds for the locked run; returns whether it was ended.
 
     `is_release`: end it as if its worker had handed it back, which is nobody's fault.
     """
     with context.db.write() as session:
-        locked_run = hold(session, run_id)
+        locked_run = lock_run(session, run_id)
         assert locked_run is not None, run_id
         run = locked_run.run
-        if run.state is not TrialState.RUNNING or not still(run):
+        if run.state is not TrialState.RUNNING or not condition(run):
             return False
-        failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {why}")
+        failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {reason}")
         ended = JudgedEnd(
             gpu_seconds=_gpu_seconds_until_silence(context, locked_run.study, run),
             failure=failure,
             is_release=is_release,
         )
-        outcomes.settle(session, locked_run, ended, context.now())
-    context.metrics.ended(run.purpose, ended.end, ended.gpu_seconds)
+        outcomes.apply_end(session, locked_run, ended, context.now())
+    context.metrics.count_end(run.purpose, ended.end, ended.gpu_seconds)
     # After the commit, in transactions of its own; if the process dies here, `advance.catch_up` does it at the next
     # start.
     advance.advance(context, run.study_id)

@@ -12,7 +12,7 @@ from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 
 
 @dataclass
-class HeldRun:
+class LockedRun:
     """Study and run, locked until the transaction ends; other rows are read on first use."""
 
     study: StudyRow
@@ -47,8 +47,8 @@ class HeldRun:
         return session
 
 
-def hold(session: Session, run_id: str) -> HeldRun | None:
+def lock_run(session: Session, run_id: str) -> LockedRun | None:
     """Lock a run and its study until the transaction ends; None: the run does not exist."""
     # The attempts are read after the lock: before it, another process could end one.
     rows = leases.lock_with_study(session, run_id)
-    return HeldRun(*rows, leases.attempts(session, run_id)) if rows is not None else None
+    return LockedRun(*rows, leases.attempts(session, run_id)) if rows is not None else None

@@ -16,7 +16,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialState
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 from shardtune.service.lifecycle import disturbances, script_backends, transitions
-from shardtune.service.lifecycle.locked_run import HeldRun
+from shardtune.service.lifecycle.locked_run import LockedRun
 from shardtune.service.planning import study_plan, study_snapshot
 from shardtune.tuner import objective
 from shardtune.tuner.prediction import memory_gate
@@ -70,7 +70,7 @@ def next_state(
         return TrialState.PRUNED if is_pruned else TrialState.COMPLETE
     if failure.kind is FailureKind.DISTURBED:
         # The service judges a run disturbed only if it may be repeated; this bounds a worker that reports it forever.
-        return TrialState.WAITING if earlier.count(ended.end) < disturbance.MOST_REPEATS else TrialState.FAILED
+        return TrialState.WAITING if earlier.count(ended.end) < disturbance.MAX_REPEATS else TrialState.FAILED
     if failure.is_infeasible:
         # Near the limit one failure does not prove that the configuration does not fit (memory_gate.near_the_edge).
         is_first = ended.end not in earlier
@@ -95,7 +95,7 @@ def next_state(
     return TrialState.FAILED if is_final else TrialState.WAITING
 
 
-def settle(session: Session, locked_run: HeldRun, reported_end: JudgedEnd, now: datetime) -> None:
+def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, now: datetime) -> None:
     """End the live attempt of a run, and apply everything that follows from it.
 
     A measurement over the memory limit, or of a training that diverges from the reference, becomes a failure.
@@ -132,21 +132,21 @@ def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure:
     run.failure = failure if is_over else None
 
 
-def _find_failure(session: Session, locked_run: HeldRun, reported_end: JudgedEnd) -> Failure | None:
+def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedEnd) -> Failure | None:
     study, run = locked_run.study, locked_run.run
     if reported_end.resume_check is not None:
-        return resume_check.fault(reported_end.resume_check, study.spec.workload.precision)
+        return resume_check.resume_failure(reported_end.resume_check, study.spec.workload.precision)
     if reported_end.measurement is None:
         return None
     if reported_end.measurement.suspect is not None:
         message = f"the numbers cannot be true: {reported_end.measurement.suspect}"[:4000]
         return Failure(kind=FailureKind.SUSPECT, message=message, conditions=reported_end.measurement.conditions)
-    limit_failure = objective.over_limit(reported_end.measurement, study.cluster, study.spec.objective)
+    limit_failure = objective.over_limit_failure(reported_end.measurement, study.cluster, study.spec.objective)
     if limit_failure is not None or run.purpose != RunPurpose.VALIDATION or run.trial is None:
         return limit_failure
     history = [study_snapshot.observation(row, study.comparison_round) for row in locked_run.trials]
     rejected = locked_run.rejected
-    return study_plan.confirm_failure(history, rejected, study.spec, run.trial.number, reported_end.measurement)
+    return study_plan.validation_failure(history, rejected, study.spec, run.trial.number, reported_end.measurement)
 
 
 def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
@@ -158,7 +158,7 @@ def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None)
 
 
 def _close_attempt(
-    locked_run: HeldRun, attempt: AttemptRow, reported_end: JudgedEnd, judged_end: JudgedEnd, now: datetime
+    locked_run: LockedRun, attempt: AttemptRow, reported_end: JudgedEnd, judged_end: JudgedEnd, now: datetime
 ) -> None:
     study, run = locked_run.study, locked_run.run
     attempt.end, attempt.failure, attempt.finished_at = judged_end.end, judged_end.failure, now
@@ -169,7 +169,7 @@ def _close_attempt(
     log.info("attempt ended", extra=extra | {"trial": run.trial.number if run.trial else None})
 
 
-def _apply_to_trial_and_study(session: Session, locked_run: HeldRun, judged_end: JudgedEnd, now: datetime) -> None:
+def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_end: JudgedEnd, now: datetime) -> None:
     """Apply the run's new state to its trial and study."""
     study, run = locked_run.study, locked_run.run
     if run.purpose == RunPurpose.TRACE:
@@ -200,7 +200,7 @@ def _leaves_trial_unchanged(study: StudyRow, run: RunRow, judged_end: JudgedEnd)
         return False
     assert run.trial is not None and judged_end.failure is not None
     is_baseline = study.final_comparison is not None and run.trial.number == study.final_comparison.baseline
-    return is_baseline or not resume_check.rejects(judged_end.failure)
+    return is_baseline or not resume_check.is_rejection(judged_end.failure)
 
 
 def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_end: JudgedEnd, now: datetime) -> None:
@@ -214,7 +214,7 @@ def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_
                 *study.notes,
                 f"attention: {judged_end.model_summary.attention}, since the architecture has no fused one",
             )
-        rejection = script_backends.narrow(study, judged_end.model_summary)
+        rejection = script_backends.restrict_backends(study, judged_end.model_summary)
         if rejection is not None:
             transitions.end_study(session, study, StudyState.FAILED, rejection, now)
             return
@@ -230,7 +230,7 @@ def _judge_trajectories(session: Session, study: StudyRow, trials: Sequence[Tria
     # All again, not only the new one: its measurement may change which trajectory is the reference.
     rows = {row.number: row for row in trials}
     history = [study_snapshot.observation(row, study.comparison_round) for row in rows.values()]
-    parity_groups = study_plan.judge(history, study.spec)
+    parity_groups = study_plan.parity_groups_so_far(history, study.spec)
     diverged = {
         number_: reason_
         for number_, reason_ in parity_groups.infeasible.items()

@@ -4,7 +4,7 @@ from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.db.tables.studies import StudyRow
 
 
-def narrow(study: StudyRow, model_summary: ModelSummary) -> str | None:
+def restrict_backends(study: StudyRow, model_summary: ModelSummary) -> str | None:
     """Remove unsupported backends from the study's space; returns why the study cannot run, or None."""
     if model_summary.backends is None:
         return None

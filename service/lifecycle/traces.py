@@ -14,7 +14,7 @@ from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings import traced_trial
 
 
-def why_not(study: StudyRow) -> str | None:
+def why_not_traceable(study: StudyRow) -> str | None:
     """Reason why no trial of the study can be traced; None: it can."""
     if study.spec.model.script is not None:
         return (
@@ -30,7 +30,7 @@ def why_not(study: StudyRow) -> str | None:
     return None
 
 
-def ask(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> RunRow:
+def request_trace(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> RunRow:
     """Request a trace of a trial; returns the open trace run, else a new one. The caller holds the study, which has
     ended.
     """
@@ -44,19 +44,24 @@ def ask(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> Ru
     return run
 
 
-def ask_after_verdict(session: Session, study: StudyRow, now: datetime) -> None:
+def request_traces_after_verdict(session: Session, study: StudyRow, now: datetime) -> None:
     """Request traces of the winner and of its baseline, if the study's budget says so."""
     result = study.result
-    if not study.spec.budget.profile or study.state is not StudyState.COMPLETE or result is None or why_not(study):
+    if (
+        not study.spec.budget.profile
+        or study.state is not StudyState.COMPLETE
+        or result is None
+        or why_not_traceable(study)
+    ):
         return
     results = (result.best, result.baseline)
     for number in dict.fromkeys(trial_result.trial_number for trial_result in results if trial_result is not None):
         trial = trials.by_number(session, study.id, number)
         assert trial is not None
-        ask(session, study, trial, now)
+        request_trace(session, study, trial, now)
 
 
-def explained(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
+def explain_diagnosis(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
     """Complete a diagnosis with what is known of the trial.
 
     Adds remedies that the study's space and the memory gate admit, and the predicted parts of a step.
@@ -70,4 +75,4 @@ def explained(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
         worker = workers.by_session(session, run.worker_session or "")
         config, spec, cluster, model_summary = run.trial.config, study.spec, study.cluster, study.model_summary
         hardware = worker.offer.measured if worker is not None else None
-    return explain.explained(diagnosis, traced_trial.of_spec(spec, cluster, model_summary, config, hardware), hardware)
+    return explain.explain(diagnosis, traced_trial.of_spec(spec, cluster, model_summary, config, hardware), hardware)

@@ -11,7 +11,7 @@ from shardtune.db.queries import leases
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
 
-class IllegalMove(AssertionError):
+class IllegalTransition(AssertionError):
     """Programming error: the state machine has no such transition."""
 
 
@@ -22,7 +22,7 @@ def check(state: TrialState, new_state: TrialState) -> None:
         IllegalMove: it does not.
     """
     if new_state not in ALLOWED_MOVES[state]:
-        raise IllegalMove(f"{state.value} → {new_state.value}")
+        raise IllegalTransition(f"{state.value} → {new_state.value}")
 
 
 def trial(row: TrialRow, new_state: TrialState, now: datetime, failure: Failure | None = None) -> None:

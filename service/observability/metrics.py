@@ -31,20 +31,20 @@ class Metrics:
         )
         self._granted = Counter("shardtune_leases_granted", "Leases granted", ["purpose"], registry=self._registry)
 
-    def granted(self, purpose: str) -> None:
+    def count_grant(self, purpose: str) -> None:
         """Count a lease that was granted."""
         self._granted.labels(purpose).inc()
 
-    def ended(self, purpose: str, end: str, gpu_seconds: float) -> None:
+    def count_end(self, purpose: str, end: str, gpu_seconds: float) -> None:
         """Count an attempt whose end is committed."""
         self._ended.labels(purpose, end).inc()
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
-    def expired(self, count: int) -> None:
+    def count_expired(self, count: int) -> None:
         """Count leases that expired."""
         self._expired.inc(count)
 
-    def page(self, now: datetime, gauges: Gauges, spent: CostReport, waiting_requests: int, streams: int) -> bytes:
+    def render(self, now: datetime, gauges: Gauges, spent: CostReport, waiting_requests: int, streams: int) -> bytes:
         """Render all metrics in Prometheus' text format."""
         # A registry per scrape: gauges of projects and clusters that are gone must not keep their last value.
         present = CollectorRegistry()

@@ -20,7 +20,7 @@ _OFF: TelemetryConfig = {"tracing": False, "metrics": False, "logs": False, "aut
 _POLLED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
-def config(settings: Settings) -> TelemetryConfig:
+def telemetry_config(settings: Settings) -> TelemetryConfig:
     """Telemetry configuration of FastAPI."""
     if not settings.telemetry:
         return _OFF
@@ -41,5 +41,5 @@ async def _name_span(request: Request) -> None:
         span.set_attribute(f"shardtune.{name}", str(value))
 
 
-NAMED = Depends(_name_span)
+SPAN_ATTRIBUTES = Depends(_name_span)
 """Dependency of the whole application when telemetry is on."""

@@ -11,11 +11,11 @@ from starlette.responses import Response
 
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import ApiError
-from shardtune.service.http.pre_body_auth import Entry
+from shardtune.service.http.pre_body_auth import AuthPrefix
 from shardtune.service.http.validation_errors import field_error
 from shardtune.service.pages import documentation, page_access
 from shardtune.service.pages.assets import Static, folder
-from shardtune.service.pages.page_access import ENTERS, LoginNeeded
+from shardtune.service.pages.page_access import LOGIN_REQUIRED, LoginNeeded
 from shardtune.service.pages.rendering import PageRejected, render, see_other
 from shardtune.service.pages.routes import (
     api_docs,
@@ -35,8 +35,8 @@ from shardtune.service.pages.routes import (
 
 _API = ("/v1/", "/healthz", "/readyz", "/metrics", "/openapi.json")
 ENTRIES = (
-    *(Entry(prefix, None) for prefix in (*_API, "/static/", f"{documentation.ADDRESS}/", "/login", "/logout")),
-    Entry("/", page_access.enter),
+    *(AuthPrefix(prefix, None) for prefix in (*_API, "/static/", f"{documentation.ADDRESS}/", "/login", "/logout")),
+    AuthPrefix("/", page_access.identify_sender),
 )
 """Checks before a request's body is read: pages need a login, the login page does not, other routes check themselves."""
 Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
@@ -45,7 +45,7 @@ Handler = Callable[[Request, Exception], Response | Awaitable[Response]]
 def install(app: FastAPI) -> None:
     """Add the pages to the application, after its own error handlers."""
     for routes in (best, studies, exports, trials, compare, new, schedules, costs, workers, settings, live, api_docs):
-        app.include_router(routes.router, include_in_schema=False, dependencies=[ENTERS])
+        app.include_router(routes.router, include_in_schema=False, dependencies=[LOGIN_REQUIRED])
     app.include_router(login.router, include_in_schema=False)
     app.mount("/static", Static(directory=folder()), name="static")
     documentation.install(app, app.state.context.settings)

@@ -100,7 +100,7 @@ def exact(moment: datetime) -> str:
 
 def tests(stored: str) -> str:
     """Describe the change that a trial tests, capitalised: `FSDP2 instead of ZeRO`."""
-    change = study_words.tests(stored)
+    change = study_words.describe_change(stored)
     return change[:1].upper() + change[1:]
 
 
@@ -123,6 +123,6 @@ FILTERS = {
     "exact": exact,
     "backend_name": backend_name,
     "knob_name": knob_name,
-    "run_name": study_words.kind_of_run,
+    "run_name": study_words.run_name,
     "duration": study_words.duration,
 }

@@ -31,11 +31,11 @@ def log_in(context: Context, secret: str) -> str:
         Unauthorized: there is no such key.
         Forbidden: the key has other scopes, such as a worker's.
     """
-    principal = auth.authenticate(context, secret.strip())
+    principal = auth.authenticate_key(context, secret.strip())
     if principal is None or principal.key_id is None:
         raise Unauthorized("key_invalid", "this service has no keys, and needs no login from its own machine")
-    actions.check(principal, Action.READ_STUDIES)
-    auth.count(context, principal)
+    actions.check_scope(principal, Action.READ_STUDIES)
+    auth.count_request(context, principal)
     # Only the token's hash is stored: a copy of the database opens no session.
     token = secrets.token_urlsafe(32)
     with context.db.write() as session:
@@ -50,7 +50,7 @@ def log_out(context: Context, token: str) -> None:
         page_sessions.end(session, auth.hash_of(token))
 
 
-async def enter(request: Request) -> None:
+async def identify_sender(request: Request) -> None:
     """Identify the sender of a form before its body is read.
 
     Raises:
@@ -60,10 +60,10 @@ async def enter(request: Request) -> None:
     await run_in_threadpool(_identify_once, request, context_of(request))
 
 
-def is_still_in(context: Context, token: str) -> bool:
+def session_is_valid(context: Context, token: str) -> bool:
     """Whether a session is still valid; checked again during long responses such as streams."""
     if context.principal.key_id is None:
-        return auth.is_still_good(context)
+        return auth.is_still_authorized(context)
     with context.db.read() as session:
         return _principal_of_session(context, session, token) is not None
 
@@ -71,8 +71,8 @@ def is_still_in(context: Context, token: str) -> bool:
 def _require_login(request: Request) -> None:
     context = context_of(request)
     principal = _identify_once(request, context)
-    actions.check(principal, Action.READ_STUDIES)
-    auth.count(context, principal)
+    actions.check_scope(principal, Action.READ_STUDIES)
+    auth.count_request(context, principal)
     request.state.principal = principal
 
 
@@ -93,7 +93,7 @@ def _identify(request: Request, context: Context) -> Principal:
             return principal
         if context.settings.require_keys or context.has_keys(lambda: keys.any_key(session.connection())):
             raise LoginNeeded
-    local_only.check(request)
+    local_only.check_is_local(request)
     return LOCAL
 
 
@@ -102,15 +102,15 @@ def _principal_of_session(context: Context, session: Session, token: str) -> Pri
     return auth.principal_of(row.key) if row is not None and auth.is_valid(row.key, context.now()) else None
 
 
-ENTERS = Depends(_require_login)
+LOGIN_REQUIRED = Depends(_require_login)
 """Dependency of every page except the login."""
 
 
-def may(action: Action) -> Any:
+def requires(action: Action) -> Any:
     """Return the dependency of a form or page that requires the permission for an action."""
     return Security(_check_scopes, scopes=[action.value])
 
 
 def _check_scopes(request: Request, scopes: SecurityScopes) -> None:
     for action in scopes.scopes:
-        actions.check(request.state.principal, Action(action))
+        actions.check_scope(request.state.principal, Action(action))

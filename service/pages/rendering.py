@@ -69,7 +69,7 @@ def _check_csrf_token(request: Request, csrf: Annotated[str, Form()] = "") -> No
         )
 
 
-Checked = Depends(_check_csrf_token)
+CsrfChecked = Depends(_check_csrf_token)
 """Dependency of every route that changes data: it requires the CSRF token of this browser's session."""
 
 
@@ -119,7 +119,7 @@ def _environment() -> Environment:
     )
     environment.filters |= figures.FILTERS | {
         "knob_help": knob_help,
-        "expected": diagnosis_words.expected,
+        "expected": diagnosis_words.expected_saving,
         "ago": _time_element,
         "knob_value": _knob_value,
     }

@@ -13,30 +13,30 @@ from shardtune.tuner.verdict.parity import ParityGroups
 
 
 @dataclass(frozen=True)
-class Settled:
+class FinalParity:
     """Final parity groups of a search, and notes on how they were found."""
 
     parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
 
 
-def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> Settled:
+def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> FinalParity:
     """Group the measured trials by parity, confirmed by two backends.
 
     One backend is enough if every other backend was tried and has no feasible configuration.
     """
     precision, requested = spec.workload.precision, set(spec.space.backends)
-    parity_groups = parity.judge(history, precision, single_backend=len(requested) == 1)
+    parity_groups = parity.group_by_parity(history, precision, single_backend=len(requested) == 1)
     measured = {obs.config.backend for obs in history if obs.is_measured}
     if parity_groups.reference is not None or len(measured) != 1:
-        return Settled(parity_groups)
+        return FinalParity(parity_groups)
     # A backend without any attempt could still contradict the only one measured, so it must have been tried or rejected
     # first.
     if not requested <= measured | _tried_without_success(history, rejected):
-        return Settled(parity_groups)
+        return FinalParity(parity_groups)
     measured_backend = next(iter(measured))
     note = f"only {measured_backend} configurations are feasible, so no other backend could confirm what they train"
-    return Settled(parity.judge(history, precision, single_backend=True), (note,))
+    return FinalParity(parity.group_by_parity(history, precision, single_backend=True), (note,))
 
 
 def why_no_winner(

@@ -23,7 +23,7 @@ from shardtune.db.queries.trials import MeasuredRun
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning.planner_cache import PlannerCache, Subject
 from shardtune.tuner.prediction import learning, traced_shape
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 
 log = logging.getLogger(__name__)
@@ -36,13 +36,15 @@ MOST_RUNS = 400
 class Experience:
     """Measured knowledge of a fingerprint, beyond the catalogue's figures."""
 
-    calibrations: Calibrations = NOTHING_LEARNT
+    calibrations: Calibrations = NO_CALIBRATIONS
     hardware: MeasuredHardware | None = None
     runs: tuple[ComparedRun, ...] = ()
     """Runs of all studies on the fingerprint, each with its prediction."""
 
 
-def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str) -> Experience:
+def experience_of(
+    planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str
+) -> Experience:
     """Calibrations from all studies measured on a fingerprint; nothing before a study's first lease.
 
     A project learns from its own workers and from those that serve every project. Measurements by workers of another
@@ -59,8 +61,8 @@ def of(planner_cache: PlannerCache, session: Session, fingerprint_key: str | Non
     # The key names all that the comparison depends on. New hardware rates change every prediction, so they begin a new
     # entry.
     cache_key = f"{fingerprint_key} {project_id} {hardware.content_key() if hardware else ''}"
-    calibrated = planner_cache.learnt(cache_key, run_ids, compare)
-    return Experience(calibrated.calibrations, hardware, calibrated.known)
+    calibrated = planner_cache.calibrated_runs(cache_key, run_ids, compare)
+    return Experience(calibrated.calibrations, hardware, calibrated.informative_runs)
 
 
 def _compared(
@@ -80,7 +82,7 @@ def _compared(
         subject = planner_cache.subject(study_id, partial(_read_subject, session, study_id))
         # The prediction rests on the model summary, which a worker reports: a summary from another project's worker
         # could be wrong.
-        if subject is None or subject.profiled_for not in (None, project_id):
+        if subject is None or subject.trusted_project not in (None, project_id):
             continue
         group = MeasuredTrials(
             shape=subject.shape,
@@ -103,7 +105,7 @@ def _read_subject(session: Session, study_id: str) -> Subject | None:
     shape = traced_shape.of_study(study.spec.model, study.model_summary)
     if shape is None:
         return None
-    return Subject(shape, study.spec.workload, study.cluster, trials.profiled_for(session, study_id))
+    return Subject(shape, study.spec.workload, study.cluster, trials.model_summary_project(session, study_id))
 
 
 def _is_repetition(study: StudyRow) -> bool:

@@ -41,7 +41,7 @@ _MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True)
-class Learnt:
+class CalibratedRuns:
     """Runs on one fingerprint, and the calibrations fitted to them."""
 
     run_ids: Sequence[str]
@@ -50,7 +50,7 @@ class Learnt:
     calibrations: Calibrations
 
     @property
-    def known(self) -> tuple[ComparedRun, ...]:
+    def informative_runs(self) -> tuple[ComparedRun, ...]:
         """Runs that teach something, the newest first."""
         return tuple(run for run in self.runs.values() if run is not None)
 
@@ -62,7 +62,7 @@ class Subject:
     shape: ModelShape
     workload: Workload
     cluster: Cluster
-    profiled_for: str | None
+    trusted_project: str | None
     """The only project that may trust the model summary; None: every project."""
 
 
@@ -81,7 +81,7 @@ class PlannerCache:
         self._specs: dict[str, StudySpec] = {}
         self._idle_at_version: dict[str, tuple[int, float]] = {}
         self._cores: dict[str, int] = {}
-        self._learnt: dict[str, Learnt] = {}
+        self._learnt: dict[str, CalibratedRuns] = {}
         self._snapshots: dict[str, StudySnapshot] = {}
         self._begun_blocks: dict[str, str] = {}
         self._subjects: dict[str, Subject] = {}
@@ -97,7 +97,7 @@ class PlannerCache:
             yield False
             return
         try:
-            with database.sole(f"ask {study_id}", patience_s) as has_database_lock:
+            with database.advisory_lock(f"ask {study_id}", patience_s) as has_database_lock:
                 yield has_database_lock
         finally:
             lock.release()
@@ -115,15 +115,15 @@ class PlannerCache:
         idle_version, at_s = self._idle_at_version.get(study_id, (-1, 0.0))
         return idle_version == version and time.monotonic() - at_s < _IDLE_S
 
-    def note_begun(self, worker_session: str, study_id: str) -> None:
+    def note_begun_block(self, worker_session: str, study_id: str) -> None:
         """Record that the study has a waiting run of a block that this worker session began."""
         self._store(self._begun_blocks, worker_session, study_id, _MAX_ENTRIES)
 
-    def take_begun(self, worker_session: str) -> str | None:
+    def take_begun_block(self, worker_session: str) -> str | None:
         """Study with such a run, returned once; None: none is known in this process."""
         return self._begun_blocks.pop(worker_session, None)
 
-    def cores(self, fingerprint_key: str, read: Callable[[], int]) -> int:
+    def cpu_count(self, fingerprint_key: str, read: Callable[[], int]) -> int:
         """Number of CPU cores of the machine under a fingerprint."""
         # Never invalidated: a fingerprint's key is a hash of its content.
         count = self._cores.get(fingerprint_key)
@@ -157,7 +157,7 @@ class PlannerCache:
             self._store(self._pools, study_id, entry, _MAX_POOLS)
         return entry[1]
 
-    def give_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
+    def fill_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
         """Set the rows' `spec` attributes from the cache, reading only those that are missing."""
         # A spec is large JSON that never changes except for its budget, and every request for work looks at every
         # running study.
@@ -185,9 +185,9 @@ class PlannerCache:
                 self._snapshots.pop(next(iter(self._snapshots)))
             self._snapshots[snapshot.study_id] = snapshot
 
-    def learnt(
+    def calibrated_runs(
         self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
-    ) -> Learnt:
+    ) -> CalibratedRuns:
         """Calibrations for these runs; compares only runs that are not cached yet. `name` identifies what the runs
         share.
         """
@@ -197,7 +197,7 @@ class PlannerCache:
             missing = [run_id for run_id in run_ids if run_id not in earlier]
             compared = compare(missing) if missing else {}
             runs = {run_id: earlier[run_id] if run_id in earlier else compared.get(run_id) for run_id in run_ids}
-            entry = Learnt(run_ids, runs, learn(run for run in runs.values() if run is not None))
+            entry = CalibratedRuns(run_ids, runs, learn(run for run in runs.values() if run is not None))
             self._store(self._learnt, name, entry, _MAX_SPACES)
         return entry
 

@@ -46,7 +46,7 @@ class NewTrial:
 
 
 @dataclass(frozen=True)
-class NewConfirmation:
+class NewValidationRun:
     """Add a validation run of this trial, in this block of the final comparison."""
 
     trial_number: int
@@ -62,7 +62,7 @@ class NewResumeRun:
 
 
 @dataclass(frozen=True)
-class Confirm:
+class StartFinalComparison:
     """End the search, and compare these finalists, or check the only one."""
 
     final_comparison: Finalists
@@ -87,15 +87,15 @@ class Fail:
     rejections: tuple[Rejection, ...] = ()
 
 
-Step = Wait | NewTrial | NewConfirmation | NewResumeRun | Confirm | Complete | Fail
+Step = Wait | NewTrial | NewValidationRun | NewResumeRun | StartFinalComparison | Complete | Fail
 
 
-def judge(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
+def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
     """Group the trials by parity, as far as is known while the search runs."""
-    return parity.judge(history, spec.workload.precision, single_backend=len(spec.space.backends) == 1)
+    return parity.group_by_parity(history, spec.workload.precision, single_backend=len(spec.space.backends) == 1)
 
 
-def confirm_failure(
+def validation_failure(
     history: Sequence[Observation],
     rejected: Sequence[Rejection],
     spec: StudySpec,
@@ -113,7 +113,7 @@ def confirm_failure(
     return Failure(kind=FailureKind.NUMERICS, message=reason) if reason else None
 
 
-def plan(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
+def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
     """Plan the next step. With `may_ask` False, plan only steps that need no worker: a study that could ask the sampler
     waits.
     """
@@ -126,7 +126,7 @@ def plan(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, ma
     if snapshot.phase is StudyPhase.FINAL_COMPARISON:
         return _end_search(snapshot, None, ())
     elapsed_s = (now - snapshot.started_at).total_seconds()
-    reason = stopping.end_of_search(snapshot.history, snapshot.spec.budget, snapshot.gpu_seconds, elapsed_s)
+    reason = stopping.stop_reason(snapshot.history, snapshot.spec.budget, snapshot.gpu_seconds, elapsed_s)
     if reason is not None:
         return _end_search(snapshot, reason, ())
     return _next_trial(snapshot, snapshot.model_summary, planner_cache) if may_ask else Wait()
@@ -138,13 +138,13 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
     try:
         search_space = planner_cache.space(
             snapshot.study_id,
-            lambda: space.build(spec.workload, snapshot.cluster, model_summary, spec.space, snapshot.cores),
+            lambda: space.build(spec.workload, snapshot.cluster, model_summary, spec.space, snapshot.cpu_count),
         )
     except ValueError as error:
         return Fail(str(error))
     shape, calibrations = traced_shape.of_study(spec.model, model_summary), snapshot.calibrations
-    memory = learning.memory_of(calibrations, shape)
-    sampler = study_sampler.of(snapshot, search_space, shape, planner_cache)
+    memory = learning.memory_calibration(calibrations, shape)
+    sampler = study_sampler.sampler_of(snapshot, search_space, shape, planner_cache)
     challengers = snapshot.system_study.challengers if snapshot.system_study is not None else ()
     suggestion = suggest.next_config(
         search_space,
@@ -153,12 +153,14 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
         ),
         snapshot.history,
         {rejection.config.content_key() for rejection in snapshot.rejected},
-        lambda config: memory_gate.gate(config, shape, spec.workload, snapshot.cluster, spec.objective, memory),
+        lambda config: memory_gate.reject_if_too_large(
+            config, shape, spec.workload, snapshot.cluster, spec.objective, memory
+        ),
         spec.seed,
-        warm_start.levelled(snapshot.warm, snapshot.history),
+        warm_start.scaled_trials(snapshot.warm_start, snapshot.history),
         sampler,
     )
-    stop_reason = stopping.no_gain_expected(suggestion.reason, snapshot.history, spec.budget)
+    stop_reason = stopping.no_gain_reason(suggestion.reason, snapshot.history, spec.budget)
     # Even where a configuration is left, expected gains may be too small to go on.
     if stop_reason is not None:
         return _end_search(snapshot, stop_reason, suggestion.rejections)
@@ -173,7 +175,7 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
             suggestion.rejections,
             prediction,
             suggestion.reason,
-            run_length.of_search(snapshot.history, judge(snapshot.history, spec).infeasible),
+            run_length.search_range(snapshot.history, parity_groups_so_far(snapshot.history, spec).infeasible),
         )
     return _end_search(snapshot, stopping.EXHAUSTED, suggestion.rejections)
 
@@ -190,22 +192,22 @@ def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[R
         return Fail(
             failure if reason is None or not snapshot.history else f"{failure} (search ended: {reason})", rejections
         )
-    field = ranking.pick(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
+    field = ranking.pick_finalists(snapshot.history, snapshot.baseline is not None, final_parity.parity_groups)
     field = replace(
-        field, notes=(*snapshot.notes, *final_parity.notes, *field.notes, *resume_check.notes(snapshot.restarts))
+        field, notes=(*snapshot.notes, *final_parity.notes, *field.notes, *resume_check.notes(snapshot.resume_runs))
     )
-    return Confirm(field, reason, rejections)
+    return StartFinalComparison(field, reason, rejections)
 
 
 def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     if snapshot.has_open_run and not snapshot.is_stranded:
         # A stranded resume check can never run, so it does not hold up the result.
         return Wait()
-    if not finalists.has_rivals:
-        return _check_resume(snapshot, ranking.unbeaten(snapshot.history, finalists))
+    if not finalists.needs_runs:
+        return _check_resume(snapshot, ranking.result_of_baseline(snapshot.history, finalists))
     searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
-        finalists, searched, snapshot.fresh, snapshot.spec.budget.max_pairs, snapshot.study_id
+        finalists, searched, snapshot.validation_runs, snapshot.spec.budget.max_pairs, snapshot.study_id
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
@@ -216,17 +218,19 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 
 def validation_run(
     snapshot: StudySnapshot, next_run: final_comparison.NextRun, searched: Mapping[int, float]
-) -> NewConfirmation:
+) -> NewValidationRun:
     """Plan the next run of a final comparison, timed as long as its block needs."""
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
-    return NewConfirmation(
-        next_run.trial, next_run.block, run_length.of_block(next_run, searched, snapshot.fresh, tokens_per_rank)
+    return NewValidationRun(
+        next_run.trial,
+        next_run.block,
+        run_length.block_range(next_run, searched, snapshot.validation_runs, tokens_per_rank),
     )
 
 
 def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
     """Plan the resume check of the best trial, which has to pass before the result is stored."""
-    check = resume_check.next_step(result, snapshot.spec, snapshot.restarts, snapshot.has_resume_worker)
+    check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
         return NewResumeRun(result.best.trial_number)
     return Complete(result.model_copy(update={"resume_check": check}))

@@ -22,7 +22,7 @@ _OF_OPTUNA: dict[str, Sampler] = {
 }
 
 
-def of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
+def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
     """Sampler of the study; TPE replaces the guided sampler where speeds cannot be predicted."""
     spec, calibrations = snapshot.spec, snapshot.calibrations
     if spec.sampler != "guided":
@@ -33,9 +33,9 @@ def of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_
     measured = "" if snapshot.hardware is None else snapshot.hardware.content_key()
     limit = available_gib(snapshot.cluster, spec.objective)
     # The trials of a warm start's study reach the sampler as its own history, so they must not count a second time.
-    warm_study_id = None if snapshot.warm is None else snapshot.warm.study_id
-    related = tuple(run for run in snapshot.related if run.study != warm_study_id)
-    knowledge = Knowledge(limit, calibrations.speed, learning.memory_of(calibrations, shape), related)
+    warm_study_id = None if snapshot.warm_start is None else snapshot.warm_start.study_id
+    related = tuple(run for run in snapshot.other_studies_runs if run.study != warm_study_id)
+    knowledge = Knowledge(limit, calibrations.speed, learning.memory_calibration(calibrations, shape), related)
 
     def guided(view: SearchView) -> Iterator[Draw | None]:
         # Built lazily: the pool takes a second to build, and seeds do not need it.

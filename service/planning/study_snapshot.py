@@ -16,7 +16,7 @@ from shardtune.api_schemas.trials.trial import Rejection, RunPurpose, TrialState
 from shardtune.db.queries import leases, studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.tuner.history import Observation
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, Calibrations
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, Calibrations
 from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.final_comparison import ValidationRun
@@ -42,23 +42,23 @@ class StudySnapshot:
     final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
-    fresh: tuple[ValidationRun, ...]
+    validation_runs: tuple[ValidationRun, ...]
     """Complete validation runs of this final comparison, in order."""
     final_comparison_cost: tuple[int, float]
     """Number of runs and GPU-seconds of all final comparisons so far."""
     has_waiting_run: bool
     has_open_run: bool
-    calibrations: Calibrations = NOTHING_LEARNT
+    calibrations: Calibrations = NO_CALIBRATIONS
     """Calibrations by the runs of the study's fingerprint; the priors where no sampler is asked."""
     hardware: MeasuredHardware | None = None
     """Hardware rates that a worker of the fingerprint measured."""
-    related: tuple[ComparedRun, ...] = ()
+    other_studies_runs: tuple[ComparedRun, ...] = ()
     """Runs of other studies on the fingerprint."""
-    cores: int | None = None
+    cpu_count: int | None = None
     """CPU cores of the machine under the fingerprint; None where no sampler is asked."""
     system_study: SystemStudy | None = None
-    warm: WarmStart | None = None
-    restarts: tuple[ResumeRun, ...] = ()
+    warm_start: WarmStart | None = None
+    resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study, in order."""
     has_resume_worker: bool = True
     """Whether a live worker understands resume checks."""
@@ -74,16 +74,16 @@ class StudySnapshot:
         return (
             self.has_waiting_run
             and not self.has_resume_worker
-            and any(run.state is TrialState.WAITING for run in self.restarts)
+            and any(run.state is TrialState.WAITING for run in self.resume_runs)
         )
 
 
-def view(
+def read_study(
     session: Session,
     study: StudyRow,
     rows: Sequence[TrialRow] | None = None,
     rejected: tuple[Rejection, ...] | None = None,
-    confirming_s: float | None = None,
+    validation_gpu_seconds: float | None = None,
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
@@ -97,8 +97,8 @@ def view(
         rejected = tuple(row.value for row in trials.rejections(session, study.id))
     runs = sorted((run for row in rows for run in row.runs), key=lambda run: run.position)
     validation_count = sum(run.purpose == RunPurpose.VALIDATION for run in runs)
-    if confirming_s is None:
-        confirming_s = leases.gpu_seconds_confirming(session, study.id) if validation_count else 0.0
+    if validation_gpu_seconds is None:
+        validation_gpu_seconds = leases.gpu_seconds_of_validation_runs(session, study.id) if validation_count else 0.0
     return StudySnapshot(
         study_id=study.id,
         version=study.version,
@@ -114,17 +114,17 @@ def view(
         final_comparison=study.final_comparison,
         history=tuple(observation(row, study.comparison_round) for row in rows),
         rejected=rejected,
-        fresh=tuple(
+        validation_runs=tuple(
             validation_run
             for run in runs
             if (validation_run := _validation_run(run, study.comparison_round)) is not None
         ),
-        final_comparison_cost=(validation_count, confirming_s),
-        restarts=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
+        final_comparison_cost=(validation_count, validation_gpu_seconds),
+        resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
         has_waiting_run=TrialState.WAITING in open_states_,
         has_open_run=bool(open_states_),
         system_study=study.system_study,
-        warm=_read_warm_start(session, study.system_study),
+        warm_start=_read_warm_start(session, study.system_study),
     )
 
 
@@ -159,13 +159,15 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
     if (
         not _is_current_validation(run, comparison_round)
         or run.trial is None
-        or run.block is None
+        or run.comparison_block is None
         or run.measurement is None
     ):
         return None
     conditions = run.measurement.conditions
     hosts = frozenset(conditions.hosts if conditions is not None else ())
-    return ValidationRun(run.trial.number, run.block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts)
+    return ValidationRun(
+        run.trial.number, run.comparison_block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts
+    )
 
 
 def _resume_run(run: RunRow) -> ResumeRun:

@@ -14,10 +14,10 @@ from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialStat
 from shardtune.service.planning import agreement
 from shardtune.service.planning.study_plan import (
     Complete,
-    Confirm,
     Fail,
-    NewConfirmation,
     NewTrial,
+    NewValidationRun,
+    StartFinalComparison,
     Step,
     Wait,
     validation_run,
@@ -28,7 +28,7 @@ from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import suggest
 from shardtune.tuner.verdict import challenge, final_comparison, ranking
 
-INCUMBENT_FELL = "the incumbent cannot be run any longer"
+INCUMBENT_INFEASIBLE = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"
 _GAVE_UP = "the challenge ended before an interval could be given: going on would not have made the challenger a winner"
 
@@ -46,7 +46,7 @@ def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> S
             if snapshot.final_comparison is not None
             else _pick_rival(snapshot, ())
         )
-    suggestion = suggest.next_given(
+    suggestion = suggest.next_listed(
         _given_trials(snapshot, system_study),
         snapshot.history,
         {rejection.config.content_key() for rejection in snapshot.rejected},
@@ -71,18 +71,18 @@ def _given_trials(snapshot: StudySnapshot, system_study: SystemStudy) -> list[tu
     return [*baseline_trial, *((config, TrialOrigin.CHALLENGER) for config in system_study.challengers)]
 
 
-def _challenger_gate(snapshot: StudySnapshot) -> suggest.Gate:
+def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
     """Memory gate for the challengers; the incumbent always passes."""
     # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
     # it.
     assert snapshot.model_summary is not None
     shape = traced_shape.of_study(snapshot.spec.model, snapshot.model_summary)
-    memory = learning.memory_of(snapshot.calibrations, shape)
+    memory = learning.memory_calibration(snapshot.calibrations, shape)
 
     def gate(config: TrialConfig) -> Rejection | None:
         if config == snapshot.baseline:
             return None
-        return memory_gate.gate(
+        return memory_gate.reject_if_too_large(
             config, shape, snapshot.spec.workload, snapshot.cluster, snapshot.spec.objective, memory
         )
 
@@ -99,27 +99,27 @@ def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> S
     failure = agreement.why_no_winner(snapshot.history, rejected, snapshot.spec, final_parity.parity_groups)
     if failure is not None:
         return Fail(failure, rejections)
-    finalists = ranking.pick(snapshot.history, True, final_parity.parity_groups)
+    finalists = ranking.pick_finalists(snapshot.history, True, final_parity.parity_groups)
     if finalists.baseline != incumbent.number:
-        return Fail(f"{INCUMBENT_FELL}: it trains something else than its challengers", rejections)
-    finalists = challenge.rival(finalists, snapshot.history)
+        return Fail(f"{INCUMBENT_INFEASIBLE}: it trains something else than its challengers", rejections)
+    finalists = challenge.finalists_with_rival(finalists, snapshot.history)
     finalists = replace(finalists, notes=(*snapshot.notes, *final_parity.notes, *finalists.notes))
     if not finalists.candidates:
-        return Complete(ranking.unbeaten(snapshot.history, finalists), _ALL_RAN, rejections)
-    return Confirm(finalists, _ALL_RAN, rejections)
+        return Complete(ranking.result_of_baseline(snapshot.history, finalists), _ALL_RAN, rejections)
+    return StartFinalComparison(finalists, _ALL_RAN, rejections)
 
 
 def _incumbent_failure(incumbent: Observation | None) -> str:
-    if not has_fallen(incumbent):
+    if not is_infeasible(incumbent):
         # A failure of the platform, or no run at all: nothing is known of the configuration.
         return "the incumbent could not be measured" + (
             f": {incumbent.failure.message}" if incumbent is not None and incumbent.failure is not None else ""
         )
     assert incumbent is not None and incumbent.failure is not None
-    return f"{INCUMBENT_FELL} ({incumbent.failure.kind.value}): {incumbent.failure.message}"
+    return f"{INCUMBENT_INFEASIBLE} ({incumbent.failure.kind.value}): {incumbent.failure.message}"
 
 
-def has_fallen(incumbent: Observation | None) -> bool:
+def is_infeasible(incumbent: Observation | None) -> bool:
     """Whether the incumbent's configuration itself fails; a failure of the platform says nothing about it."""
     return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
 
@@ -128,11 +128,11 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     # The two search runs that made it the rival count as the first pair, never towards a win (decision 6).
     max_pairs = snapshot.spec.budget.max_pairs
     assert finalists.baseline is not None
-    first = challenge.first_ratio(snapshot.history, finalists.baseline, finalists.candidates[0])
-    decide = partial(challenge.decide, first=first)
+    first = challenge.search_log_ratio(snapshot.history, finalists.baseline, finalists.candidates[0])
+    decide = partial(challenge.decide, first_log_ratio=first)
     searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
-        finalists, searched, snapshot.fresh, max_pairs, snapshot.study_id, decide
+        finalists, searched, snapshot.validation_runs, max_pairs, snapshot.study_id, decide
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
@@ -153,10 +153,10 @@ def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
         return Fail(_incumbent_failure(trial))
     only_finalist = Finalists(trial.number, (), snapshot.notes)
     if snapshot.phase is StudyPhase.SEARCH and _needs_another(trial, system_study):
-        return Confirm(only_finalist, None)
+        return StartFinalComparison(only_finalist, None)
     if snapshot.final_comparison is not None and _needs_another(trial, system_study):
-        return NewConfirmation(trial.number, len(trial.validation_runs))
-    return Complete(ranking.unbeaten(snapshot.history, only_finalist))
+        return NewValidationRun(trial.number, len(trial.validation_runs))
+    return Complete(ranking.result_of_baseline(snapshot.history, only_finalist))
 
 
 def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:

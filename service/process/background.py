@@ -30,7 +30,7 @@ async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> Non
         await asyncio.sleep(pause_s)
 
 
-def count_done(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
+def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
     """Take a step for each item, and pass over items whose rows another transaction has locked.
 
     Returns the sum of the steps' results. `name` is the locked resource, such as a run's study: after one conflict its

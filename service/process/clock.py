@@ -17,13 +17,13 @@ _TOLERANCE_S = 1.0
 
 async def keep_reading(context: Context) -> None:
     """Read the database's clock as often as a worker renews, until cancelled."""
-    if (warning := why_off(context)) is not None:
+    if (warning := clock_warning(context)) is not None:
         log.warning(warning)
     step = partial(run_in_threadpool, context.db.clock.read)
     await run_every(context.settings.heartbeat_s, reading_the_databases_clock=step)
 
 
-def why_off(context: Context) -> str | None:
+def clock_warning(context: Context) -> str | None:
     """Warning if this machine's clock differs from the database's by more than tolerated; else None."""
     offset_s = context.db.clock.offset_s
     if abs(offset_s) <= _TOLERANCE_S:

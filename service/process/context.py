@@ -11,13 +11,13 @@ from shardtune.db.clock import utc_now
 from shardtune.db.session import Database
 from shardtune.service.observability.metrics import Metrics
 from shardtune.service.planning.planner_cache import PlannerCache
-from shardtune.service.process.dns_resolver import LookUps
+from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.process.event_signal import EventSignal, StreamLimits
 from shardtune.service.process.known_senders import KnownSenders
 from shardtune.service.process.principal import LOCAL, Principal
 from shardtune.service.process.request_rates import RequestRates
-from shardtune.service.process.target_cache import KnownTargets
-from shardtune.service.process.usage_counts import Uses
+from shardtune.service.process.target_cache import TargetCache
+from shardtune.service.process.usage_counts import UsageCounts
 from shardtune.service.process.work_signal import WorkSignal
 from shardtune.service.settings import Settings
 
@@ -52,17 +52,17 @@ class Context:
     now: Callable[[], datetime] = utc_now
     """Clock of all stored times: the database's in a service. Tests set their own."""
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
-    cases: KnownTargets = field(default_factory=KnownTargets)
+    known_targets: TargetCache = field(default_factory=TargetCache)
     work_signal: WorkSignal = field(default_factory=WorkSignal)
     event_signal: EventSignal = field(default_factory=EventSignal)
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
     metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
     """Flag set by SIGTERM: whatever waits is answered at once."""
-    uses: Uses = field(default_factory=Uses)
+    usage_counts: UsageCounts = field(default_factory=UsageCounts)
     rates: RequestRates = field(default_factory=RequestRates)
-    look_ups: LookUps = field(default_factory=LookUps)
-    senders: KnownSenders = field(default_factory=KnownSenders)
+    dns_resolver: DnsResolver = field(default_factory=DnsResolver)
+    known_senders: KnownSenders = field(default_factory=KnownSenders)
     principal: Principal = LOCAL
     _once_true: _OnceTrue = field(default_factory=_OnceTrue)
 
@@ -100,5 +100,5 @@ async def _context_with_sender(request: Request) -> Context:
     return replace(context_of(request), principal=principal)
 
 
-InContext = Annotated[Context, Depends(_context_with_sender)]
-InOpenContext = Annotated[Context, Depends(_context_without_sender)]
+ContextDep = Annotated[Context, Depends(_context_with_sender)]
+OpenContextDep = Annotated[Context, Depends(_context_without_sender)]

@@ -8,7 +8,7 @@ from anyio import CapacityLimiter, to_thread
 _MAX_THREADS = 64
 
 
-class LookUps:
+class DnsResolver:
     """DNS resolver of one process, with a limited number of threads."""
 
     def __init__(self) -> None:

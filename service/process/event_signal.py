@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from shardtune.db.queries.events import Head
+from shardtune.db.queries.events import StreamEnd
 
 
 class EventSignal:
@@ -13,14 +13,14 @@ class EventSignal:
 
     def __init__(self) -> None:
         self._watchers: Counter[str] = Counter()
-        self._heads: dict[str, Head] = {}
+        self._heads: dict[str, StreamEnd] = {}
         self._news = asyncio.Event()
 
     def watched(self) -> tuple[str, ...]:
         """Ids of the watched studies."""
         return tuple(self._watchers)
 
-    def update(self, heads: Mapping[str, Head]) -> None:
+    def update(self, heads: Mapping[str, StreamEnd]) -> None:
         """Take in a poll's result, and wake all waiting streams."""
         self._heads = dict(heads)
         # A new event per poll: clearing the old one could miss a stream that has been woken but has not run yet.
@@ -42,7 +42,7 @@ class EventSignal:
             if not self._watchers[study_id]:
                 del self._watchers[study_id]
 
-    async def poll(self, timeout_s: float) -> None:
+    async def wait_for_poll(self, timeout_s: float) -> None:
         """Wait for the end of the next poll, at most `timeout_s` seconds."""
         try:
             await asyncio.wait_for(self._news.wait(), timeout_s)
@@ -56,7 +56,7 @@ class StreamLimits:
     def __init__(self) -> None:
         self._open_streams: Counter[str] = Counter()
 
-    def take(self, client: str, most: int, most_of_all: int) -> bool:
+    def open_stream(self, client: str, most: int, most_of_all: int) -> bool:
         """Count one more stream; False if the client, or all together, have the maximum."""
         if self._open_streams[client] >= most or self._open_streams.total() >= most_of_all:
             return False
@@ -68,7 +68,7 @@ class StreamLimits:
         """Number of open streams."""
         return self._open_streams.total()
 
-    def leave(self, client: str) -> None:
+    def close_stream(self, client: str) -> None:
         """Count one stream less."""
         self._open_streams[client] -= 1
         # Clients that have none are dropped, so that the counter does not grow with every client that ever came.

@@ -20,7 +20,7 @@ _ALONE_FRACTION = 0.98
 """Fraction of the recent time above which a sender is considered alone."""
 
 
-class Turns:
+class FairQueue:
     """Slots of one process. Used in the event loop's thread only."""
 
     def __init__(self, at_once: int, of_one_sender: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -30,7 +30,7 @@ class Turns:
         self._usage = DecayedUsage(clock)
 
     @asynccontextmanager
-    async def turn(self, sender: str) -> AsyncIterator[None]:
+    async def slot(self, sender: str) -> AsyncIterator[None]:
         """Hold a slot for as long as the block runs."""
         await self.take(sender)
         try:
@@ -80,7 +80,7 @@ class Turns:
                 slot.set_result(None)
 
     def _max_slots(self, sender: str) -> int:
-        return 1 if _BUSY_FRACTION < self._usage.share(sender) < _ALONE_FRACTION else self._max_per_sender
+        return 1 if _BUSY_FRACTION < self._usage.fraction(sender) < _ALONE_FRACTION else self._max_per_sender
 
 
 class DecayedUsage:
@@ -107,7 +107,7 @@ class DecayedUsage:
         if self._weight > 1e9:
             self._rescale()
 
-    def share(self, sender: str) -> float:
+    def fraction(self, sender: str) -> float:
         """Fraction of all senders' recent time that this sender used, from 0 to 1."""
         return self._usage.get(sender, 0.0) / self._total if self._total else 0.0
 

@@ -16,7 +16,7 @@ class KnownSenders:
         self._guard = threading.Lock()
         self._senders: dict[bytes, str] = {}
 
-    def note(self, secret: str, principal: Principal) -> None:
+    def remember(self, secret: str, principal: Principal) -> None:
         """Record the sender of a valid key."""
         with self._guard:
             self._senders[f"Bearer {secret}".encode()] = principal.sender

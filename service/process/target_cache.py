@@ -5,20 +5,20 @@ from collections.abc import Collection
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.recommendations.tuning_targets import Case, Flat
+from shardtune.api_schemas.recommendations.tuning_targets import Flat, TuningTarget
 from shardtune.db.queries import best
 
 _MAX_TARGETS = 4096
 
 
-class KnownTargets:
+class TargetCache:
     """Tuning-target fields by recommendation id."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._fields_by_id: dict[str, Flat] = {}
 
-    def of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
+    def fields_of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
         """Fields of each recommendation's tuning target, by its id; reads only those that are not cached."""
         # Never invalidated: a recommendation's target does not change. The nearest recommendation is chosen among many,
         # whose answers would otherwise be read for each question.
@@ -27,11 +27,11 @@ class KnownTargets:
             for recommendation_id in recommendation_ids
             if (fields := self._fields_by_id.get(recommendation_id)) is not None
         }
-        for row in best.by_ids(
+        for row in best.recommendations_by_ids(
             session,
             [recommendation_id for recommendation_id in recommendation_ids if recommendation_id not in fields_by_id],
         ):
-            fields_by_id[row.id] = Case(row.answer.model, row.answer.workload, row.answer.cluster).flat()
+            fields_by_id[row.id] = TuningTarget(row.answer.model, row.answer.workload, row.answer.cluster).flat()
         with self._guard:
             self._fields_by_id |= fields_by_id
             while len(self._fields_by_id) > _MAX_TARGETS:

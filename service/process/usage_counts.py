@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 
-class Uses:
+class UsageCounts:
     """Uses of recommendations in this process since the last write."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
 
-from shardtune.service.process.fair_queue import Turns
+from shardtune.service.process.fair_queue import FairQueue
 
 Result = TypeVar("Result")
 
@@ -44,32 +44,32 @@ class WorkSignal:
     """Last seen versions of the studies, and worker kinds that found no work. Used in the event loop's thread only."""
 
     def __init__(self) -> None:
-        self.waiting = 0
+        self.waiting_requests = 0
         """Number of requests held open now."""
         self._versions: Mapping[str, int] = {}
         self._change_count = 0
         self._empty_answers: dict[str, _EmptyAnswer] = {}
         self._changed = asyncio.Event()
         self._locks_by_kind: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._fair_queue = Turns(CLAIM_THREADS, _MAX_THREADS_PER_SENDER)
+        self._fair_queue = FairQueue(CLAIM_THREADS, _MAX_THREADS_PER_SENDER)
         self._limiter: CapacityLimiter | None = None
 
-    async def in_thread(self, sender: str, query: Callable[[], Result]) -> Result:
+    async def run_in_claim_thread(self, sender: str, query: Callable[[], Result]) -> Result:
         """Run a database query for a sender in one of the threads for claims."""
         if self._limiter is None:
             # Made on first use: an anyio limiter belongs to the event loop in which it is created.
             self._limiter = CapacityLimiter(CLAIM_THREADS)
-        async with self._fair_queue.turn(sender):
+        async with self._fair_queue.slot(sender):
             return await to_thread.run_sync(query, limiter=self._limiter)
 
-    def turn(self, kind: str) -> asyncio.Lock:
+    def kind_lock(self, kind: str) -> asyncio.Lock:
         """Lock under which workers of one kind claim one after the other."""
         # They want the same studies, and each study answers one request at a time. A weak dictionary drops locks that
         # nobody holds.
         return self._locks_by_kind.setdefault(kind, asyncio.Lock())
 
     @property
-    def seen(self) -> int:
+    def change_count(self) -> int:
         """Counter of changes; note it before a claim."""
         return self._change_count
 
@@ -82,8 +82,8 @@ class WorkSignal:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def found_nothing(
-        self, kind: str, seen: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
+    def record_no_work(
+        self, kind: str, changes_before: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
     ) -> None:
         """Record that workers of this kind had no work in the state noted before the claim, except for the `reserved`
         ids.
@@ -94,7 +94,9 @@ class WorkSignal:
         self._empty_answers.pop(kind, None)
         while len(self._empty_answers) >= _MAX_KINDS:
             self._empty_answers.pop(next(iter(self._empty_answers)))
-        self._empty_answers[kind] = _EmptyAnswer(seen, time.monotonic() if began_s is None else began_s, reserved)
+        self._empty_answers[kind] = _EmptyAnswer(
+            changes_before, time.monotonic() if began_s is None else began_s, reserved
+        )
 
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
         """Whether a claim could find work that the last claim of this kind did not.
@@ -108,7 +110,7 @@ class WorkSignal:
             return last.began_s < asked_s
         return last.change_count != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
 
-    async def change(self, timeout_s: float) -> None:
+    async def wait_for_change(self, timeout_s: float) -> None:
         """Wait for a change, at most `timeout_s` seconds."""
         # Not `wait_for`, which makes a task before Python 3.12: every change wakes up to hundreds of waiting requests.
         with suppress(TimeoutError):

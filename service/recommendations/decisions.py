@@ -21,9 +21,9 @@ from shardtune.db.queries import best
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import note_decision, notify, project_of, serve, unknown_key
+from shardtune.service.recommendations.record import make_current, notify, project_of, record_decision, unknown_target
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def decide(
     target_key: str,
     action: UserDecision,
     request: DecisionRequest,
-    idempotency: Once = ALWAYS,
+    idempotency: IdempotencyKey = NO_KEY,
     project_id: str | None = None,
     check: Callable[[TuningTargetRow], None] = lambda _: None,
 ) -> Recommendation:
@@ -53,11 +53,11 @@ def decide(
     """
     now, by = context.now(), context.principal.name
     with idempotency.write(context) as session:
-        current = best.current(session, project_of(context, project_id), target_key)
+        current = best.current_target(session, project_of(context, project_id), target_key)
         # Locked by the present key: a decision under an old key concerns the row that superseded it.
         row = best.lock(session, current.project_id, current.target_key) if current is not None else None
         if row is None:
-            raise unknown_key(target_key)
+            raise unknown_target(target_key)
         check(row)
         chosen = _choose(session, row, action, request)
         match action:
@@ -72,14 +72,14 @@ def decide(
                 chosen.state = RecommendationState.REJECTED
                 recorded_action = DecisionAction.REJECTED
             case UserDecision.PIN | UserDecision.APPROVE | UserDecision.ROLLBACK:
-                serve(session, row, chosen, now, is_new=False)
+                make_current(session, row, chosen, now, is_new=False)
                 # Pin after a rollback, so that the next study does not undo it.
                 row.is_pinned = row.is_pinned or action is not UserDecision.APPROVE
                 recorded_action = _ACTION_OF[action]
             case _:
                 assert_never(action)
         row.version += 1
-        note_decision(session, row, chosen, recorded_action, by, request.note, now)
+        record_decision(session, row, chosen, recorded_action, by, request.note, now)
         if recorded_action is DecisionAction.APPROVED:
             notify(session, EventType.BEST_REPLACED, chosen, now)
         session.flush()
@@ -88,10 +88,10 @@ def decide(
             recorded_action,
             extra={"target_key": target_key, "recommendation": chosen.id, "by": by},
         )
-        return idempotency.answer(session, view(chosen))
+        return idempotency.answer(session, recommendation_view(chosen))
 
 
-def page(
+def list_recommendations(
     context: Context,
     target_key: str | None,
     states: tuple[RecommendationState, ...],
@@ -101,39 +101,43 @@ def page(
     """Recommendations of the sender's projects, newest first."""
     project_id = context.principal.project_id
     filters = (project_id, target_key, *states)
-    after = paging.start(token, filters, paging.moment_and_id)
+    after = paging.parse_token(token, filters, paging.moment_and_id)
     with context.db.read() as session:
         rows = best.recommendations(session, project_id, target_key, states, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return RecommendationPage(recommendations=tuple(map(view, page_rows)), next_page_token=next_token)
+        page_rows, next_token = paging.split_page(
+            rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id]
+        )
+        return RecommendationPage(
+            recommendations=tuple(map(recommendation_view, page_rows)), next_page_token=next_token
+        )
 
 
-def history(
+def list_decisions(
     context: Context, target_key: str, token: str | None, limit: int, project_id: str | None
 ) -> tuple[DecisionPage, str]:
     """Decisions about a tuning target, newest first, and the target's entity tag."""
     project_id = project_of(context, project_id)
     filters = (project_id, target_key)
-    after = paging.start(token, filters, paging.whole_number)
+    after = paging.parse_token(token, filters, paging.whole_number)
     with context.db.read() as session:
-        case = best.served(session, project_id, target_key)
+        case = best.get_target(session, project_id, target_key)
         if case is None:
-            raise unknown_key(target_key)
+            raise unknown_target(target_key)
         rows = best.decisions(session, project_id, target_key, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: row.id)
+        page_rows, next_token = paging.split_page(rows, limit, filters, lambda row: row.id)
         # A decision under an old key concerns the target that superseded it.
-        current = best.current(session, project_id, target_key) or case
-        return DecisionPage(decisions=tuple(map(_decision_view, page_rows)), next_page_token=next_token), tag_of(
+        current = best.current_target(session, project_id, target_key) or case
+        return DecisionPage(decisions=tuple(map(_decision_view, page_rows)), next_page_token=next_token), target_tag(
             current
         )
 
 
-def tag_of(row: TuningTargetRow) -> str:
+def target_tag(row: TuningTargetRow) -> str:
     """Entity tag that changes with every decision about a target."""
     return f'"{row.target_key}-{row.version}"'
 
 
-def view(row: RecommendationRow) -> Recommendation:
+def recommendation_view(row: RecommendationRow) -> Recommendation:
     """Recommendation in the form of the API."""
     return Recommendation(
         recommendation_id=row.id,
@@ -164,9 +168,9 @@ def _choose(
     if action in (UserDecision.APPROVE, UserDecision.REJECT):
         recommendation = best.newest_proposal(session, row.project_id, row.target_key)
     elif action is UserDecision.ROLLBACK:
-        recommendation = best.served_before(session, row)
+        recommendation = best.previous_recommendation(session, row)
     else:
-        recommendation = row.serving
+        recommendation = row.recommended
     if recommendation is None:
         raise Conflict("nothing_to_decide", f"there is nothing to {action} under {row.target_key}; see its history")
     return recommendation

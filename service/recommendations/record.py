@@ -16,10 +16,10 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import (
     Answer,
     DecisionAction,
+    EarlierVerdict,
     RecommendationState,
-    Renewed,
 )
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.db import outbox
 from shardtune.db.queries import best
@@ -31,27 +31,33 @@ from shardtune.service.process.context import Context
 SERVICE = "service"
 
 
-def propose(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
+def record_result(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
     """Record the result of a study that has ended by `now`. The caller holds the study."""
     assert study.result is not None
     # Challenges and canaries recommend through their retune; a proposal of their own would bypass it.
     if study.system_study is not None:
         return
-    row = served_case(session, study, now)
-    recommendation = recommend(session, row, study, study.result, now)
+    row = lock_target(session, study, now)
+    recommendation = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
         return
     # A study that was extended replaces its own earlier result, whether it became faster or not.
-    if row.serving is None or row.serving.study_id == study.id or speed(recommendation) > speed(row.serving):
-        has_replaced = row.serving is not None
-        serve(session, row, recommendation, now)
-        note_decision(session, row, recommendation, DecisionAction.SERVED, SERVICE, None, now)
+    if (
+        row.recommended is None
+        or row.recommended.study_id == study.id
+        or recommended_speed(recommendation) > recommended_speed(row.recommended)
+    ):
+        has_replaced = row.recommended is not None
+        make_current(session, row, recommendation, now)
+        record_decision(session, row, recommendation, DecisionAction.SERVED, SERVICE, None, now)
         if has_replaced:
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
         recommendation.state = RecommendationState.RETIRED
-        note_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is faster", now)
+        record_decision(
+            session, row, recommendation, DecisionAction.KEPT, SERVICE, f"{row.recommended.id} is faster", now
+        )
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
@@ -59,10 +65,10 @@ def needs_approval(context: Context, study: StudyRow) -> bool:
     return context.settings.requires_approval or study.project.requires_approval
 
 
-def served_case(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
+def lock_target(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
     """Row of the tuning target that a study measured, created if missing; locked until the transaction ends."""
     assert study.fingerprint is not None
-    case = Case(study.spec.model, study.spec.workload, study.cluster)
+    case = TuningTarget(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
         session,
         study.project_id,
@@ -75,13 +81,13 @@ def served_case(session: Session, study: StudyRow, now: datetime) -> TuningTarge
     )
 
 
-def recommend(
+def add_proposal(
     session: Session,
     row: TuningTargetRow,
     study: StudyRow,
     result: StudyResult,
     now: datetime,
-    renewed: Renewed | None = None,
+    renewed: EarlierVerdict | None = None,
 ) -> RecommendationRow:
     """Record a study's result as a proposal. The caller holds the study and the row."""
     assert study.fingerprint is not None
@@ -103,7 +109,7 @@ def recommend(
     )
     session.add(recommendation)
     session.flush()
-    note_decision(session, row, recommendation, DecisionAction.PROPOSED, SERVICE, None, now)
+    record_decision(session, row, recommendation, DecisionAction.PROPOSED, SERVICE, None, now)
     row.version += 1
     return recommendation
 
@@ -130,12 +136,12 @@ def notify(
     )
 
 
-def adopt_earlier(context: Context) -> None:
+def record_earlier_results(context: Context) -> None:
     """Record results of studies that ended before recommendations existed."""
     with context.db.write() as session:
-        for study in best.unrecommended(session):
+        for study in best.studies_without_recommendation(session):
             if study.result is not None and study.fingerprint is not None:
-                propose(context, session, study, study.finished_at or context.now())
+                record_result(context, session, study, study.finished_at or context.now())
 
 
 def project_of(context: Context, named: str | None) -> str:
@@ -150,21 +156,21 @@ def project_of(context: Context, named: str | None) -> str:
     return project_id
 
 
-def unknown_key(target_key: str) -> NotFound:
+def unknown_target(target_key: str) -> NotFound:
     """Error for a target key without any measurement."""
     return NotFound(
         "unknown_best", f"target_key ({target_key}) has no recommendation; POST /v1/best:resolve starts a study"
     )
 
 
-def serve(
+def make_current(
     session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
 ) -> None:
     """Make a recommendation the current one. The caller holds the row. `is_new`: it was measured just now."""
-    if row.serving is not None and row.serving.id != recommendation.id:
-        row.serving.state = RecommendationState.RETIRED
+    if row.recommended is not None and row.recommended.id != recommendation.id:
+        row.recommended.state = RecommendationState.RETIRED
     recommendation.state = RecommendationState.SERVING
-    row.serving, row.serving_id, row.updated_at = recommendation, recommendation.id, now
+    row.recommended, row.recommended_id, row.updated_at = recommendation, recommendation.id, now
     row.fingerprint_key = recommendation.answer.fingerprint.content_key()
     # A new measurement is fresh by definition; a rollback keeps the marks of the fingerprint it was measured on.
     if is_new:
@@ -174,7 +180,7 @@ def serve(
     session.flush()
 
 
-def note_decision(
+def record_decision(
     session: Session,
     row: TuningTargetRow,
     recommendation: RecommendationRow,
@@ -197,6 +203,6 @@ def note_decision(
     )
 
 
-def speed(row: RecommendationRow) -> float:
+def recommended_speed(row: RecommendationRow) -> float:
     """Speed of the recommended configuration, in tokens per second of one rank."""
     return row.answer.result.best.tokens_per_s_per_gpu

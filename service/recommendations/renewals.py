@@ -10,30 +10,32 @@ from datetime import datetime
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.notifications.events import EventType
-from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import (
     SERVICE,
+    add_proposal,
+    lock_target,
+    make_current,
     needs_approval,
-    note_decision,
     notify,
-    recommend,
-    serve,
-    served_case,
-    speed,
+    recommended_speed,
+    record_decision,
 )
 
-SERVED, PROPOSED, KEPT_BACK = (
+RECOMMENDED, PROPOSED, KEPT_BACK = (
     "is recommended",
     "waits for approval",
     "is not recommended: the present recommendation there is faster",
 )
 
 
-def keep(session: Session, old: TuningTargetRow, study: StudyRow, reason: str, now: datetime) -> RecommendationRow:
+def renew_incumbent(
+    session: Session, old: TuningTargetRow, study: StudyRow, reason: str, now: datetime
+) -> RecommendationRow:
     """Renew the incumbent, with the study's new measurement. The caller holds study and row."""
     assert study.result is not None
     renewed = _renew(session, old, study, study.result, reason, now)
@@ -41,68 +43,74 @@ def keep(session: Session, old: TuningTargetRow, study: StudyRow, reason: str, n
     return renewed
 
 
-def replace(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
+def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
     """Recommend a configuration that was shown to be faster, or propose it for approval; returns which.
 
     The caller holds study and row.
     """
-    assert study.result is not None and old.serving is not None
+    assert study.result is not None and old.recommended is not None
     now = context.now()
     # The incumbent is renewed under the new key first, so that its replacement can be rolled back there.
-    if _has_as_baseline(study.result, old.serving):
+    if _has_as_baseline(study.result, old.recommended):
         baseline = study.result.baseline
         incumbent_result = StudyResult(
             best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, notes=(reason,)
         )
         _renew(session, old, study, incumbent_result, "measured beside what replaces it", now)
-    row = served_case(session, study, now)
-    replacement = recommend(session, row, study, study.result, now)
+    row = lock_target(session, study, now)
+    replacement = add_proposal(session, row, study, study.result, now)
     if needs_approval(context, study) or row.is_pinned or old.is_pinned:
         notify(session, EventType.BEST_PROPOSED, replacement, now, reason=reason)
         return PROPOSED
-    serving = row.serving
+    serving = row.recommended
     # The new fingerprint may have a recommendation of its own, from a study that ran there; the faster one stays.
     has_other = row.target_key != old.target_key and serving is not None and not _has_as_baseline(study.result, serving)
-    if has_other and serving is not None and speed(serving) >= speed(replacement):
+    if has_other and serving is not None and recommended_speed(serving) >= recommended_speed(replacement):
         replacement.state = RecommendationState.RETIRED
-        note_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
+        record_decision(session, row, replacement, DecisionAction.KEPT, SERVICE, f"{serving.id} is faster", now)
         _supersede(session, old, row, now)
         return KEPT_BACK
-    serve(session, row, replacement, now)
-    note_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, reason, now)
+    make_current(session, row, replacement, now)
+    record_decision(session, row, replacement, DecisionAction.SERVED, SERVICE, reason, now)
     _supersede(session, old, row, now)
     notify(session, EventType.BEST_REPLACED, replacement, now, reason=reason)
-    return SERVED
+    return RECOMMENDED
 
 
-def leave(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
+def record_inconclusive(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
     """Record an inconclusive retune: the recommendation stays as it is, stale if it was. The caller holds the row."""
-    if old.serving is not None:
-        note_decision(session, old, old.serving, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
+    if old.recommended is not None:
+        record_decision(session, old, old.recommended, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
 
 
 def _renew(
     session: Session, old: TuningTargetRow, study: StudyRow, result: StudyResult, reason: str, now: datetime
 ) -> RecommendationRow:
-    incumbent = old.serving
+    incumbent = old.recommended
     assert incumbent is not None
-    row = served_case(session, study, now)
+    row = lock_target(session, study, now)
     answer = incumbent.answer
-    original = answer.renewed or Renewed(
+    original = answer.renewed or EarlierVerdict(
         recommendation_id=incumbent.id,
         study_id=incumbent.study_id,
         verdict=answer.result.verdict,
         speedup=answer.result.speedup,
     )
-    renewed = recommend(session, row, study, result, now, original)
-    if row.serving is None or row.serving.answer.result.best.config == result.best.config:
-        serve(session, row, renewed, now)
-        note_decision(session, row, renewed, DecisionAction.RENEWED, SERVICE, reason, now)
+    renewed = add_proposal(session, row, study, result, now, original)
+    if row.recommended is None or row.recommended.answer.result.best.config == result.best.config:
+        make_current(session, row, renewed, now)
+        record_decision(session, row, renewed, DecisionAction.RENEWED, SERVICE, reason, now)
     else:
         # Another study has recommended something else on this fingerprint already.
         renewed.state = RecommendationState.RETIRED
-        note_decision(
-            session, row, renewed, DecisionAction.KEPT, SERVICE, f"{row.serving.id} is recommended here already", now
+        record_decision(
+            session,
+            row,
+            renewed,
+            DecisionAction.KEPT,
+            SERVICE,
+            f"{row.recommended.id} is recommended here already",
+            now,
         )
     _supersede(session, old, row, now)
     return renewed
@@ -113,19 +121,21 @@ def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
     # Pin, uses and declared length describe the target and not the fingerprint, so they move with it.
-    assert old.serving is not None
+    assert old.recommended is not None
     row.is_pinned = row.is_pinned or old.is_pinned
     row.uses, row.planned_gpu_seconds = max(row.uses, old.uses), row.planned_gpu_seconds or old.planned_gpu_seconds
     row.superseded_by, old.superseded_by = None, row.target_key
     old.version += 1
     row.version += 1
-    note_decision(session, old, old.serving, DecisionAction.SUPERSEDED, SERVICE, f"by target_key {row.target_key}", now)
+    record_decision(
+        session, old, old.recommended, DecisionAction.SUPERSEDED, SERVICE, f"by target_key {row.target_key}", now
+    )
     session.flush()
 
 
 def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
     """Whether the current recommendation is the study's incumbent."""
-    return row.serving is not None and row.serving.answer.result.best.config == study.baseline
+    return row.recommended is not None and row.recommended.answer.result.best.config == study.baseline
 
 
 def _has_as_baseline(result: StudyResult, serving: RecommendationRow) -> bool:

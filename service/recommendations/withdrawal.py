@@ -8,7 +8,7 @@ from shardtune.api_schemas.notifications.events import EventType
 from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState
 from shardtune.db.queries import best
 from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
-from shardtune.service.recommendations.record import note_decision, notify, serve
+from shardtune.service.recommendations.record import make_current, notify, record_decision
 
 
 def withdraw(session: Session, recommendation: RecommendationRow, by: str, reason: str, now: datetime) -> None:
@@ -16,15 +16,15 @@ def withdraw(session: Session, recommendation: RecommendationRow, by: str, reaso
     row = best.lock(session, recommendation.project_id, recommendation.target_key)
     assert row is not None, recommendation.id
     earlier = None
-    if row.serving_id == recommendation.id:
-        earlier = best.served_before(session, row)
+    if row.recommended_id == recommendation.id:
+        earlier = best.previous_recommendation(session, row)
         _make_current_instead(session, row, earlier, now)
     # Rejected, not retired: a later rollback must not bring it back.
     recommendation.state = RecommendationState.REJECTED
     row.version += 1
-    note_decision(session, row, recommendation, DecisionAction.WITHDRAWN, by, reason, now)
+    record_decision(session, row, recommendation, DecisionAction.WITHDRAWN, by, reason, now)
     if earlier is not None:
-        note_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, reason, now)
+        record_decision(session, row, earlier, DecisionAction.ROLLED_BACK, by, reason, now)
         notify(session, EventType.BEST_REPLACED, earlier, now)
     session.flush()
 
@@ -35,7 +35,7 @@ def _make_current_instead(
     # A pin belonged to the withdrawn recommendation.
     row.is_pinned = False
     if earlier is not None:
-        serve(session, row, earlier, now, is_new=False)
+        make_current(session, row, earlier, now, is_new=False)
         return
-    row.serving, row.serving_id, row.fingerprint_key = None, None, None
+    row.recommended, row.recommended_id, row.fingerprint_key = None, None, None
     row.updated_at = now

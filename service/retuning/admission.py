@@ -20,17 +20,17 @@ from shardtune.service.workers import registry
 
 
 @dataclass(frozen=True)
-class Later:
+class Wait:
     """The retune has to wait."""
 
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
-    holds_up: str = ""
+    blocked_scope: str = ""
     """Retunes that must not overtake it: those of a project by its id, all by `fleet`, or none."""
 
 
 @dataclass(frozen=True)
-class Never:
+class Skip:
     """The retune is skipped."""
 
     reason: str
@@ -41,19 +41,19 @@ class Admitted:
     """The retune may start."""
 
 
-Admission = Admitted | Later | Never
+Admission = Admitted | Wait | Skip
 
 
-def decide(context: Context, session: Session, row: RetuneRow) -> Admission:
+def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admission:
     """Decide whether a retune may start. The caller has locked the budget's ledger."""
     spec = schedule_of(session, row)
     # A person who asks for a retune has decided that it is worth its cost.
     if row.cause != RetuneCause.MANUAL:
-        reason = cost_benefit.why_not(
+        reason = cost_benefit.why_not_worthwhile(
             retune_budget.likely_cost(session, row), row.planned_gpu_seconds, spec.likely_gain if spec else None
         )
         if reason is not None:
-            return Never(reason)
+            return Skip(reason)
     return _check_windows(context, session, row, spec, context.now()) or _check_budget(context, session, row)
 
 
@@ -65,7 +65,7 @@ def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
 
 def _check_windows(
     context: Context, session: Session, row: RetuneRow, spec: ScheduleSpec | None, now: datetime
-) -> Later | None:
+) -> Wait | None:
     policy, settings = retune_budget.policy_of(session, row.project_id), context.settings
     rules = [
         ("the fleet", settings.retune_windows, settings.retune_timezone, "fleet"),
@@ -75,7 +75,7 @@ def _check_windows(
         rules.append(("its schedule", spec.windows, spec.timezone, ""))
     for owner, windows, timezone, holds_up in rules:
         if not times.is_open(windows, timezone, now):
-            return Later(f"waits for a window of {owner}: {', '.join(windows)} ({timezone})", holds_up)
+            return Wait(f"waits for a window of {owner}: {', '.join(windows)} ({timezone})", holds_up)
     return None
 
 
@@ -84,24 +84,22 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
     # Two retunes on one worker would only take turns, and each would last twice as long.
     own_retunes = [other for other in running if other.project_id == row.project_id]
     if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        return Later(
-            f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id
-        )
-    cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.dearest_run(session, row)
-    for account in retune_budget.accounts(context, session, row.project_id):
+        return Wait(f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id)
+    cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
+    for account in retune_budget.budgets_of(context, session, row.project_id):
         limit = account.limit
         if run_cost > limit.gpu_seconds:
-            return Never(f"one run takes about {run_cost:.0f} GPU-seconds, but {account.words}; raise the limit")
+            return Skip(f"one run takes about {run_cost:.0f} GPU-seconds, but {account.explanation}; raise the limit")
         promised = _promised_gpu_seconds(
             session, [other for other in running if limit.project_id in (None, other.project_id)]
         )
-        remaining = account.left - promised
+        remaining = account.gpu_seconds_left - promised
         # A retune more expensive than a whole day's budget runs over several days: it needs enough for one run, and no
         # other retune beside it.
         is_long = cost > limit.gpu_seconds
         if remaining <= 0 or remaining < (run_cost if is_long else cost) or (is_long and promised > 0):
             promised_text = f", {promised:.0f} of them promised to running retunes" if promised else ""
-            return Later(f"waits for the next day: {account.words}{promised_text}", row.project_id)
+            return Wait(f"waits for the next day: {account.explanation}{promised_text}", row.project_id)
     return Admitted()
 
 

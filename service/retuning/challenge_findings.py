@@ -10,19 +10,19 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan
 from shardtune.service.retuning import challengers
 from shardtune.tuner.verdict import challenge
-from shardtune.tuner.verdict.challenge import Finding
+from shardtune.tuner.verdict.challenge import ChallengeOutcome
 
 
-def of(session: Session, study: StudyRow) -> Finding:
+def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
     """Finding of a complete challenge."""
-    history = tuple(challengers.observed(session, study))
+    history = tuple(challengers.observations_of(session, study))
     finalists = study.result.final_comparison if study.result is not None else None
     first_ratio = None
     # The two search runs that made the challenger the rival count as a pair towards giving up, never towards a win
     # (decision 6).
     if study.result is not None and finalists is not None:
-        first_ratio = challenge.first_ratio(history, study.result.baseline.trial_number, finalists.candidates[0])
-    return challenge.finding(log_ratios(study), study.spec.budget.max_pairs, first_ratio)
+        first_ratio = challenge.search_log_ratio(history, study.result.baseline.trial_number, finalists.candidates[0])
+    return challenge.outcome(log_ratios(study), study.spec.budget.max_pairs, first_ratio)
 
 
 def percent(speedup: Speedup) -> str:
@@ -31,7 +31,7 @@ def percent(speedup: Speedup) -> str:
     return f"{100 * (speedup.value - 1):+.1f} % [{100 * (low - 1):.1f}, {100 * (high - 1):.1f}]"
 
 
-def seen(log_ratios: list[float]) -> str:
+def describe_pairs(log_ratios: list[float]) -> str:
     """Describe the pairs: wins and median ratio."""
     median_ratio = math.exp(sorted(log_ratios)[len(log_ratios) // 2]) if log_ratios else 1.0
     won = sum(ratio > 0 for ratio in log_ratios)
@@ -47,7 +47,9 @@ def log_ratios(study: StudyRow) -> list[float]:
     return [math.log(ratio) for ratio in finalists.ratios] if finalists is not None else []
 
 
-def has_fallen(session: Session, study: StudyRow) -> bool:
+def has_infeasible_incumbent(session: Session, study: StudyRow) -> bool:
     """Whether the incumbent's configuration cannot be run any longer."""
-    incumbent = next((obs for obs in challengers.observed(session, study) if obs.origin == TrialOrigin.BASELINE), None)
-    return system_study_plan.has_fallen(incumbent)
+    incumbent = next(
+        (obs for obs in challengers.observations_of(session, study) if obs.origin == TrialOrigin.BASELINE), None
+    )
+    return system_study_plan.is_infeasible(incumbent)

@@ -25,7 +25,7 @@ from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import renewals
 from shardtune.service.retuning import challenge_findings, challengers, queue, system_studies
-from shardtune.service.retuning.records import finish
+from shardtune.service.retuning.records import end_retune
 from shardtune.service.workers import compatibility
 from shardtune.tuner.verdict import challenge
 
@@ -35,7 +35,7 @@ _WORKER_PATIENCE = timedelta(days=1)
 """Time for which a retune waits for a worker of its fingerprint that has gone."""
 
 
-def start(context: Context, retune: RetuneRow) -> str:
+def start_challenge(context: Context, retune: RetuneRow) -> str:
     """Create the challenge of a retune; returns its study's id. Repeating it returns the same id.
 
     Raises:
@@ -45,32 +45,36 @@ def start(context: Context, retune: RetuneRow) -> str:
     with context.db.read() as session:
         if studies.get(session, study_id) is not None:
             return study_id
-        row = best.current(session, retune.project_id, retune.target_key)
-        if row is None or row.serving is None:
+        row = best.current_target(session, retune.project_id, retune.target_key)
+        if row is None or row.recommended is None:
             raise Conflict(
                 "nothing_to_decide", f"nothing is recommended under {retune.target_key}, so there is no incumbent"
             )
-        origin = system_studies.origin(session, row.serving)
+        origin = system_studies.search_behind(session, row.recommended)
         # Chosen outside the write transaction: predicting the whole space takes too long to hold a row.
-        worker = system_studies.worker_for(context, session, row, retune.cause)
-        chosen_configs, notes = challengers.choose(context.planner_cache, session, row, origin, worker.fingerprint_key)
+        worker = system_studies.choose_worker(context, session, row, retune.cause)
+        chosen_configs, notes = challengers.choose_challengers(
+            context.planner_cache, session, row, origin, worker.fingerprint_key
+        )
         system_study = SystemStudy(
             kind=SystemStudyKind.CHALLENGE, retune_id=retune.id, challengers=chosen_configs, warm_study_id=origin.id
         )
-        incumbent = row.serving.answer.result.best.config
-    budget = Budget(max_trials=1 + len(chosen_configs), max_pairs=challenge.PAIRS)
+        incumbent = row.recommended.answer.result.best.config
+    budget = Budget(max_trials=1 + len(chosen_configs), max_pairs=challenge.MAX_PAIRS)
     try:
         with context.db.write() as session:
             earlier = studies.get(session, origin.id)
             assert earlier is not None
             key = worker.fingerprint_key
-            system_studies.add(session, study_id, earlier, key, incumbent, system_study, budget, notes, context.now())
+            system_studies.add_system_study(
+                session, study_id, earlier, key, incumbent, system_study, budget, notes, context.now()
+            )
     except IntegrityError:
         log.info("another replica began the challenge", extra={"retune": retune.id, "study": study_id})
     return study_id
 
 
-def advance(context: Context, retune: RetuneRow) -> None:
+def advance_retune(context: Context, retune: RetuneRow) -> None:
     """Take the next step of a running retune: judge an ended study, begin the search, or notice that no worker can
     continue.
     """
@@ -80,7 +84,7 @@ def advance(context: Context, retune: RetuneRow) -> None:
         if not locked_studies:
             return
         # Studies first, then the target, then the retune: the order of note [lock order].
-        current = best.current(session, retune.project_id, retune.target_key)
+        current = best.current_target(session, retune.project_id, retune.target_key)
         target = best.lock(session, current.project_id, current.target_key) if current is not None else None
         row = retunes.lock(session, retune.id)
         # Another replica has taken this step since the retune was read.
@@ -116,7 +120,7 @@ class _Step:
             return
         if self.study.state is StudyState.COMPLETE:
             ratios = challenge_findings.log_ratios(self.study)
-            finding = challenge_findings.of(self.session, self.study)
+            finding = challenge_findings.finding_of(self.session, self.study)
             match finding:
                 case "kept":
                     self._keep_incumbent()
@@ -124,11 +128,14 @@ class _Step:
                     self._begin_search(self.study.baseline is not None)
                 case "inconclusive":
                     self._record_inconclusive(
-                        RetuneOutcome.INCONCLUSIVE, f"{challenge_findings.seen(ratios)}, which could not be shown"
+                        RetuneOutcome.INCONCLUSIVE,
+                        f"{challenge_findings.describe_pairs(ratios)}, which could not be shown",
                     )
                 case _:
                     assert_never(finding)
-        elif self.study.state is StudyState.FAILED and challenge_findings.has_fallen(self.session, self.study):
+        elif self.study.state is StudyState.FAILED and challenge_findings.has_infeasible_incumbent(
+            self.session, self.study
+        ):
             self._begin_search(with_incumbent=False)
         else:
             self._record_failure()
@@ -153,14 +160,14 @@ class _Step:
     def give_up_without_worker(self) -> None:
         """Give up a study whose fingerprint no worker has any longer, and request the retune again."""
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
-        if any(compatibility.may_run(worker, self.study) for worker in recent_workers):
+        if any(compatibility.can_run(worker, self.study) for worker in recent_workers):
             return
         reason = "no worker has the fingerprint of the measurement any longer"
         # Ended and requested again, not continued: runs on another fingerprint would not compare with those before.
         transitions.end_study(self.session, self.study, StudyState.CANCELLED, reason, self.now)
         cause, changes = self.retune.cause, self.retune.changes
-        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
-        queue.request(
+        end_retune(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, reason)
+        queue.request_retune(
             self.session,
             project_id=self.retune.project_id,
             target_key=self.retune.target_key,
@@ -174,11 +181,9 @@ class _Step:
     def _keep_incumbent(self) -> None:
         assert self.target is not None
         ratios = challenge_findings.log_ratios(self.study)
-        explanation = (
-            f"kept: {challenge_findings.seen(ratios) if ratios else challengers.unpaired(self.session, self.study)}"
-        )
-        renewals.keep(self.session, self.target, self.study, explanation, self.now)
-        finish(self.context, self.session, self.retune, RetuneOutcome.KEPT, explanation)
+        explanation = f"kept: {challenge_findings.describe_pairs(ratios) if ratios else challengers.describe_unpaired(self.session, self.study)}"
+        renewals.renew_incumbent(self.session, self.target, self.study, explanation, self.now)
+        end_retune(self.context, self.session, self.retune, RetuneOutcome.KEPT, explanation)
 
     def _replace_incumbent(self, study: StudyRow, note: str) -> None:
         assert self.target is not None and study.result is not None
@@ -192,15 +197,17 @@ class _Step:
             else "replaced"
         )
         explanation = f"{summary}: {note}" if note else summary
-        outcome = renewals.replace(self.context, self.session, self.target, study, explanation)
-        finish(self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{explanation}; it {outcome}", gain)
+        outcome = renewals.replace_incumbent(self.context, self.session, self.target, study, explanation)
+        end_retune(
+            self.context, self.session, self.retune, RetuneOutcome.REPLACED, f"{explanation}; it {outcome}", gain
+        )
 
     def _begin_search(self, with_incumbent: bool) -> None:
         """Search wide, beginning with the challenge's trials and guided by those of the old search."""
-        assert self.target is not None and self.target.serving is not None and self.study.system_study is not None
-        origin = system_studies.origin(self.session, self.target.serving)
+        assert self.target is not None and self.target.recommended is not None and self.study.system_study is not None
+        origin = system_studies.search_behind(self.session, self.target.recommended)
         measured_trials = [
-            obs for obs in challengers.observed(self.session, self.study) if obs.state is TrialState.COMPLETE
+            obs for obs in challengers.observations_of(self.session, self.study) if obs.state is TrialState.COMPLETE
         ]
         initial_configs = tuple(obs.config for obs in measured_trials if obs.config != self.study.baseline)
         system_study = SystemStudy(
@@ -208,7 +215,7 @@ class _Step:
         )
         assert self.study.fingerprint_key is not None
         notes = [f"guided by the trials of {origin.id}, which were measured earlier; their figures are not compared"]
-        study = system_studies.add(
+        study = system_studies.add_system_study(
             self.session,
             _study_id(self.retune, "search"),
             origin,
@@ -225,8 +232,8 @@ class _Step:
 
     def _record_inconclusive(self, outcome: RetuneOutcome, explanation: str) -> None:
         assert self.target is not None
-        renewals.leave(self.session, self.target, f"{outcome.value}: {explanation}", self.now)
-        finish(self.context, self.session, self.retune, outcome, f"{outcome.value}: {explanation}")
+        renewals.record_inconclusive(self.session, self.target, f"{outcome.value}: {explanation}", self.now)
+        end_retune(self.context, self.session, self.retune, outcome, f"{outcome.value}: {explanation}")
 
     def _record_failure(self) -> None:
         is_cancelled = self.study.state is StudyState.CANCELLED
@@ -238,7 +245,7 @@ class _Step:
         if self.target is not None and renewals.is_incumbent(self.target, self.challenge):
             return True
         explanation = "the recommendation changed while the retune ran"
-        finish(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, explanation)
+        end_retune(self.context, self.session, self.retune, RetuneOutcome.INCONCLUSIVE, explanation)
         return False
 
 

@@ -9,7 +9,7 @@ from numpy import float64
 from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.db.queries import best, trials
 from shardtune.db.tables.best import TuningTargetRow
@@ -27,13 +27,13 @@ from shardtune.tuner.verdict import challenge
 _MAX_PREDICTED = 1500
 
 
-def choose(
+def choose_challengers(
     planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
     """Choose at most three configurations, each with its source in words."""
-    assert row.serving is not None
-    incumbent = row.serving.answer.result.best.config
-    history = tuple(observed(session, origin))
+    assert row.recommended is not None
+    incumbent = row.recommended.answer.result.best.config
+    history = tuple(observations_of(session, origin))
     runner_ups = challenge.runner_ups(history, incumbent)
     recommended_there = _recommended_there(session, row, origin, fingerprint_key)
     favourites = _favourites(planner_cache, session, origin, history, incumbent, fingerprint_key)
@@ -43,16 +43,16 @@ def choose(
     )
 
 
-def observed(session: Session, study: StudyRow) -> Iterable[Observation]:
+def observations_of(session: Session, study: StudyRow) -> Iterable[Observation]:
     """Trials of a study in the form that the tuner reads."""
     return (study_snapshot.observation(row, study.comparison_round) for row in trials.of_study(session, study.id))
 
 
-def unpaired(session: Session, study: StudyRow) -> str:
+def describe_unpaired(session: Session, study: StudyRow) -> str:
     """Describe how near the challengers came, for a study in which none was paired with the incumbent."""
     assert study.result is not None
     winner = study.result.best
-    rivals = [obs for obs in observed(session, study) if obs.number != winner.trial_number]
+    rivals = [obs for obs in observations_of(session, study) if obs.number != winner.trial_number]
     speeds = [obs.measurement.tokens_per_s_per_gpu for obs in rivals if obs.measurement is not None]
     if not rivals or not speeds:
         return f"none of {len(rivals)} challengers could be measured" if rivals else "there was no challenger"
@@ -74,11 +74,11 @@ def _recommended_there(
     """Recommendation that a study on the present fingerprint gave for the same target."""
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
-    key = Case(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)
-    target = best.served(session, row.project_id, key)
-    if target is None or target.serving is None:
+    key = TuningTarget(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)
+    target = best.get_target(session, row.project_id, key)
+    if target is None or target.recommended is None:
         return None
-    return target.serving.answer.result.best.config
+    return target.recommended.answer.result.best.config
 
 
 def _favourites(
@@ -96,8 +96,8 @@ def _favourites(
     spec = origin.spec
     cores = origin.fingerprint.value.cpu_count if origin.fingerprint else None
     search_space = space.build(spec.workload, origin.cluster, model_summary, spec.space, cores)
-    past_experience = calibrations.of(planner_cache, session, origin.fingerprint_key, origin.project_id)
-    present = calibrations.of(planner_cache, session, fingerprint_key, origin.project_id)
+    past_experience = calibrations.experience_of(planner_cache, session, origin.fingerprint_key, origin.project_id)
+    present = calibrations.experience_of(planner_cache, session, fingerprint_key, origin.project_id)
     # Before any run on the new fingerprint, the calibrations of the old one are the best estimate.
     factors = present.calibrations if present.calibrations.speed.rows else past_experience.calibrations
     present_experience = Experience(factors, present.hardware or past_experience.hardware)

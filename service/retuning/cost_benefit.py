@@ -3,12 +3,14 @@
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
-def saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
+def expected_saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
     """GPU-seconds saved over a declared run: at `speed_ratio` times the speed it takes 1 / `speed_ratio` as long."""
     return planned_gpu_seconds * (1 - 1 / speed_ratio)
 
 
-def booked(planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_ratio: float | None) -> float | None:
+def realized_saving(
+    planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_ratio: float | None
+) -> float | None:
     """GPU-seconds that an ended retune saves; None: no run was declared, or nothing was found."""
     if planned_gpu_seconds is None:
         return None
@@ -16,10 +18,10 @@ def booked(planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_rati
         return 0.0
     if outcome is not RetuneOutcome.REPLACED or speed_ratio is None or speed_ratio <= 0:
         return None
-    return saving(planned_gpu_seconds, speed_ratio)
+    return expected_saving(planned_gpu_seconds, speed_ratio)
 
 
-def why_not(cost: float, planned_gpu_seconds: float | None, likely_gain: float | None) -> str | None:
+def why_not_worthwhile(cost: float, planned_gpu_seconds: float | None, likely_gain: float | None) -> str | None:
     """Reason why a retune of this likely cost is not worth it; None: it may be, or no run was declared.
 
     Without a likely gain it is skipped only if it would cost as much as the whole run.
@@ -29,7 +31,10 @@ def why_not(cost: float, planned_gpu_seconds: float | None, likely_gain: float |
     if likely_gain is None:
         max_saving, basis = planned_gpu_seconds, "even the whole of the declared run is"
     else:
-        max_saving, basis = saving(planned_gpu_seconds, 1 + likely_gain), f"a gain of {likely_gain:.1%} would save"
+        max_saving, basis = (
+            expected_saving(planned_gpu_seconds, 1 + likely_gain),
+            f"a gain of {likely_gain:.1%} would save",
+        )
     if cost < max_saving:
         return None
     return f"not worth it: it is likely to cost {cost:.0f} GPU-seconds, and {basis} {max_saving:.0f} GPU-seconds"
@@ -44,7 +49,7 @@ def why_stop(
     # Without an expected gain the whole run is the bound: no result could save more.
     if planned_gpu_seconds is None:
         return None
-    max_saving = planned_gpu_seconds if likely_gain is None else saving(planned_gpu_seconds, 1 + likely_gain)
+    max_saving = planned_gpu_seconds if likely_gain is None else expected_saving(planned_gpu_seconds, 1 + likely_gain)
     if spent < max_saving:
         return None
     return (

@@ -10,11 +10,11 @@ from shardtune.db.limits import is_outage
 from shardtune.db.queries import retunes, studies
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
-from shardtune.service.process.background import count_done
+from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission, cost_benefit
-from shardtune.service.retuning.queue import CLAIM, MOST_TRIES, Start, begin
-from shardtune.service.retuning.records import stop
+from shardtune.service.retuning.queue import CLAIM_TIME, MAX_TRIES, Start, begin_challenge
+from shardtune.service.retuning.records import stop_retune
 
 log = logging.getLogger(__name__)
 
@@ -28,21 +28,21 @@ def drive(context: Context, start: Start, advance: Advance) -> int:
     """Take the next step of every running retune that no other replica drives; returns their number."""
     with context.db.read() as session:
         rows = retunes.running(session)
-    return count_done(rows, lambda row: _take_step(context, row, start, advance), lambda row: row.id)
+    return sum_unlocked(rows, lambda row: _take_step(context, row, start, advance), lambda row: row.id)
 
 
 def _take_step(context: Context, row: RetuneRow, start: Start, advance: Advance) -> bool:
     now = context.now()
     with context.db.write() as session:
         # The claim expires by itself: if this replica dies, another one continues after CLAIM.
-        if not retunes.claim(session, row, now, now + CLAIM):
+        if not retunes.claim(session, row, now, now + CLAIM_TIME):
             return False
     if row.challenge_study_id is None:
-        return begin(context, row.id, start)
+        return begin_challenge(context, row.id, start)
     with context.db.read() as session:
         reason = _why_stop(session, row)
     if reason is not None:
-        stop(context, row.id, RetuneOutcome.INCONCLUSIVE, reason)
+        stop_retune(context, row.id, RetuneOutcome.INCONCLUSIVE, reason)
         return True
     try:
         advance(context, row)
@@ -67,9 +67,9 @@ def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.tries, row.claimed_until = row.tries + 1, None
-        is_final = row.tries >= MOST_TRIES
+        is_final = row.tries >= MAX_TRIES
     if is_final:
-        stop(context, retune_id, RetuneOutcome.FAILED, f"its next step failed {MOST_TRIES} times: {reason}")
+        stop_retune(context, retune_id, RetuneOutcome.FAILED, f"its next step failed {MAX_TRIES} times: {reason}")
 
 
 def _release(context: Context, retune_id: str) -> None:
@@ -90,8 +90,12 @@ def _why_idle(context: Context, session: Session, row: RetuneRow) -> str | None:
     study = studies.get(session, study_id)
     if study is None or not study.state.is_open:
         return None
-    run_cost = retune_budget.likely_run(session, study_id, study.cluster.world_size)
+    run_cost = retune_budget.likely_run_cost(session, study_id, study.cluster.world_size)
     insufficient = [
-        account for account in retune_budget.accounts(context, session, row.project_id) if account.left < run_cost
+        account
+        for account in retune_budget.budgets_of(context, session, row.project_id)
+        if account.gpu_seconds_left < run_cost
     ]
-    return f"{_WAITS_PREFIX}{insufficient[0].words}, and a run takes about {run_cost:.0f}" if insufficient else None
+    return (
+        f"{_WAITS_PREFIX}{insufficient[0].explanation}, and a run takes about {run_cost:.0f}" if insufficient else None
+    )

@@ -20,28 +20,28 @@ from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.access import retune_budget
 from shardtune.service.access.retune_budget import policy_of
 from shardtune.service.http.errors import ApiError
-from shardtune.service.process.background import count_done
+from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import admission
-from shardtune.service.retuning.records import finish
-from shardtune.service.retuning.target_selection import covers
+from shardtune.service.retuning.records import end_retune
+from shardtune.service.retuning.target_selection import includes
 
 log = logging.getLogger(__name__)
 
 Start = Callable[[Context, RetuneRow], str]
 """Function that creates the challenge study of a retune and returns its id; repeating it returns the same id."""
 
-CLAIM = timedelta(seconds=60)
+CLAIM_TIME = timedelta(seconds=60)
 """Time after which a retune is taken over from a replica that stopped driving it."""
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
-MOST_TRIES = 5
+MAX_TRIES = 5
 """Maximum number of tries of a failing start or step."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
 """Trigger of the schedules that are responsible for a cause."""
 
 
-def request(
+def request_retune(
     session: Session,
     *,
     project_id: str,
@@ -103,13 +103,13 @@ def _find_policy(
     session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None
 ) -> _Policy:
     """Find the schedule that is responsible for a change or drift; without one, the project's policy applies."""
-    case = best.served(session, project_id, target_key)
+    case = best.get_target(session, project_id, target_key)
     why_not = None
     schedule = schedules.get(session, schedule_id) if schedule_id is not None else None
     trigger = _TRIGGERS.get(cause)
     if trigger is not None and schedule is None and case is not None:
         project_schedules = schedules.of_trigger(session, project_id, trigger)
-        covering = [row for row in project_schedules if covers(session, case, row.spec.cases)]
+        covering = [row for row in project_schedules if includes(session, case, row.spec.cases)]
         schedule = next((row for row in covering if not row.is_paused), None)
         if covering and schedule is None:
             why_not = f"schedule {covering[0].id} is responsible for this, but paused"
@@ -128,7 +128,7 @@ def start_due(context: Context, start: Start) -> int:
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
     held_up: set[str] = set()
-    return count_done(rows, lambda row: _admit_and_start(context, row, start, held_up), lambda row: row.id)
+    return sum_unlocked(rows, lambda row: _admit_and_start(context, row, start, held_up), lambda row: row.id)
 
 
 def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: set[str]) -> bool:
@@ -137,29 +137,29 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
     now = context.now()
     with context.db.write() as session:
         # One lock for all replicas: what is left is counted and promised under it.
-        retune_budget.hold(session)
+        retune_budget.lock_ledger(session)
         locked_retune = retunes.lock(session, row.id)
         if locked_retune.state is not RetuneState.QUEUED:
             return False
-        decision = admission.decide(context, session, locked_retune)
+        decision = admission.decide_admission(context, session, locked_retune)
         match decision:
-            case admission.Never(reason):
-                finish(context, session, locked_retune, RetuneOutcome.SKIPPED, reason)
+            case admission.Skip(reason):
+                end_retune(context, session, locked_retune, RetuneOutcome.SKIPPED, reason)
                 return False
-            case admission.Later(reason, holds_up):
+            case admission.Wait(reason, holds_up):
                 held_up.add(holds_up)
                 locked_retune.reason = reason
                 return False
             case admission.Admitted():
                 values = {"state": RetuneState.RUNNING, "started_at": now, "reason": None}
-                if not retunes.claim(session, locked_retune, now, now + CLAIM, **values):
+                if not retunes.claim(session, locked_retune, now, now + CLAIM_TIME, **values):
                     return False
             case _:
                 assert_never(decision)
-    return begin(context, row.id, start)
+    return begin_challenge(context, row.id, start)
 
 
-def begin(context: Context, retune_id: str, start: Start) -> bool:
+def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
     """Create the challenge of a running, claimed retune; also after a crash. Returns False if it has to wait."""
     # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
     # in between repeats the start, which returns the same study.
@@ -195,8 +195,8 @@ def _requeue(context: Context, retune_id: str, reason: str, is_broken: bool = Fa
         if row.state is not RetuneState.RUNNING:
             return
         row.tries += 1 if is_broken else 0
-        if row.tries >= MOST_TRIES:
-            finish(context, session, row, RetuneOutcome.FAILED, f"it could not be started: {reason}")
+        if row.tries >= MAX_TRIES:
+            end_retune(context, session, row, RetuneOutcome.FAILED, f"it could not be started: {reason}")
             return
         row.state, row.started_at, row.claimed_until = RetuneState.QUEUED, None, None
         row.not_before, row.reason = context.now() + _RETRY_AFTER, f"waits: {reason}"

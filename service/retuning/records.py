@@ -15,11 +15,11 @@ from shardtune.db.tables.best import TuningTargetRow
 from shardtune.db.tables.retunes import RetuneRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
-from shardtune.service.recommendations.record import project_of, unknown_key
-from shardtune.service.retuning.cost_benefit import booked
+from shardtune.service.recommendations.record import project_of, unknown_target
+from shardtune.service.retuning.cost_benefit import realized_saving
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def read(context: Context, retune_id: str) -> Retune:
         return _retune_views(context, session, [_must_exist(context, session, retune_id)])[0]
 
 
-def cancel(context: Context, retune_id: str, idempotency: Once = ALWAYS) -> Retune:
+def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey = NO_KEY) -> Retune:
     """End a retune, and take its runs from their workers; the recommendation stays. A cancelled retune stays cancelled.
 
     Raises:
@@ -56,7 +56,7 @@ def cancel(context: Context, retune_id: str, idempotency: Once = ALWAYS) -> Retu
         return idempotency.answer(session, _retune_views(context, session, [row])[0])
 
 
-def stop(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
+def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
     """End a retune and its open studies."""
     with context.db.write() as session:
         _stop(context, session, _lock(session, retune_id), outcome, reason)
@@ -83,10 +83,10 @@ def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOut
         study = studies.lock(session, study_id) if study_id is not None else None
         if study is not None and study.state.is_open:
             transitions.end_study(session, study, StudyState.CANCELLED, reason, context.now())
-    finish(context, session, row, outcome, reason)
+    end_retune(context, session, row, outcome, reason)
 
 
-def page(context: Context, retune_filter: RetuneFilter, token: str | None, limit: int) -> RetunePage:
+def list_retunes(context: Context, retune_filter: RetuneFilter, token: str | None, limit: int) -> RetunePage:
     """Retunes of the sender's projects, newest first."""
     if not context.principal.sees(retune_filter.project_id):
         return RetunePage(retunes=())
@@ -98,36 +98,38 @@ def page(context: Context, retune_filter: RetuneFilter, token: str | None, limit
     )
     filters = astuple(retune_filter)
     with context.db.read() as session:
-        after = paging.start(token, filters, paging.moment_and_id)
+        after = paging.parse_token(token, filters, paging.moment_and_id)
         rows = retunes.page(session, retune_filter, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
+        page_rows, next_token = paging.split_page(
+            rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id]
+        )
         return RetunePage(retunes=_retune_views(context, session, page_rows), next_page_token=next_token)
 
 
-def plan(context: Context, target_key: str, declared: PlannedRun, project_id: str | None) -> PlannedRun:
+def declare_run(context: Context, target_key: str, declared: PlannedRun, project_id: str | None) -> PlannedRun:
     """Declare the training run that a recommendation is for; its retunes are then compared with that run.
 
     Raises:
         NotFound: nothing is known under the key.
     """
     with context.db.write() as session:
-        current = best.current(session, project_of(context, project_id), target_key)
+        current = best.current_target(session, project_of(context, project_id), target_key)
         row = best.lock(session, current.project_id, current.target_key) if current is not None else None
         if row is None:
-            raise unknown_key(target_key)
+            raise unknown_target(target_key)
         hours = declared.planned_gpu_hours
         row.planned_gpu_seconds = None if hours is None else hours * 3600
     return declared
 
 
-def finish(
+def end_retune(
     context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, gain: Gain | None = None
 ) -> None:
     """End a retune that the caller has locked, and record what it saves; an ended one stays as it is."""
     if row.state is RetuneState.ENDED:
         return
     row.gain = gain or row.gain
-    row.expected_saving_gpu_seconds = booked(row.planned_gpu_seconds, outcome, gain.value if gain else None)
+    row.expected_saving_gpu_seconds = realized_saving(row.planned_gpu_seconds, outcome, gain.value if gain else None)
     retunes.end(session, row, outcome, reason, context.now())
     extra = {"retune": row.id, "outcome": outcome.value, "gpu_seconds": row.gpu_seconds}
     log.info("retune ended: %s", reason, extra=extra)
@@ -135,13 +137,13 @@ def finish(
 
 def _retune_views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
     """Retunes in the form of the API, with the recommendations of their targets."""
-    targets = best.served_of(session, {(row.project_id, row.target_key) for row in rows})
+    targets = best.get_targets(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour
     return tuple(_retune_view(session, row, targets.get((row.project_id, row.target_key)), price) for row in rows)
 
 
 def _retune_view(session: Session, row: RetuneRow, case: TuningTargetRow | None, price: float | None) -> Retune:
-    answer = case.serving.answer if case is not None and case.serving is not None else None
+    answer = case.recommended.answer if case is not None and case.recommended is not None else None
     spent = row.gpu_seconds if row.state is RetuneState.ENDED else retunes.spent(session, row)
     return Retune(
         retune_id=row.id,

@@ -23,7 +23,7 @@ from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry
 
 
-def add(
+def add_system_study(
     session: Session,
     study_id: str,
     earlier: StudyRow,
@@ -66,7 +66,7 @@ def add(
     return study
 
 
-def origin(session: Session, recommendation: RecommendationRow) -> StudyRow:
+def search_behind(session: Session, recommendation: RecommendationRow) -> StudyRow:
     """Search study behind a recommendation; challenges only measured its result again."""
     renewed = recommendation.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else recommendation.study_id)
@@ -78,26 +78,28 @@ def origin(session: Session, recommendation: RecommendationRow) -> StudyRow:
     return study
 
 
-def able(context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster) -> list[WorkerRow]:
+def suitable_workers(
+    context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster
+) -> list[WorkerRow]:
     """Live workers that could measure a target, by name."""
     return [
         worker
-        for worker in registry.live(context, session, project_id)
+        for worker in registry.live_workers(context, session, project_id)
         if not worker.is_draining
-        and compatibility.offers(worker.offer, cluster)
-        and compatibility.has_model(worker.offer, model)
+        and compatibility.has_hardware(worker.offer, cluster)
+        and compatibility.allows_model(worker.offer, model)
     ]
 
 
-def worker_for(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
+def choose_worker(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
     """Worker on whose fingerprint the incumbent is challenged; after a change, the worker that changed last.
 
     Raises:
         Conflict: no live worker could run it.
     """
-    assert row.serving is not None
-    answer, measured = row.serving.answer, row.serving.study
-    live_workers = able(context, session, row.project_id, answer.model, answer.cluster)
+    assert row.recommended is not None
+    answer, measured = row.recommended.answer, row.recommended.study
+    live_workers = suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     if not live_workers:
         raise Conflict("no_worker", "no live worker could measure it")
     has_changed = cause == RetuneCause.FINGERPRINT

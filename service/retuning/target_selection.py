@@ -7,31 +7,31 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.retuning.schedules import Cases
+from shardtune.api_schemas.retuning.schedules import TargetSelection
 from shardtune.db.queries import best, schedules
 from shardtune.db.tables.best import TuningTargetRow
 from shardtune.service.process.context import Context
 from shardtune.service.workers import registry
 
 
-def selected(context: Context, session: Session, project_id: str, cases: Cases) -> list[str]:
+def select_targets(context: Context, session: Session, project_id: str, cases: TargetSelection) -> list[str]:
     """Keys of the targets that a schedule selects now, in order: one per model, workload and cluster.
 
     Of recommendations that differ only in fingerprint, those of live workers count; without any, the newest.
     """
     live = set(registry.live_fingerprints(context, session, project_id))
     rows_by_target: dict[str, list[TuningTargetRow]] = {}
-    for row in schedules.serving_cases(session, project_id):
-        if covers(session, row, cases):
+    for row in schedules.recommended_targets(session, project_id):
+        if includes(session, row, cases):
             rows_by_target.setdefault(row.target_key_without_fingerprint, []).append(row)
     return sorted(row.target_key for rows in rows_by_target.values() for row in _present(rows, live))
 
 
-def covers(session: Session, row: TuningTargetRow, cases: Cases) -> bool:
+def includes(session: Session, row: TuningTargetRow, cases: TargetSelection) -> bool:
     """Whether a selection includes a target."""
     if cases.target_keys:
         # Compared without fingerprint: the named key may belong to hardware or software that has changed since.
-        named_targets = (best.served(session, row.project_id, key) for key in cases.target_keys)
+        named_targets = (best.get_target(session, row.project_id, key) for key in cases.target_keys)
         return any(
             named_target is not None
             and named_target.target_key_without_fingerprint == row.target_key_without_fingerprint
@@ -39,7 +39,9 @@ def covers(session: Session, row: TuningTargetRow, cases: Cases) -> bool:
         )
     if cases.model is None:
         return True
-    return row.model_type == cases.model or (row.serving is not None and row.serving.answer.model.name == cases.model)
+    return row.model_type == cases.model or (
+        row.recommended is not None and row.recommended.answer.model.name == cases.model
+    )
 
 
 def _present(rows: Sequence[TuningTargetRow], live: set[str]) -> Sequence[TuningTargetRow]:

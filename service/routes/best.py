@@ -24,13 +24,13 @@ from shardtune.service.best import lookup, resolve
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import NotAcceptable, invalid
-from shardtune.service.http.etags import InIfMatch
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.process.context import InContext
+from shardtune.service.http.etags import IfMatchParam
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.process.context import ContextDep
 from shardtune.service.recommendations import decisions, record
 from shardtune.service.routes import best_query
-from shardtune.service.routes.studies import InProject
+from shardtune.service.routes.studies import ProjectParam
 
 
 class _Decisions(StringConvertor):
@@ -62,7 +62,7 @@ _STARTED: dict[int | str, dict[str, Any]] = {
     202: {"model": Resolved, "description": "A study runs that will give the recommendation"}
 }
 
-InStudyKey = Annotated[
+TargetKeyParam = Annotated[
     str, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a tuning target, from an earlier response.")
 ]
 
@@ -77,7 +77,7 @@ InStudyKey = Annotated[
     | etags.UNCHANGED,
 )
 def read_best_config(
-    context: InContext,
+    context: ContextDep,
     request: Request,
     response: Response,
     target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
@@ -103,28 +103,28 @@ def read_best_config(
     format: Annotated[
         str | None, Query(description="`json`, or the name of an exported file such as `launch.sh`.")
     ] = None,
-    project: InProject = None,
+    project: ProjectParam = None,
 ) -> BestConfig | Response:
     """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Changes nothing, and
     costs little.
     """
     if target_key is not None:
-        best_config = lookup.by_key(context, target_key, project)
+        best_config = lookup.find_by_key(context, target_key, project)
     else:
-        targets = lookup.cases_of(context, *best_query.case(model, cluster, workload), project)
-        best_config = lookup.by_case(context, targets, None if match == "exact" else lowest_confidence, project)
+        targets = lookup.targets_of(context, *best_query.parse_target(model, cluster, workload), project)
+        best_config = lookup.find_by_target(context, targets, None if match == "exact" else lowest_confidence, project)
     # Counted in memory: a GET that wrote a row would wait for other writers.
-    context.uses.add(record.project_of(context, project), best_config.target_key)
+    context.usage_counts.add(record.project_of(context, project), best_config.target_key)
     # One URL has several representations, so caches must store them apart.
     response.headers["Vary"] = "Accept"
     form = format or _accepted(request.headers.get("accept", "*/*"))
     tag = lookup.tag_of(best_config)
     if form == "json":
-        return etags.respond(request, response, best_config, tag) or best_config
+        return etags.set_etag(request, response, best_config, tag) or best_config
     files = lookup.export_files(context, best_config)
     if form not in files:
         raise invalid("format", form, f"format ({form}) is not json or one of {', '.join(files)}; use one of these")
-    not_modified = etags.respond(request, response, best_config, f'{tag[:-1]}-{form}"')
+    not_modified = etags.set_etag(request, response, best_config, f'{tag[:-1]}-{form}"')
     media = next((media for suffix, media in _MEDIA.items() if form.endswith(suffix)), "text/plain")
     headers = {"ETag": response.headers.get("etag", ""), "Vary": "Accept", "X-Content-Type-Options": "nosniff"}
     return not_modified or Response(files[form], media_type=media, headers=headers)
@@ -147,7 +147,7 @@ def read_best_config(
     ),
 )
 def resolve_best_config(
-    context: InContext, body: ResolveRequest, response: Response, once: InOnce, project: InProject = None
+    context: ContextDep, body: ResolveRequest, response: Response, once: IdempotencyDep, project: ProjectParam = None
 ) -> Resolved:
     """Read the recommendation (200), or start the study that will give it (202), unless such a study runs already."""
     resolved, response.status_code = resolve.resolve(context, body, once, project)
@@ -158,30 +158,30 @@ def resolve_best_config(
 
 @router.get("/recommendations", dependencies=READ, responses=problems("invalid_page_token"))
 def list_recommendations(
-    context: InContext,
+    context: ContextDep,
     target_key: Annotated[str | None, Query(pattern=r"^[0-9a-f]{32}$")] = None,
     state: Annotated[list[RecommendationState] | None, Query()] = None,
-    limit: InLimit = 50,
-    page_token: InPageToken = None,
+    limit: LimitParam = 50,
+    page_token: PageTokenParam = None,
 ) -> RecommendationPage:
     """List recommendations of studies, newest first; `state=proposed` selects those that wait for approval."""
     states = tuple(sorted(set(state or ())))
-    return decisions.page(context, target_key, states, page_token, limit)
+    return decisions.list_recommendations(context, target_key, states, page_token, limit)
 
 
 @router.get(
     "/best:history", dependencies=READ, responses=problems("unknown_best", "unknown_project", "invalid_page_token")
 )
 def list_decisions(
-    context: InContext,
-    target_key: InStudyKey,
+    context: ContextDep,
+    target_key: TargetKeyParam,
     response: Response,
-    limit: InLimit = 50,
-    page_token: InPageToken = None,
-    project: InProject = None,
+    limit: LimitParam = 50,
+    page_token: PageTokenParam = None,
+    project: ProjectParam = None,
 ) -> DecisionPage:
     """List all decisions about a tuning target, by the service and by users, newest first; each changes the ETag."""
-    page, response.headers["ETag"] = decisions.history(context, target_key, page_token, limit, project)
+    page, response.headers["ETag"] = decisions.list_decisions(context, target_key, page_token, limit, project)
     return page
 
 
@@ -193,15 +193,15 @@ def list_decisions(
     ),
 )
 def decide_on_best(
-    context: InContext,
+    context: ContextDep,
     action: UserDecision,
-    once: InOnce,
+    once: IdempotencyDep,
     target_key: Annotated[
         str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Key of a tuning target; here or in the body.")
     ] = None,
     body: DecisionRequest = DecisionRequest(),
-    project: InProject = None,
-    if_match: InIfMatch = None,
+    project: ProjectParam = None,
+    if_match: IfMatchParam = None,
 ) -> Recommendation:
     """Pin or unpin a recommendation, approve or reject a proposal, or roll back to the previous one (and pin it).
 

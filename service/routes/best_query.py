@@ -11,15 +11,15 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import WorkloadRequest
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import Invalid, from_value_error
-from shardtune.service.http.input_guard import check
-from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
+from shardtune.service.http.errors import Invalid, invalid_from_value_error
+from shardtune.service.http.input_guard import check_value
+from shardtune.service.http.validation_errors import drop_union_noise, field_error
 from shardtune.tuner.prediction import catalogue
 
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
 
-def case(
+def parse_target(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
     """Parts of a tuning target; cluster None: `local`.
@@ -50,7 +50,7 @@ def _parse_short_cluster(text: str) -> Cluster | None:
     try:
         return catalogue.parse_cluster(text)
     except ValueError as error:
-        raise from_value_error("cluster", error) from None
+        raise invalid_from_value_error("cluster", error) from None
 
 
 def _parse_part(name: str, schema: type[Parsed], parts: Mapping[str, Any]) -> Parsed:
@@ -59,12 +59,12 @@ def _parse_part(name: str, schema: type[Parsed], parts: Mapping[str, Any]) -> Pa
     except (ValueError, RecursionError):
         value = parts[name]
     # Values in a query string were not seen by the guard of JSON bodies, so NaN and NUL are rejected here.
-    check(value, name)
+    check_value(value, name)
     try:
         return TypeAdapter(schema).validate_python(value)
     except ValidationError as error:
         items = [
             field_error({**item, "loc": ("query", name, *item["loc"])}, fields_at(schema, item["loc"][:-1]))
-            for item in of_the_likeliest_branch(error.errors())
+            for item in drop_union_noise(error.errors())
         ]
         raise Invalid("invalid_request", "; ".join(f"{i.field}: {i.message}" for i in items[:3]), items) from None

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from shardtune.api_schemas.studies.comparisons import MOST_COMPARED, Comparison
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.studies.comparison import compare
 
 router = APIRouter(prefix="/v1/comparisons", tags=["studies"], dependencies=[requires(Action.READ_STUDIES)])
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1/comparisons", tags=["studies"], dependencies=[req
 
 @router.get("")
 def read_comparison(
-    context: InContext,
+    context: ContextDep,
     pick: Annotated[
         list[str],
         Query(

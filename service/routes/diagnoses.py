@@ -9,25 +9,25 @@ from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.process.context import InContext
-from shardtune.service.routes.studies import READ, InStudyId
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.process.context import ContextDep
+from shardtune.service.routes.studies import READ, StudyIdParam
 from shardtune.service.studies import diagnoses
 
 router = APIRouter(prefix="/v1/studies/{study_id}/trials", tags=["studies"])
 
 GZIP = "application/gzip"
 BYTES = {"type": "string", "format": "binary"}
-InRank = Annotated[int, Query(ge=0, lt=2**31, description="Rank that recorded the trace.")]
-InNumber = Annotated[int, Path(ge=0, lt=2**31, description="Number of the trial.")]
+RankParam = Annotated[int, Query(ge=0, lt=2**31, description="Rank that recorded the trace.")]
+TrialNumberParam = Annotated[int, Path(ge=0, lt=2**31, description="Number of the trial.")]
 
 
 @router.get(
     "/{number}/diagnosis", dependencies=READ, responses=problems("unknown_study", "unknown_trial", "unknown_diagnosis")
 )
-def read_diagnosis(context: InContext, study_id: InStudyId, number: InNumber) -> TrialDiagnosis:
+def read_diagnosis(context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam) -> TrialDiagnosis:
     """Read where the time of a trial's steps went, by its last run under the profiler; or the state of that run."""
-    return diagnoses.read(context, study_id, number)
+    return diagnoses.read_diagnosis(context, study_id, number)
 
 
 @router.get(
@@ -42,7 +42,9 @@ def read_diagnosis(context: InContext, study_id: InStudyId, number: InNumber) ->
         **problems("unknown_study", "unknown_trial", "unknown_diagnosis", "unknown_trace"),
     },
 )
-def read_raw_trace(context: InContext, study_id: InStudyId, number: InNumber, rank: InRank = 0) -> Response:
+def read_raw_trace(
+    context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam, rank: RankParam = 0
+) -> Response:
     """Download the raw trace of one rank from the trial's last run under the profiler; `traces` of the diagnosis lists
     them.
     """
@@ -55,13 +57,15 @@ def read_raw_trace(context: InContext, study_id: InStudyId, number: InNumber, ra
     dependencies=[requires(Action.DIAGNOSE_TRIAL)],
     responses=problems("unknown_study", "unknown_trial", "study_running", "study_deleted", "trial_untraceable"),
 )
-def diagnose_trial(context: InContext, study_id: InStudyId, number: InNumber, once: InOnce) -> TrialDiagnosis:
+def diagnose_trial(
+    context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam, once: IdempotencyDep
+) -> TrialDiagnosis:
     """Run a trial of an ended study once more under torch's profiler.
 
     It takes about as long as a trial, on a worker like those that measured the study; the study and its result stay as
     they are. While such a run waits or executes, no second one is added.
     """
-    return diagnoses.ask(context, study_id, number, once)
+    return diagnoses.request_diagnosis(context, study_id, number, once)
 
 
 def attached_trace(content: bytes, study_id: str, number: int, rank: int) -> Response:

@@ -12,7 +12,7 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.http.errors import invalid
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.studies import event_stream
 
 router = APIRouter(
@@ -32,7 +32,7 @@ _RESPONSES: Mapping[int | str, dict[str, Any]] = {
 
 @router.get("/{study_id}/events", response_model=EventPage, responses=dict(_RESPONSES))
 async def read_events(
-    context: InContext,
+    context: ContextDep,
     request: Request,
     study_id: str,
     after: Annotated[int, Query(ge=0, le=_MAX_NUMBER)] = 0,
@@ -43,13 +43,13 @@ async def read_events(
     # A browser's EventSource sends the number of its last event when it reconnects, and cannot change the query.
     after = _parse_event_id(last_event_id) if last_event_id else after
     is_stream = "text/event-stream" in request.headers.get("accept", "")
-    page = await run_in_threadpool(event_stream.page, context, study_id, after, 1 if is_stream else limit)
+    page = await run_in_threadpool(event_stream.list_events, context, study_id, after, 1 if is_stream else limit)
     if not is_stream:
         return page
     # 204 tells an EventSource to stop; any other end of the response makes it reconnect.
     if page.is_last and not page.events:
         return Response(status_code=204)
-    return streams.hold(context, request, event_stream.stream(context, study_id, after))
+    return streams.open_stream(context, request, event_stream.stream(context, study_id, after))
 
 
 def _parse_event_id(last_event_id: str) -> int:

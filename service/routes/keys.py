@@ -20,28 +20,28 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.etags import InIfMatch
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.process.context import InContext
+from shardtune.service.http.etags import IfMatchParam
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.process.context import ContextDep
 
 router = APIRouter(prefix="/v1", tags=["keys"])
 
 READ = [requires(Action.READ_KEYS)]
 
-InProjectId = Annotated[str, Path(pattern=PROJECT_PATTERN)]
+ProjectIdParam = Annotated[str, Path(pattern=PROJECT_PATTERN)]
 
 
 @router.post("/keys", dependencies=[requires(Action.CREATE_KEY)], status_code=201)
-def create_key(context: InContext, spec: KeySpec, once: InOnce) -> KeyCreated:
+def create_key(context: ContextDep, spec: KeySpec, once: IdempotencyDep) -> KeyCreated:
     """Create a key. Only this response has its secret; the service stores a hash."""
     return manage_keys.create(context, spec, once)
 
 
 @router.get("/keys", dependencies=READ, responses=problems("invalid_page_token"))
-def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ApiKeyPage:
+def list_keys(context: ContextDep, limit: LimitParam = 50, page_token: PageTokenParam = None) -> ApiKeyPage:
     """List keys without their secrets, newest first."""
-    return manage_keys.page(context, page_token, limit)
+    return manage_keys.list_keys(context, page_token, limit)
 
 
 @router.post(
@@ -50,21 +50,23 @@ def list_keys(context: InContext, limit: InLimit = 50, page_token: InPageToken =
     status_code=201,
     responses=problems("unknown_key", "key_revoked"),
 )
-def rotate_key(context: InContext, key_id: str, once: InOnce, request: RotateRequest = RotateRequest()) -> KeyCreated:
+def rotate_key(
+    context: ContextDep, key_id: str, once: IdempotencyDep, request: RotateRequest = RotateRequest()
+) -> KeyCreated:
     """Replace a key by one with the same name, project and scopes; the old secret stays valid for `grace_s` seconds."""
     return manage_keys.rotate(context, key_id, request, once)
 
 
 @router.post("/keys/{key_id}:revoke", dependencies=[requires(Action.REVOKE_KEY)], responses=problems("unknown_key"))
-def revoke_key(context: InContext, key_id: str, once: InOnce) -> ApiKey:
+def revoke_key(context: ContextDep, key_id: str, once: IdempotencyDep) -> ApiKey:
     """Revoke a key at once."""
     return manage_keys.revoke(context, key_id, once)
 
 
 @router.get("/projects", dependencies=READ, responses=problems("invalid_page_token"))
-def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageToken = None) -> ProjectPage:
+def list_projects(context: ContextDep, limit: LimitParam = 50, page_token: PageTokenParam = None) -> ProjectPage:
     """List projects with their quotas, by id."""
-    return projects.page(context, page_token, limit)
+    return projects.list_projects(context, page_token, limit)
 
 
 @router.get(
@@ -74,20 +76,24 @@ def list_projects(context: InContext, limit: InLimit = 50, page_token: InPageTok
     response_model=Project,
 )
 def read_project(
-    context: InContext, project_id: InProjectId, request: Request, response: Response
+    context: ContextDep, project_id: ProjectIdParam, request: Request, response: Response
 ) -> Project | Response:
     """Read one project."""
     project = projects.read(context, project_id)
-    return etags.respond(request, response, project) or project
+    return etags.set_etag(request, response, project) or project
 
 
 @router.put(
     "/projects/{project_id}", dependencies=[requires(Action.SET_PROJECT)], responses=problems("precondition_failed")
 )
 def put_project(
-    context: InContext, project_id: InProjectId, spec: ProjectSpec, response: Response, if_match: InIfMatch = None
+    context: ContextDep,
+    project_id: ProjectIdParam,
+    spec: ProjectSpec,
+    response: Response,
+    if_match: IfMatchParam = None,
 ) -> Project:
     """Set a project's quotas and its need for approval; creates the project if it does not exist."""
-    project = projects.put(context, project_id, spec, if_match)
-    response.headers["ETag"] = etags.of(project)
+    project = projects.put_project(context, project_id, spec, if_match)
+    response.headers["ETag"] = etags.tag_of(project)
     return project

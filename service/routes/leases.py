@@ -10,7 +10,7 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
 from shardtune.service.leasing import long_poll, renew_and_report, store_trace
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.routes.diagnoses import BYTES
 
 router = APIRouter(
@@ -22,14 +22,14 @@ router = APIRouter(
 
 
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
-async def ask_for_lease(context: InContext, request: Request, body: LeaseRequest) -> Lease | Response:
+async def ask_for_lease(context: ContextDep, request: Request, body: LeaseRequest) -> Lease | Response:
     """Request work for a worker session; repeating the request returns its live lease."""
     lease = await long_poll.lease(context, request, body)
     return Response(status_code=204) if lease is None else lease
 
 
 @router.post("/runs/{run_id}/heartbeat", responses=problems("unknown_run"))
-async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
+async def renew_lease(context: ContextDep, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
     """Renew a lease; the response says whether to continue."""
     # One thread for all of it: FastAPI would take a second one to validate the response.
     return await run_in_threadpool(renew_and_report.renew, context, run_id, body)
@@ -39,14 +39,14 @@ async def renew_lease(context: InContext, run_id: str, body: Heartbeat) -> Heart
     "/runs/{run_id}/report",
     responses=problems("unknown_run", "unknown_session", "lease_lost", "report_differs"),
 )
-async def report_end(context: InContext, run_id: str, body: Report) -> ReportAnswer:
+async def report_end(context: ContextDep, run_id: str, body: Report) -> ReportAnswer:
     """Report the end of an attempt; repeating the same report changes nothing."""
-    return await run_in_threadpool(renew_and_report.finish, context, run_id, body)
+    return await run_in_threadpool(renew_and_report.apply_report, context, run_id, body)
 
 
 _TRACE = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": BYTES}}}}
-InRank = Annotated[int, Path(ge=0, lt=2**31, description="Rank that recorded the trace.")]
-InSession = Annotated[
+RankParam = Annotated[int, Path(ge=0, lt=2**31, description="Rank that recorded the trace.")]
+SessionParam = Annotated[
     str,
     Header(
         alias="Shardtune-Session",
@@ -55,7 +55,7 @@ InSession = Annotated[
         examples=["session-0123456789abcdef"],
     ),
 ]
-InAttempt = Annotated[
+AttemptParam = Annotated[
     int, Header(alias="Shardtune-Attempt", ge=1, lt=2**31, description="Number of the attempt at the run.")
 ]
 
@@ -67,7 +67,7 @@ InAttempt = Annotated[
     openapi_extra=_TRACE,
 )
 async def store_raw_trace(
-    context: InContext, request: Request, run_id: str, rank: InRank, session: InSession, attempt: InAttempt
+    context: ContextDep, request: Request, run_id: str, rank: RankParam, session: SessionParam, attempt: AttemptParam
 ) -> None:
     """Store the raw trace of a rank before the run's end is reported. Traces that are too large stay with the worker."""
     declared = request.headers.get("content-length", "0")

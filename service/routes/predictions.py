@@ -7,15 +7,15 @@ from shardtune.api_schemas.trials.predictions import PredictionRequest, Predicti
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import errors
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.process.context import InContext
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.process.context import ContextDep
 from shardtune.service.studies import predictions
 
 router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=[requires(Action.PREDICT)])
 
 
 @router.post("")
-def create_prediction(context: InContext, request: PredictionRequest, once: InOnce) -> PredictionTable:
+def create_prediction(context: ContextDep, request: PredictionRequest, once: IdempotencyDep) -> PredictionTable:
     """Predict memory and speed of configurations; without any, of one per strategy. Nothing is run."""
     try:
         table = predictions.predict(context, request)
@@ -24,7 +24,7 @@ def create_prediction(context: InContext, request: PredictionRequest, once: InOn
         message = "the dimensions or rates are too large or too small to compute with; correct them"
         raise errors.invalid("body", None, message) from None
     except ValueError as error:
-        raise errors.from_value_error("", error) from None
+        raise errors.invalid_from_value_error("", error) from None
     # Without a key nothing is stored, so that a prediction needs no write transaction.
     if once.key is None:
         return table

@@ -9,12 +9,12 @@ from shardtune.db.queries.retunes import RetuneFilter
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.process.context import InContext
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.process.context import ContextDep
 from shardtune.service.retuning import records
-from shardtune.service.routes.best import InStudyKey
-from shardtune.service.routes.studies import InProject
+from shardtune.service.routes.best import TargetKeyParam
+from shardtune.service.routes.studies import ProjectParam
 
 router = APIRouter(prefix="/v1", tags=["retunes"])
 
@@ -23,7 +23,7 @@ _READ = [requires(Action.READ_STUDIES)]
 
 @router.get("/retunes", dependencies=_READ, responses=problems("invalid_page_token"))
 def list_retunes(
-    context: InContext,
+    context: ContextDep,
     target_key: Annotated[
         str | None, Query(pattern=r"^[0-9a-f]{32}$", description="Only retunes of this tuning target.")
     ] = None,
@@ -31,17 +31,17 @@ def list_retunes(
         str | None, Query(max_length=32, description="Only retunes that this schedule requested.")
     ] = None,
     state: Annotated[list[RetuneState] | None, Query(description="Only retunes in these states.")] = None,
-    project: InProject = None,
-    limit: InLimit = 50,
-    page_token: InPageToken = None,
+    project: ProjectParam = None,
+    limit: LimitParam = 50,
+    page_token: PageTokenParam = None,
 ) -> RetunePage:
     """List past, running and queued retunes with cause, cost and outcome. Newest first."""
     retune_filter = RetuneFilter(project, target_key, schedule_id, tuple(sorted(set(state or ()))))
-    return records.page(context, retune_filter, page_token, limit)
+    return records.list_retunes(context, retune_filter, page_token, limit)
 
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
-def read_retune(context: InContext, retune_id: str) -> Retune:
+def read_retune(context: ContextDep, retune_id: str) -> Retune:
     """Read one retune."""
     return records.read(context, retune_id)
 
@@ -51,9 +51,9 @@ def read_retune(context: InContext, retune_id: str) -> Retune:
     dependencies=[requires(Action.CANCEL_RETUNE)],
     responses=problems("unknown_retune", "retune_ended", "retune_starting"),
 )
-def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
+def cancel_retune(context: ContextDep, retune_id: str, once: IdempotencyDep) -> Retune:
     """End a queued or running retune for good; the recommendation stays as it is, stale if it was."""
-    return records.cancel(context, retune_id, once)
+    return records.cancel_retune(context, retune_id, once)
 
 
 @router.put(
@@ -61,8 +61,10 @@ def cancel_retune(context: InContext, retune_id: str, once: InOnce) -> Retune:
     dependencies=[requires(Action.PLAN_RUN)],
     responses=problems("unknown_best", "unknown_project"),
 )
-def plan_run(context: InContext, target_key: InStudyKey, planned: PlannedRun, project: InProject = None) -> PlannedRun:
+def plan_run(
+    context: ContextDep, target_key: TargetKeyParam, planned: PlannedRun, project: ProjectParam = None
+) -> PlannedRun:
     """Declare the training run that a recommendation is for; the cost of its retunes is compared with their saving in
     that run.
     """
-    return records.plan(context, target_key, planned, project)
+    return records.declare_run(context, target_key, planned, project)

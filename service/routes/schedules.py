@@ -10,11 +10,11 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.etags import InIfMatch
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.process.context import InContext
-from shardtune.service.routes.studies import InProject
+from shardtune.service.http.etags import IfMatchParam
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.process.context import ContextDep
+from shardtune.service.routes.studies import ProjectParam
 from shardtune.service.schedules import manage
 
 
@@ -33,7 +33,7 @@ READ = [requires(Action.READ_STUDIES)]
 _UNKNOWN = problems("unknown_schedule")
 _CHANGED = problems("unknown_schedule", "precondition_failed")
 
-InScheduleId = Annotated[str, Path(description="Id of the schedule.", max_length=32)]
+ScheduleIdParam = Annotated[str, Path(description="Id of the schedule.", max_length=32)]
 
 
 @router.post(
@@ -43,47 +43,51 @@ InScheduleId = Annotated[str, Path(description="Id of the schedule.", max_length
     responses=problems("unknown_project", "too_many_schedules"),
 )
 def create_schedule(
-    context: InContext, spec: ScheduleSpec, once: InOnce, response: Response, project: InProject = None
+    context: ContextDep, spec: ScheduleSpec, once: IdempotencyDep, response: Response, project: ProjectParam = None
 ) -> Schedule:
     """Create a schedule of retunes: at fixed times, on a change of hardware or software, or by hand."""
-    schedule = manage.create(context, spec, once, project)
+    schedule = manage.create_schedule(context, spec, once, project)
     response.headers["Location"] = f"/v1/schedules/{schedule.schedule_id}"
-    response.headers["ETag"] = etags.of(schedule)
+    response.headers["ETag"] = etags.tag_of(schedule)
     return schedule
 
 
 @router.get("", dependencies=READ, responses=problems("invalid_page_token"))
 def list_schedules(
-    context: InContext, project: InProject = None, limit: InLimit = 50, page_token: InPageToken = None
+    context: ContextDep, project: ProjectParam = None, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> SchedulePage:
     """List schedules, newest first."""
-    return manage.page(context, project, page_token, limit)
+    return manage.list_schedules(context, project, page_token, limit)
 
 
 @router.get("/{schedule_id:schedule}", dependencies=READ, responses=_UNKNOWN | etags.UNCHANGED, response_model=Schedule)
 def read_schedule(
-    context: InContext, schedule_id: InScheduleId, request: Request, response: Response
+    context: ContextDep, schedule_id: ScheduleIdParam, request: Request, response: Response
 ) -> Schedule | Response:
     """Read one schedule, its next tick, and the results of the last ones."""
     schedule = manage.read(context, schedule_id)
-    return etags.respond(request, response, schedule) or schedule
+    return etags.set_etag(request, response, schedule) or schedule
 
 
 @router.get("/{schedule_id}/ticks", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
 def list_ticks(
-    context: InContext, schedule_id: InScheduleId, limit: InLimit = 50, page_token: InPageToken = None
+    context: ContextDep, schedule_id: ScheduleIdParam, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> TickPage:
     """List the ticks of a schedule with their results, newest first."""
-    return manage.tick_page(context, schedule_id, page_token, limit)
+    return manage.list_ticks(context, schedule_id, page_token, limit)
 
 
 @router.put("/{schedule_id:schedule}", dependencies=[requires(Action.CHANGE_SCHEDULE)], responses=_CHANGED)
 def put_schedule(
-    context: InContext, schedule_id: InScheduleId, spec: ScheduleSpec, response: Response, if_match: InIfMatch = None
+    context: ContextDep,
+    schedule_id: ScheduleIdParam,
+    spec: ScheduleSpec,
+    response: Response,
+    if_match: IfMatchParam = None,
 ) -> Schedule:
     """Replace a schedule. Ticks that were due before are not made up for under the new times."""
-    schedule = manage.put(context, schedule_id, spec, if_match)
-    response.headers["ETag"] = etags.of(schedule)
+    schedule = manage.replace_schedule(context, schedule_id, spec, if_match)
+    response.headers["ETag"] = etags.tag_of(schedule)
     return schedule
 
 
@@ -93,26 +97,28 @@ def put_schedule(
     dependencies=[requires(Action.DELETE_SCHEDULE)],
     responses=_CHANGED,
 )
-def delete_schedule(context: InContext, schedule_id: InScheduleId, if_match: InIfMatch = None) -> None:
+def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match: IfMatchParam = None) -> None:
     """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
     manage.delete(context, schedule_id, if_match)
 
 
 @router.post("/{schedule_id}:pause", dependencies=[requires(Action.PAUSE_SCHEDULE)], responses=_CHANGED)
-def pause_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None) -> Schedule:
+def pause_schedule(
+    context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
+) -> Schedule:
     """Pause a schedule until it is resumed; ticks meanwhile are not made up for. Its queued retunes are skipped."""
     return manage.pause(context, schedule_id, True, once, if_match)
 
 
 @router.post("/{schedule_id}:resume", dependencies=[requires(Action.RESUME_SCHEDULE)], responses=_CHANGED)
 def resume_schedule(
-    context: InContext, schedule_id: InScheduleId, once: InOnce, if_match: InIfMatch = None
+    context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
     """Resume a schedule with the next tick after now."""
     return manage.pause(context, schedule_id, False, once, if_match)
 
 
 @router.post("/{schedule_id}:run", dependencies=[requires(Action.RUN_SCHEDULE)], responses=_UNKNOWN)
-def run_schedule(context: InContext, schedule_id: InScheduleId, once: InOnce) -> Schedule:
+def run_schedule(context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep) -> Schedule:
     """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
-    return manage.run(context, schedule_id, once)
+    return manage.run_now(context, schedule_id, once)

@@ -15,11 +15,11 @@ from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http import etags
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.etags import InIfMatch
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.http.timestamps import Moment
-from shardtune.service.process.context import InContext
+from shardtune.service.http.etags import IfMatchParam
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.http.timestamps import Timestamp
+from shardtune.service.process.context import ContextDep
 from shardtune.service.studies import actions, create_and_read, deletion, extension, insights
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"])
@@ -40,8 +40,8 @@ _CREATED = (
     "quota_gpu_seconds",
 )
 
-InStudyId = Annotated[str, Path(description="Id of the study.")]
-InProject = Annotated[
+StudyIdParam = Annotated[str, Path(description="Id of the study.")]
+ProjectParam = Annotated[
     str | None,
     Query(alias="project", pattern=PROJECT_PATTERN, description="Id of a project, for keys that see every project."),
 ]
@@ -49,9 +49,9 @@ InProject = Annotated[
 
 @router.post("", status_code=201, dependencies=[requires(Action.CREATE_STUDY)], responses=problems(*_CREATED))
 def create_study(
-    context: InContext,
+    context: ContextDep,
     spec: StudyRequest,
-    once: InOnce,
+    once: IdempotencyDep,
     response: Response,
     study_id: Annotated[
         str | None,
@@ -60,39 +60,39 @@ def create_study(
             description="Id of your choice, prefixed by its project's (`team-a.nightly`); generated if omitted.",
         ),
     ] = None,
-    project: InProject = None,
+    project: ProjectParam = None,
 ) -> Study:
     """Create a study; it starts as soon as a worker asks for work. With `wait_for_worker_s`, a study without a suitable
     worker waits for one, and `GET /v1/demand` lists what it needs.
     """
-    study = create_and_read.create(context, spec, once, study_id, project)
+    study = create_and_read.create_study(context, spec, once, study_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
-    response.headers["ETag"] = etags.of(study)
+    response.headers["ETag"] = etags.tag_of(study)
     return study
 
 
 @router.get("", dependencies=READ, responses=problems("invalid_page_token"))
 def list_studies(
-    context: InContext,
+    context: ContextDep,
     state: Annotated[list[StudyState] | None, Query(description="Only studies in these states.")] = None,
-    created_from: Annotated[Moment | None, Query(description="Only studies created at this time or later.")] = None,
-    created_before: Annotated[Moment | None, Query(description="Only studies created before this time.")] = None,
-    project: InProject = None,
+    created_from: Annotated[Timestamp | None, Query(description="Only studies created at this time or later.")] = None,
+    created_before: Annotated[Timestamp | None, Query(description="Only studies created before this time.")] = None,
+    project: ProjectParam = None,
     deleted: Annotated[bool, Query(description="List deleted studies instead of the others.")] = False,
     order: Literal["newest", "oldest"] = "newest",
-    limit: InLimit = 50,
-    page_token: InPageToken = None,
+    limit: LimitParam = 50,
+    page_token: PageTokenParam = None,
 ) -> StudyPage:
     """List studies by time of creation."""
     study_filter = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before, deleted)
-    return create_and_read.page(context, study_filter, order == "oldest", page_token, limit)
+    return create_and_read.list_studies(context, study_filter, order == "oldest", page_token, limit)
 
 
 @router.get("/{study_id}", dependencies=READ, responses=_UNKNOWN | etags.UNCHANGED, response_model=Study)
-def read_study(context: InContext, study_id: InStudyId, request: Request, response: Response) -> Study | Response:
+def read_study(context: ContextDep, study_id: StudyIdParam, request: Request, response: Response) -> Study | Response:
     """Read one study in its present state."""
-    study = create_and_read.read(context, study_id)
-    return etags.respond(request, response, study) or study
+    study = create_and_read.read_study(context, study_id)
+    return etags.set_etag(request, response, study) or study
 
 
 @router.delete(
@@ -101,15 +101,15 @@ def read_study(context: InContext, study_id: InStudyId, request: Request, respon
     responses=problems("unknown_study", "made_by_service", "precondition_failed"),
 )
 def delete_study(
-    context: InContext,
-    study_id: InStudyId,
+    context: ContextDep,
+    study_id: StudyIdParam,
     withdraw: Annotated[
         bool,
         Query(
             description="Withdraw its recommendation; the previous one takes its place. Otherwise the recommendation stays."
         ),
     ] = False,
-    if_match: InIfMatch = None,
+    if_match: IfMatchParam = None,
 ) -> Study:
     """Remove a study from all lists, and cancel its runs. It can be read by its id, and restored by `:undelete`."""
     return deletion.delete(context, study_id, withdraw, if_match)
@@ -120,13 +120,17 @@ def delete_study(
     dependencies=[requires(Action.UNDELETE_STUDY)],
     responses=problems("unknown_study", "precondition_failed"),
 )
-def undelete_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
+def undelete_study(
+    context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
+) -> Study:
     """Show a deleted study again. A withdrawn recommendation stays withdrawn until somebody approves it."""
     return deletion.undelete(context, study_id, once, if_match)
 
 
 @router.post("/{study_id}:cancel", dependencies=[requires(Action.CANCEL_STUDY)], responses=_CHANGED)
-def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
+def cancel_study(
+    context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
+) -> Study:
     """End a study; its workers stop at their next heartbeat."""
     return actions.cancel(context, study_id, once, if_match)
 
@@ -136,7 +140,9 @@ def cancel_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
     dependencies=[requires(Action.PAUSE_STUDY)],
     responses=_CHANGED | problems("unknown_study", "study_ended", "study_waiting"),
 )
-def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
+def pause_study(
+    context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
+) -> Study:
     """Stop leasing runs of a study; running ones may finish."""
     return actions.pause(context, study_id, True, once, if_match)
 
@@ -146,7 +152,9 @@ def pause_study(context: InContext, study_id: InStudyId, once: InOnce, if_match:
     dependencies=[requires(Action.RESUME_STUDY)],
     responses=_CHANGED | problems("quota_running_studies", "quota_gpu_seconds"),
 )
-def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match: InIfMatch = None) -> Study:
+def resume_study(
+    context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
+) -> Study:
     """Resume a paused study."""
     return actions.pause(context, study_id, False, once, if_match)
 
@@ -167,7 +175,7 @@ def resume_study(context: InContext, study_id: InStudyId, once: InOnce, if_match
     ),
 )
 def extend_study(
-    context: InContext, study_id: InStudyId, body: Extension, once: InOnce, if_match: InIfMatch = None
+    context: ContextDep, study_id: StudyIdParam, body: Extension, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Study:
     """Raise a study's budget, also when it has ended: it continues from its trials, and its verdict is renewed."""
     return extension.extend(context, study_id, body, once, if_match)
@@ -180,59 +188,59 @@ def extend_study(
     responses=problems("unknown_study", *_CREATED),
 )
 def clone_study(
-    context: InContext,
-    study_id: InStudyId,
-    once: InOnce,
+    context: ContextDep,
+    study_id: StudyIdParam,
+    once: IdempotencyDep,
     response: Response,
     body: CloneRequest = CloneRequest(),
     new_id: Annotated[
         str | None, Query(pattern=STUDY_ID_PATTERN, description="Id of the new study; generated if omitted.")
     ] = None,
-    project: InProject = None,
+    project: ProjectParam = None,
 ) -> Study:
     """Create a study from another study's spec, with some fields replaced; nothing else is copied."""
     study = actions.clone(context, study_id, body, once, new_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
-    response.headers["ETag"] = etags.of(study)
+    response.headers["ETag"] = etags.tag_of(study)
     return study
 
 
 @router.get("/{study_id}/trials", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
 def list_trials(
-    context: InContext,
-    study_id: InStudyId,
+    context: ContextDep,
+    study_id: StudyIdParam,
     state: Annotated[list[TrialState] | None, Query(description="Only trials in these states.")] = None,
-    limit: InLimit = 100,
-    page_token: InPageToken = None,
+    limit: LimitParam = 100,
+    page_token: PageTokenParam = None,
 ) -> TrialPage:
     """List the study's trials by number, with runs, attempts, measurements and reasons."""
-    return create_and_read.trial_page(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
+    return create_and_read.list_trials(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
 
 
 @router.get("/{study_id}/rejections", dependencies=READ, responses=_UNKNOWN | problems("invalid_page_token"))
 def list_rejections(
-    context: InContext, study_id: InStudyId, limit: InLimit = 100, page_token: InPageToken = None
+    context: ContextDep, study_id: StudyIdParam, limit: LimitParam = 100, page_token: PageTokenParam = None
 ) -> RejectionPage:
     """List configurations that the memory gate rejected, each with the reason."""
-    return create_and_read.rejection_page(context, study_id, page_token, limit)
+    return create_and_read.list_rejections(context, study_id, page_token, limit)
 
 
 @router.get("/{study_id}/pareto", dependencies=READ, responses=_UNKNOWN)
-def read_pareto_front(context: InContext, study_id: InStudyId) -> ParetoFront:
+def read_pareto_front(context: ContextDep, study_id: StudyIdParam) -> ParetoFront:
     """List the fastest trial for each amount of memory."""
     return insights.pareto_front(context, study_id)
 
 
 @router.get("/{study_id}/importance", dependencies=READ, responses=_UNKNOWN)
-def read_importance(context: InContext, study_id: InStudyId) -> Importance:
+def read_importance(context: ContextDep, study_id: StudyIdParam) -> Importance:
     """Read how much each parameter mattered for speed (PED-ANOVA); `reason` if there are too few trials."""
     return insights.knob_importance(context, study_id)
 
 
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
-def read_best(context: InContext, study_id: InStudyId) -> StudyResult:
+def read_best(context: ContextDep, study_id: StudyIdParam) -> StudyResult:
     """Read the result of a complete study; 409 with its state before that."""
-    return create_and_read.best(context, study_id)
+    return create_and_read.read_result(context, study_id)
 
 
 @router.get(
@@ -241,8 +249,8 @@ def read_best(context: InContext, study_id: InStudyId) -> StudyResult:
     responses=problems("unknown_study", "unknown_trial", "study_unfinished", "trial_unmeasured"),
 )
 def export_study(
-    context: InContext,
-    study_id: InStudyId,
+    context: ContextDep,
+    study_id: StudyIdParam,
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:

@@ -8,8 +8,8 @@ from shardtune.api_schemas.notifications.webhooks import Delivery, Webhook, Webh
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.process.context import InContext
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.process.context import ContextDep
 from shardtune.service.webhooks import manage
 
 router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
@@ -26,58 +26,58 @@ _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
     status_code=201,
     responses=problems("no_secret_key", "too_many_webhooks"),
 )
-def create_webhook(context: InContext, spec: WebhookSpec, once: InOnce) -> WebhookWithSecret:
+def create_webhook(context: ContextDep, spec: WebhookSpec, once: IdempotencyDep) -> WebhookWithSecret:
     """Create a webhook that gets events by signed POSTs (standardwebhooks.com). Only this response has its secret."""
     return manage.create(context, spec, once)
 
 
 @router.get("", dependencies=READ)
-def list_webhooks(context: InContext) -> list[Webhook]:
+def list_webhooks(context: ContextDep) -> list[Webhook]:
     """List all webhooks of the key's projects, oldest first; there are at most a hundred per project, so there are no
     pages.
     """
-    return manage.everyone(context)
+    return manage.list_webhooks(context)
 
 
 @router.get("/{webhook_id}", dependencies=READ, responses=_UNKNOWN)
-def read_webhook(context: InContext, webhook_id: str) -> Webhook:
+def read_webhook(context: ContextDep, webhook_id: str) -> Webhook:
     """Read one webhook, without its secret."""
     return manage.read(context, webhook_id)
 
 
 @router.delete("/{webhook_id}", dependencies=[requires(Action.DELETE_WEBHOOK)], status_code=204, responses=_UNKNOWN)
-def delete_webhook(context: InContext, webhook_id: str) -> None:
+def delete_webhook(context: ContextDep, webhook_id: str) -> None:
     """Delete a webhook and its deliveries."""
     manage.delete(context, webhook_id)
 
 
 @router.post("/{webhook_id}:enable", dependencies=[requires(Action.ENABLE_WEBHOOK)], responses=_UNKNOWN)
-def enable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
+def enable_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Webhook:
     """Enable a webhook again after the service gave up; messages that failed meanwhile are not repeated."""
     return manage.enable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:disable", dependencies=[requires(Action.DISABLE_WEBHOOK)], responses=_UNKNOWN)
-def disable_webhook(context: InContext, webhook_id: str, once: InOnce) -> Webhook:
+def disable_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Webhook:
     """Disable a webhook until it is enabled again; waiting messages are given up."""
     return manage.disable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:rotate", dependencies=[requires(Action.ROTATE_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
-def rotate_secret(context: InContext, webhook_id: str, once: InOnce) -> WebhookWithSecret:
+def rotate_secret(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> WebhookWithSecret:
     """Create a new secret; the former one signs beside it for 24 hours."""
     return manage.rotate(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:test", dependencies=[requires(Action.TEST_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
-async def test_webhook(context: InContext, webhook_id: str, once: InOnce) -> Delivery:
+async def test_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Delivery:
     """Send a `webhook.test` message now, and return its result."""
-    return await manage.test(context, webhook_id, once)
+    return await manage.send_test(context, webhook_id, once)
 
 
 @router.get("/{webhook_id}/deliveries", dependencies=READ, responses=_UNKNOWN)
 def list_deliveries(
-    context: InContext, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
+    context: ContextDep, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> list[Delivery]:
     """List the newest messages with their results."""
     return manage.read_deliveries(context, webhook_id, limit)

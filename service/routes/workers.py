@@ -6,9 +6,9 @@ from shardtune.api_schemas.trials.leases import Registered, Registration, Worker
 from shardtune.service.access.actions import Action
 from shardtune.service.access.auth import requires
 from shardtune.service.http.error_codes import problems
-from shardtune.service.http.idempotent_requests import InOnce
-from shardtune.service.http.paging import InLimit, InPageToken
-from shardtune.service.process.context import InContext
+from shardtune.service.http.idempotent_requests import IdempotencyDep
+from shardtune.service.http.paging import LimitParam, PageTokenParam
+from shardtune.service.process.context import ContextDep
 from shardtune.service.workers import registry
 
 router = APIRouter(prefix="/v1/workers", tags=["workers"])
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
         "protocol_version", "worker_name_taken", "unknown_session", "too_many_workers", "quota_registrations"
     ),
 )
-def register_worker(context: InContext, registration: Registration, once: InOnce) -> Registered:
+def register_worker(context: ContextDep, registration: Registration, once: IdempotencyDep) -> Registered:
     """Register a worker: it gets a session, and runs of its former session are ended.
 
     With its present session, it updates its inventory.
@@ -30,19 +30,19 @@ def register_worker(context: InContext, registration: Registration, once: InOnce
 
 
 @router.get("", dependencies=[requires(Action.READ_STUDIES)], responses=problems("invalid_page_token"))
-def list_workers(context: InContext, limit: InLimit = 100, page_token: InPageToken = None) -> WorkerPage:
+def list_workers(context: ContextDep, limit: LimitParam = 100, page_token: PageTokenParam = None) -> WorkerPage:
     """List workers ever registered, by name."""
-    return registry.page(context, page_token, limit)
+    return registry.list_workers(context, page_token, limit)
 
 
 @router.post("/{worker_id}:drain", dependencies=[requires(Action.DRAIN_WORKER)], responses=problems("unknown_worker"))
-def drain_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
+def drain_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
     """Stop giving a worker new work, also after a restart; its running work may finish."""
     return registry.drain(context, worker_id, True, once)
 
 
 @router.post("/{worker_id}:resume", dependencies=[requires(Action.RESUME_WORKER)], responses=problems("unknown_worker"))
-def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
+def resume_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
     """Give a drained worker work again."""
     return registry.drain(context, worker_id, False, once)
 
@@ -53,7 +53,7 @@ def resume_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
     dependencies=[requires(Action.FORGET_WORKER)],
     responses=problems("unknown_worker", "worker_live"),
 )
-def forget_worker(context: InContext, worker_id: str) -> None:
+def forget_worker(context: ContextDep, worker_id: str) -> None:
     """Remove a worker that is gone from all lists. It is known again when it registers.
 
     The service does the same with workers that sent no request for SHARDTUNE_KEEP_WORKERS_DAYS.
@@ -62,6 +62,6 @@ def forget_worker(context: InContext, worker_id: str) -> None:
 
 
 @router.post("/{worker_id}:free", dependencies=[requires(Action.FREE_WORKER)], responses=problems("unknown_worker"))
-def free_worker(context: InContext, worker_id: str, once: InOnce) -> Worker:
+def free_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
     """Let another key of the project register under the worker's name, which belongs to the key that registered it."""
-    return registry.free(context, worker_id, once)
+    return registry.free_name(context, worker_id, once)

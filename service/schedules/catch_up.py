@@ -9,7 +9,7 @@ from shardtune.api_schemas.retuning.schedules import CatchUp, ScheduleSpec
 
 
 @dataclass(frozen=True)
-class Due:
+class DueTick:
     """Due tick, and whether it runs."""
 
     at: datetime
@@ -18,7 +18,7 @@ class Due:
     """Number of ticks that it stands for: itself, and missed ones before it."""
 
 
-def account(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[Due]:
+def account_for_ticks(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[DueTick]:
     """Account for all due ticks, oldest first; each appears in exactly one result.
 
     A tick noticed within the grace period is on time and runs. Missed ticks follow `catch_up`: `none` runs none; `one`
@@ -27,21 +27,21 @@ def account(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> lis
     """
     on_time = [at for at in ticks if (now - at).total_seconds() <= spec.misfire_grace_s]
     missed = ticks[: len(ticks) - len(on_time)]
-    on_time_due = [Due(at, runs=True) for at in on_time]
+    on_time_due = [DueTick(at, runs=True) for at in on_time]
     if not missed:
         return on_time_due
     match spec.catch_up:
         case CatchUp.NONE:
-            return [Due(missed[-1], runs=False, stands_for=len(missed)), *on_time_due]
-        case CatchUp.ONE if on_time_due:
-            return [Due(on_time_due[0].at, runs=True, stands_for=len(missed) + 1), *on_time_due[1:]]
-        case CatchUp.ONE:
-            return [Due(missed[-1], runs=True, stands_for=len(missed))]
+            return [DueTick(missed[-1], runs=False, stands_for=len(missed)), *on_time_due]
+        case CatchUp.MERGED if on_time_due:
+            return [DueTick(on_time_due[0].at, runs=True, stands_for=len(missed) + 1), *on_time_due[1:]]
+        case CatchUp.MERGED:
+            return [DueTick(missed[-1], runs=True, stands_for=len(missed))]
         case CatchUp.ALL:
             # A limit, so that a service that was down for weeks does not start hundreds of retunes.
             caught_up = missed[-spec.catch_up_limit :]
             dropped = missed[: len(missed) - len(caught_up)]
-            dropped_due = [Due(dropped[-1], runs=False, stands_for=len(dropped))] if dropped else []
-            return [*dropped_due, *(Due(at, runs=True) for at in caught_up), *on_time_due]
+            dropped_due = [DueTick(dropped[-1], runs=False, stands_for=len(dropped))] if dropped else []
+            return [*dropped_due, *(DueTick(at, runs=True) for at in caught_up), *on_time_due]
         case _:
             assert_never(spec.catch_up)

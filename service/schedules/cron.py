@@ -18,7 +18,7 @@ _CHECKED_TICKS = 400
 """Number of ticks whose distances are checked."""
 
 
-def check(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
+def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
     """Reject an expression that cannot be run.
 
     Raises:
@@ -47,7 +47,7 @@ def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
     return next(ticks(expression, zone, after), None)
 
 
-def explain(expression: str) -> str:
+def describe(expression: str) -> str:
     """Expression in words, such as `At 03:00 on Sunday`."""
     return CronSim(expression, datetime.now(UTC)).explain()
 

@@ -9,8 +9,8 @@ from shardtune.api_schemas.retuning.schedules import Schedule, SchedulePage, Sch
 from shardtune.db.queries import best, keys, schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.http import etags, paging
-from shardtune.service.http.errors import Conflict, NotFound, from_value_error, invalid
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.errors import Conflict, NotFound, invalid, invalid_from_value_error
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations.record import project_of
 from shardtune.service.schedules import cron, ticks
@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 _RECENT_TICKS = 5
 
 
-def create(context: Context, spec: ScheduleSpec, idempotency: Once = ALWAYS, project_id: str | None = None) -> Schedule:
+def create_schedule(
+    context: Context, spec: ScheduleSpec, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
+) -> Schedule:
     """Store a schedule; its first tick is the next one after now.
 
     Raises:
@@ -48,7 +50,7 @@ def create(context: Context, spec: ScheduleSpec, idempotency: Once = ALWAYS, pro
             spec=spec,
             trigger=spec.trigger,
             is_paused=False,
-            next_tick_at=ticks.following(spec, now),
+            next_tick_at=ticks.next_tick_of(spec, now),
             version=0,
             created_at=now,
             updated_at=now,
@@ -56,39 +58,41 @@ def create(context: Context, spec: ScheduleSpec, idempotency: Once = ALWAYS, pro
         session.add(row)
         session.flush()
         log.info("schedule created", extra={"schedule": row.id})
-        return idempotency.answer(session, view(session, row), 201)
+        return idempotency.answer(session, schedule_view(session, row), 201)
 
 
 def read(context: Context, schedule_id: str) -> Schedule:
     with context.db.read() as session:
-        return view(session, _check_visible(context, schedules.get(session, schedule_id), schedule_id))
+        return schedule_view(session, _check_visible(context, schedules.get(session, schedule_id), schedule_id))
 
 
-def page(context: Context, project_id: str | None, token: str | None, limit: int) -> SchedulePage:
+def list_schedules(context: Context, project_id: str | None, token: str | None, limit: int) -> SchedulePage:
     """Schedules of the sender's projects, newest first."""
     if not context.principal.sees(project_id):
         return SchedulePage(schedules=())
     shown_project_id = project_id or context.principal.project_id
-    after = paging.start(token, [shown_project_id], paging.moment_and_id)
+    after = paging.parse_token(token, [shown_project_id], paging.moment_and_id)
     with context.db.read() as session:
         rows = schedules.page(session, shown_project_id, after, limit + 1)
-        page_rows, next_token = paging.cut(
+        page_rows, next_token = paging.split_page(
             rows, limit, [shown_project_id], lambda row: [row.created_at.isoformat(), row.id]
         )
-        return SchedulePage(schedules=tuple(view(session, row) for row in page_rows), next_page_token=next_token)
+        return SchedulePage(
+            schedules=tuple(schedule_view(session, row) for row in page_rows), next_page_token=next_token
+        )
 
 
-def tick_page(context: Context, schedule_id: str, token: str | None, limit: int) -> TickPage:
+def list_ticks(context: Context, schedule_id: str, token: str | None, limit: int) -> TickPage:
     """Ticks of a schedule with their results, newest first."""
-    after = paging.start(token, [schedule_id], paging.whole_number)
+    after = paging.parse_token(token, [schedule_id], paging.whole_number)
     with context.db.read() as session:
         _check_visible(context, schedules.get(session, schedule_id), schedule_id)
         rows = schedules.ticks(session, schedule_id, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, [schedule_id], lambda row: row.id)
+        page_rows, next_token = paging.split_page(rows, limit, [schedule_id], lambda row: row.id)
         return TickPage(ticks=tuple(map(_tick_view, page_rows)), next_page_token=next_token)
 
 
-def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
+def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
     """Replace a schedule's spec; its next tick is the next one after now.
 
     Raises:
@@ -101,23 +105,23 @@ def put(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | 
         _check_cases(session, row.project_id, spec)
         row.spec, row.trigger = spec, spec.trigger
         # From now on: ticks that were due under the old spec are not made up for under the new one.
-        row.next_tick_at = None if row.is_paused else ticks.following(spec, now)
+        row.next_tick_at = None if row.is_paused else ticks.next_tick_of(spec, now)
         row.updated_at = now
         row.version += 1
         session.flush()
-        return view(session, row)
+        return schedule_view(session, row)
 
 
 def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
     """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
     with context.db.write() as session:
         row = _lock(context, session, schedule_id, if_match)
-        schedules.unqueue(session, schedule_id, context.now(), "its schedule was deleted")
+        schedules.cancel_queued(session, schedule_id, context.now(), "its schedule was deleted")
         session.delete(row)
 
 
 def pause(
-    context: Context, schedule_id: str, paused: bool, idempotency: Once = ALWAYS, if_match: str | None = None
+    context: Context, schedule_id: str, paused: bool, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Schedule:
     """Pause a schedule, or resume it. Ticks in between neither run nor are made up for."""
     now = context.now()
@@ -125,24 +129,24 @@ def pause(
         row = _lock(context, session, schedule_id, if_match)
         if row.is_paused is not paused:
             row.is_paused, row.updated_at = paused, now
-            row.next_tick_at = None if paused else ticks.following(row.spec, now)
+            row.next_tick_at = None if paused else ticks.next_tick_of(row.spec, now)
             row.version += 1
         if paused:
-            schedules.unqueue(session, schedule_id, now, "its schedule was paused")
+            schedules.cancel_queued(session, schedule_id, now, "its schedule was paused")
         session.flush()
-        return idempotency.answer(session, view(session, row))
+        return idempotency.answer(session, schedule_view(session, row))
 
 
-def run(context: Context, schedule_id: str, idempotency: Once = ALWAYS) -> Schedule:
+def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO_KEY) -> Schedule:
     """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, None)
-        ticks.run_now(context, session, row)
+        ticks.add_manual_tick(context, session, row)
         session.flush()
-        return idempotency.answer(session, view(session, row))
+        return idempotency.answer(session, schedule_view(session, row))
 
 
-def view(session: Session, row: ScheduleRow) -> Schedule:
+def schedule_view(session: Session, row: ScheduleRow) -> Schedule:
     """Schedule in the form of the API."""
     return Schedule(
         **dict(row.spec),
@@ -159,7 +163,7 @@ def view(session: Session, row: ScheduleRow) -> Schedule:
 def _lock(context: Context, session: Session, schedule_id: str, if_match: str | None) -> ScheduleRow:
     row = _check_visible(context, schedules.lock(session, schedule_id), schedule_id)
     # Compared under the lock, so that two changes of the same version cannot both succeed.
-    etags.check(if_match, view(session, row))
+    etags.check(if_match, schedule_view(session, row))
     return row
 
 
@@ -174,15 +178,15 @@ def _check_cron(context: Context, spec: ScheduleSpec) -> None:
     if spec.cron is None:
         return
     try:
-        cron.check(spec.cron, spec.timezone, context.now(), context.settings.schedule_least_gap_s)
+        cron.check_expression(spec.cron, spec.timezone, context.now(), context.settings.schedule_least_gap_s)
     except ValueError as error:
-        raise from_value_error("", error) from None
+        raise invalid_from_value_error("", error) from None
 
 
 def _check_cases(session: Session, project_id: str, spec: ScheduleSpec) -> None:
     for key in spec.cases.target_keys:
-        row = best.served(session, project_id, key)
-        if row is None or row.serving is None:
+        row = best.get_target(session, project_id, key)
+        if row is None or row.recommended is None:
             message = f"target_keys ({key}) has no recommendation in project {project_id}; GET /v1/recommendations"
             raise invalid("cases.target_keys", key, message)
 
@@ -192,7 +196,7 @@ def _tick_view(row: ScheduleTickRow) -> Tick:
         at=row.at,
         kind=row.kind,
         state=row.state,
-        stands_for=row.stands_for,
-        cases=row.cases,
+        stands_for=row.merged_ticks,
+        cases=row.targets,
         reason=row.reason,
     )

@@ -20,17 +20,17 @@ async def keep_retuning(context: Context) -> None:
     await run_every(
         context.settings.retune_every_s,
         counting_uses=partial(run_in_threadpool, _write_usage_counts, context),
-        accounting_for_ticks=partial(run_in_threadpool, ticks.account_for, context),
+        accounting_for_ticks=partial(run_in_threadpool, ticks.account_for_due, context),
         starting_queued_ticks=partial(run_in_threadpool, ticks.start_queued, context),
-        starting_retunes=partial(run_in_threadpool, queue.start_due, context, challenge_steps.start),
+        starting_retunes=partial(run_in_threadpool, queue.start_due, context, challenge_steps.start_challenge),
         driving_retunes=partial(
-            run_in_threadpool, driver.drive, context, challenge_steps.start, challenge_steps.advance
+            run_in_threadpool, driver.drive, context, challenge_steps.start_challenge, challenge_steps.advance_retune
         ),
     )
 
 
 def _write_usage_counts(context: Context) -> int:
-    counts = context.uses.take()
+    counts = context.usage_counts.take()
     if counts:
         with context.db.write() as session:
             retunes.add_uses(session, counts)

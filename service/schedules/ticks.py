@@ -18,11 +18,11 @@ from shardtune.api_schemas.retuning.schedules import Overlap, ScheduleSpec, Tick
 from shardtune.db.queries import schedules
 from shardtune.db.tables.retunes import ScheduleRow, ScheduleTickRow
 from shardtune.service.canaries import send
-from shardtune.service.process.background import count_done
+from shardtune.service.process.background import sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.retuning import queue, target_selection
 from shardtune.service.schedules import catch_up, cron
-from shardtune.service.schedules.catch_up import Due
+from shardtune.service.schedules.catch_up import DueTick
 
 log = logging.getLogger(__name__)
 
@@ -30,23 +30,23 @@ _MAX_QUEUED = 10
 """Maximum number of ticks of one schedule that wait for the retunes of earlier ones."""
 
 
-def following(spec: ScheduleSpec, after: datetime) -> datetime | None:
+def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
     """Next tick after a moment; None: the trigger has no times."""
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 
-def account_for(context: Context) -> int:
+def account_for_due(context: Context) -> int:
     """Account for every due tick; returns the number that this replica took."""
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
-    return count_done(rows, partial(_account_for_schedule, context), lambda row: row.id)
+    return sum_unlocked(rows, partial(_account_for_schedule, context), lambda row: row.id)
 
 
 def start_queued(context: Context) -> int:
     """Begin ticks that waited for the retunes of earlier ones; returns their number."""
     with context.db.read() as session:
         waiting = schedules.with_queued_ticks(session)
-    return count_done(sorted(waiting), partial(_start_queued, context), str)
+    return sum_unlocked(sorted(waiting), partial(_start_queued, context), str)
 
 
 def _start_queued(context: Context, schedule_id: str) -> bool:
@@ -61,7 +61,7 @@ def _start_queued(context: Context, schedule_id: str) -> bool:
         return bool(ticks)
 
 
-def run_now(context: Context, session: Session, row: ScheduleRow) -> None:
+def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> None:
     """Add a tick by hand, also to a paused schedule; twice in one moment counts once. The caller holds the schedule."""
     now = context.now()
     if schedules.tick_at(session, row.id, TickKind.MANUAL, now) is None:
@@ -69,7 +69,7 @@ def run_now(context: Context, session: Session, row: ScheduleRow) -> None:
             context,
             session,
             row,
-            _insert_tick(session, row, Due(now, runs=True), TickKind.MANUAL, now),
+            _insert_tick(session, row, DueTick(now, runs=True), TickKind.MANUAL, now),
             RetuneCause.MANUAL,
         )
 
@@ -83,15 +83,15 @@ def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
     with context.db.write() as session:
         row = schedules.lock(session, schedule.id)
         # Written only if the schedule's next tick is as it was read: another replica may have moved it.
-        if row is None or not schedules.advance(session, schedule, following(spec, passed[-1])):
+        if row is None or not schedules.advance(session, schedule, next_tick_of(spec, passed[-1])):
             return 0
-        for due_tick in catch_up.account(passed, now, spec):
+        for due_tick in catch_up.account_for_ticks(passed, now, spec):
             _record_tick(context, session, row, spec, due_tick)
     log.info("ticks accounted for", extra={"schedule": schedule.id, "ticks": len(passed)})
     return len(passed)
 
 
-def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: ScheduleSpec, due_tick: Due) -> None:
+def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: ScheduleSpec, due_tick: DueTick) -> None:
     now = context.now()
     if schedules.tick_at(session, row.id, TickKind.CRON, due_tick.at) is not None:
         # The clock went back and the schedule was set anew: this tick is accounted for already.
@@ -115,14 +115,16 @@ def _record_tick(context: Context, session: Session, row: ScheduleRow, spec: Sch
         tick.reason = "waits until the retunes of the previous tick have ended"
 
 
-def _insert_tick(session: Session, row: ScheduleRow, due_tick: Due, kind: TickKind, now: datetime) -> ScheduleTickRow:
+def _insert_tick(
+    session: Session, row: ScheduleRow, due_tick: DueTick, kind: TickKind, now: datetime
+) -> ScheduleTickRow:
     tick = ScheduleTickRow(
         schedule_id=row.id,
         at=due_tick.at,
         kind=kind,
         state=TickState.QUEUED,
-        stands_for=due_tick.stands_for,
-        cases=0,
+        merged_ticks=due_tick.stands_for,
+        targets=0,
         created_at=now,
     )
     session.add(tick)
@@ -135,8 +137,8 @@ def _begin_tick(
 ) -> None:
     """Do what a tick is for: request retunes, or send canaries for a drift schedule unless a person runs it."""
     spec = row.spec
-    keys = target_selection.selected(context, session, row.project_id, spec.cases)
-    tick.cases = len(keys)
+    keys = target_selection.select_targets(context, session, row.project_id, spec.cases)
+    tick.targets = len(keys)
     tick.state, tick.reason = (
         (TickState.STARTED, None) if keys else (TickState.SKIPPED, "no recommendation matches the schedule's targets")
     )
@@ -150,7 +152,7 @@ def _begin_tick(
 def _send_canaries(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, keys: Sequence[str]
 ) -> None:
-    results = [send.send(context, session, row.project_id, key, tick.at) for key in keys]
+    results = [send.send_canary(context, session, row.project_id, key, tick.at) for key in keys]
     reasons = Counter(result.reason for result in results if isinstance(result, send.NotSent))
     if reasons:
         summary = "; ".join(f"{reason} ({count})" for reason, count in reasons.items())
@@ -163,7 +165,7 @@ def _request_retunes(
 ) -> None:
     now = context.now()
     requested = [
-        queue.request(
+        queue.request_retune(
             session,
             project_id=row.project_id,
             target_key=key,

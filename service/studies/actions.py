@@ -8,16 +8,16 @@ from shardtune.db.queries import studies
 from shardtune.service.access import quotas
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.process.context import Context
 from shardtune.service.studies import create_and_read as rules
-from shardtune.service.studies.create_and_read import must_exist, read_models
+from shardtune.service.studies.create_and_read import get_study, study_views
 
 log = logging.getLogger(__name__)
 
 
-def cancel(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match: str | None = None) -> Study:
+def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None) -> Study:
     """End a study and take its runs from their workers; a cancelled study stays as it is.
 
     Raises:
@@ -25,10 +25,10 @@ def cancel(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match
         PreconditionFailed: it is not as the sender saw it.
     """
     with idempotency.write(context) as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         row = studies.lock(session, study_id)
         # Compared while the row is locked: nobody can change the study between the comparison and the end.
-        etags.check(if_match, read_models(session, [row])[0])
+        etags.check(if_match, study_views(session, [row])[0])
         if row.state.is_open:
             transitions.end_study(session, row, StudyState.CANCELLED, "cancelled by its user", context.now())
             log.info("study cancelled", extra={"study": study_id})
@@ -37,11 +37,11 @@ def cancel(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match
                 "study_ended", f"study {study_id} is {row.state.value}; only a running study can be cancelled"
             )
         session.flush()
-        return idempotency.answer(session, read_models(session, [row])[0])
+        return idempotency.answer(session, study_views(session, [row])[0])
 
 
 def pause(
-    context: Context, study_id: str, paused: bool, idempotency: Once = ALWAYS, if_match: str | None = None
+    context: Context, study_id: str, paused: bool, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
     """Stop leasing runs of a study, or resume it.
 
@@ -51,12 +51,12 @@ def pause(
         TooMany: resuming would break a quota of its project.
     """
     with idempotency.write(context) as session:
-        study_row = must_exist(context, session, study_id)
+        study_row = get_study(context, session, study_id)
         # The project is locked before the study (note [lock order]), so the quota is checked first.
         if not paused and study_row.state is StudyState.PAUSED:
-            quotas.admit_study(session, study_row.project_id, context.now())
+            quotas.check_study_quota(session, study_row.project_id, context.now())
         row = studies.lock(session, study_id)
-        etags.check(if_match, read_models(session, [row])[0])
+        etags.check(if_match, study_views(session, [row])[0])
         if not row.state.is_open:
             raise Conflict("study_ended", f"study {study_id} is {row.state.value}; create a new one")
         if row.state is StudyState.WAITING:
@@ -64,7 +64,7 @@ def pause(
         transitions.pause_study(row, paused)
         session.flush()
         log.info("study paused" if paused else "study resumed", extra={"study": study_id})
-        study = idempotency.answer(session, read_models(session, [row])[0])
+        study = idempotency.answer(session, study_views(session, [row])[0])
     # Steps that need no worker were not taken while it was paused; after the commit, in transactions of their own.
     if not paused:
         advance.advance(context, study_id)
@@ -75,7 +75,7 @@ def clone(
     context: Context,
     study_id: str,
     request: CloneRequest,
-    idempotency: Once = ALWAYS,
+    idempotency: IdempotencyKey = NO_KEY,
     new_id: str | None = None,
     project_id: str | None = None,
 ) -> Study:
@@ -88,6 +88,6 @@ def clone(
         ApiError: as for a new study.
     """
     with context.db.read() as session:
-        row = must_exist(context, session, study_id)
+        row = get_study(context, session, study_id)
         spec, project_id = request.applied_to(row.spec), project_id or row.project_id
-    return rules.create(context, spec, idempotency, new_id, project_id)
+    return rules.create_study(context, spec, idempotency, new_id, project_id)

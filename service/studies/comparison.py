@@ -62,8 +62,8 @@ def _compared_config(context: Context, session: Session, pick: str) -> ComparedC
 def _resolve_pick(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
     """Study of that name, and the number of the trial that is its result."""
     if _TARGET_KEY.fullmatch(name):
-        target = best.current(session, context.principal.home, name)
-        recommended = target.serving if target is not None else None
+        target = best.current_target(session, context.principal.home, name)
+        recommended = target.recommended if target is not None else None
         return (
             (recommended.study, recommended.answer.result.best.trial_number)
             if recommended is not None

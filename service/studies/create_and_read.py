@@ -27,12 +27,12 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, invalid
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
 from shardtune.service.studies import validation, views
 from shardtune.service.studies.choose_precision import choose_precision
-from shardtune.service.studies.placement import placed
+from shardtune.service.studies.placement import place_study
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner import export
 from shardtune.tuner.verdict import contenders
@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 _GENERATED_PREFIX, _MAX_ID_LENGTH = "study-", 32
 
 
-def create(
+def create_study(
     context: Context,
     request: StudyRequest,
-    idempotency: Once = ALWAYS,
+    idempotency: IdempotencyKey = NO_KEY,
     study_id: str | None = None,
     project_id: str | None = None,
     resolve_key: str | None = None,
@@ -60,8 +60,8 @@ def create(
     project_id = _project_of_new(context, project_id)
     # Checked before the write transaction, so that nobody waits for the project's row meanwhile.
     with context.db.read() as session:
-        live = registry.live(context, session, project_id)
-        cluster, worker = placed(request, live)
+        live = registry.live_workers(context, session, project_id)
+        cluster, worker = place_study(request, live)
         if worker is not None:
             compatibility.check_model(request.model, worker)
         precision, precision_notes = choose_precision(request, compatibility.dtypes_of(cluster, live))
@@ -69,7 +69,7 @@ def create(
         baseline = validation.check(spec, cluster)
     with idempotency.write(context) as session:
         now = context.now()
-        quotas.admit_study(session, project_id, now)
+        quotas.check_study_quota(session, project_id, now)
         study = StudyRow(
             id=_full_id(study_id, project_id) if study_id else f"{_GENERATED_PREFIX}{secrets.token_hex(6)}",
             project_id=project_id,
@@ -92,7 +92,7 @@ def create(
             raise Conflict("study_exists", message) from None
         leases.add_run(session, study, None, RunPurpose.MODEL_SUMMARY, now)
         log.info("study created", extra={"study": study.id, "model": spec.model.name})
-        created = views.study(study, {}, 0)
+        created = views.study_view(study, {}, 0)
         if resolve_key is None:
             return idempotency.answer(session, created, 201)
         idempotency.answer(session, Resolved(study=created), 202)
@@ -124,55 +124,59 @@ def _project_of_new(context: Context, requested: str | None) -> str:
     return project_id
 
 
-def read(context: Context, study_id: str) -> Study:
+def read_study(context: Context, study_id: str) -> Study:
     with context.db.read() as session:
-        return read_models(session, [must_exist(context, session, study_id)])[0]
+        return study_views(session, [get_study(context, session, study_id)])[0]
 
 
-def page(context: Context, study_filter: StudyFilter, oldest_first: bool, token: str | None, limit: int) -> StudyPage:
+def list_studies(
+    context: Context, study_filter: StudyFilter, oldest_first: bool, token: str | None, limit: int
+) -> StudyPage:
     """Studies that the sender sees, by time of creation."""
     if not context.principal.sees(study_filter.project_id):
         return StudyPage(studies=())
     study_filter = replace(study_filter, project_id=study_filter.project_id or context.principal.project_id)
     filters = (*astuple(study_filter), oldest_first)
-    after = paging.start(token, filters, paging.moment_and_id)
+    after = paging.parse_token(token, filters, paging.moment_and_id)
     with context.db.read() as session:
         rows = studies.page(session, study_filter, oldest_first, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id])
-        return StudyPage(studies=tuple(read_models(session, page_rows)), next_page_token=next_token)
+        page_rows, next_token = paging.split_page(
+            rows, limit, filters, lambda row: [row.created_at.isoformat(), row.id]
+        )
+        return StudyPage(studies=tuple(study_views(session, page_rows)), next_page_token=next_token)
 
 
-def trial_page(
+def list_trials(
     context: Context, study_id: str, states: Sequence[TrialState], token: str | None, limit: int
 ) -> TrialPage:
     """Trials of a study by number, with their runs and attempts."""
     filters = (study_id, *states)
-    after = paging.start(token, filters, paging.whole_number)
+    after = paging.parse_token(token, filters, paging.whole_number)
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         rows = trials.page(session, study_id, states, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: row.number)
-        return TrialPage(trials=tuple(views.trial(row) for row in page_rows), next_page_token=next_token)
+        page_rows, next_token = paging.split_page(rows, limit, filters, lambda row: row.number)
+        return TrialPage(trials=tuple(views.trial_view(row) for row in page_rows), next_page_token=next_token)
 
 
-def rejection_page(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
+def list_rejections(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
     """Configurations that the memory gate rejected."""
-    after = paging.start(token, [study_id], paging.whole_number)
+    after = paging.parse_token(token, [study_id], paging.whole_number)
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         rows = trials.rejections(session, study_id, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, [study_id], lambda row: row.id)
+        page_rows, next_token = paging.split_page(rows, limit, [study_id], lambda row: row.id)
         return RejectionPage(rejections=tuple(row.value for row in page_rows), next_page_token=next_token)
 
 
-def best(context: Context, study_id: str) -> StudyResult:
+def read_result(context: Context, study_id: str) -> StudyResult:
     """Result of a complete study.
 
     Raises:
         Conflict: it has none (yet).
     """
     with context.db.read() as session:
-        return _result(must_exist(context, session, study_id))
+        return _result(get_study(context, session, study_id))
 
 
 def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
@@ -182,9 +186,9 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
         Conflict: it has not been measured (yet).
     """
     with context.db.read() as session:
-        row = must_exist(context, session, study_id)
+        row = get_study(context, session, study_id)
         contender = _contender(session, row, which)
-        study = read_models(session, [row])[0]
+        study = study_views(session, [row])[0]
     return export.files(study, contender)
 
 
@@ -196,9 +200,9 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
         Invalid: the consumer has no such backend.
     """
     with context.db.read() as session:
-        row = must_exist(context, session, study_id)
+        row = get_study(context, session, study_id)
         contender = _contender(session, row, which)
-        study = read_models(session, [row])[0]
+        study = study_views(session, [row])[0]
     try:
         return export.export(study, contender, form)
     except ValueError as error:
@@ -230,7 +234,7 @@ def _result(row: StudyRow) -> StudyResult:
     return row.result
 
 
-def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
+def get_study(context: Context, session: Session, study_id: str) -> StudyRow:
     """Study of the sender's projects; raises `NotFound` for any other."""
     # The same answer for another project's study as for none: an id must not reveal what others own.
     row = studies.get(session, study_id)
@@ -239,9 +243,9 @@ def must_exist(context: Context, session: Session, study_id: str) -> StudyRow:
     return row
 
 
-def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
+def study_views(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
     """Studies in the form of the API, with their counts of trials and rejections."""
     # Counted for all rows at once: a page shows up to 500 studies.
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
-    return [views.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
+    return [views.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]

@@ -11,11 +11,11 @@ from shardtune.db.queries import best, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http import etags
 from shardtune.service.http.errors import Conflict
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import transitions
 from shardtune.service.process.context import Context
 from shardtune.service.recommendations import withdrawal
-from shardtune.service.studies.create_and_read import must_exist, read_models
+from shardtune.service.studies.create_and_read import get_study, study_views
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,9 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
     """
     now = context.now()
     with context.db.write() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         row = studies.lock(session, study_id)
-        etags.check(if_match, read_models(session, [row])[0])
+        etags.check(if_match, study_views(session, [row])[0])
         if row.system_study is not None:
             raise Conflict(
                 "made_by_service",
@@ -50,26 +50,28 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
             _withdraw_recommendations(context, session, row)
         log.info("study deleted", extra={"study": study_id})
         session.flush()
-        return read_models(session, [row])[0]
+        return study_views(session, [row])[0]
 
 
-def undelete(context: Context, study_id: str, idempotency: Once = ALWAYS, if_match: str | None = None) -> Study:
+def undelete(
+    context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
+) -> Study:
     """Show a deleted study again; a withdrawn result stays withdrawn, and can be approved.
 
     Raises:
         PreconditionFailed: it is not as the sender saw it.
     """
     with idempotency.write(context) as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         row = studies.lock(session, study_id)
-        etags.check(if_match, read_models(session, [row])[0])
+        etags.check(if_match, study_views(session, [row])[0])
         if row.deleted_at is not None:
             row.deleted_at = None
             row.version += 1
         session.flush()
-        return idempotency.answer(session, read_models(session, [row])[0])
+        return idempotency.answer(session, study_views(session, [row])[0])
 
 
 def _withdraw_recommendations(context: Context, session: Session, row: StudyRow) -> None:
-    for recommendation in best.standing_of(session, row.id):
+    for recommendation in best.active_recommendations(session, row.id):
         withdrawal.withdraw(session, recommendation, context.principal.name, "its study was deleted", context.now())

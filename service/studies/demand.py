@@ -35,8 +35,8 @@ def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
     suitable_workers = {
         worker.id
         for project_id in {row.project_id for row in rows}
-        for worker in registry.live(context, session, project_id)
-        if compatibility.could_begin(worker, first)
+        for worker in registry.live_workers(context, session, project_id)
+        if compatibility.can_begin_waiting_study(worker, first)
     }
     return Need(
         cluster=first.cluster,
@@ -46,5 +46,5 @@ def _need(context: Context, session: Session, rows: Sequence[StudyRow]) -> Need:
         running=len(rows) - len(waiting),
         live_workers=len(suitable_workers),
         waiting_since=min((row.created_at for row in waiting), default=None),
-        until=min(map(wait_for_worker.deadline, waiting), default=None),
+        until=min(map(wait_for_worker.wait_deadline, waiting), default=None),
     )

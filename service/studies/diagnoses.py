@@ -9,15 +9,17 @@ from shardtune.db import traces as stored_traces
 from shardtune.db.queries import studies, trials
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.http.errors import Conflict, NotFound
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import traces
 from shardtune.service.process.context import Context
-from shardtune.service.studies.create_and_read import must_exist
+from shardtune.service.studies.create_and_read import get_study
 
 log = logging.getLogger(__name__)
 
 
-def ask(context: Context, study_id: str, number: int, idempotency: Once = ALWAYS) -> TrialDiagnosis:
+def request_diagnosis(
+    context: Context, study_id: str, number: int, idempotency: IdempotencyKey = NO_KEY
+) -> TrialDiagnosis:
     """Request one more run of a trial under the profiler; while one waits or runs, no second one is added.
 
     Raises:
@@ -25,24 +27,24 @@ def ask(context: Context, study_id: str, number: int, idempotency: Once = ALWAYS
         Conflict: the study still runs, was deleted, or its trials cannot be traced.
     """
     with idempotency.write(context) as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         # Locked, so that two requests at once add one run.
         study = studies.lock(session, study_id)
         trial = _must_have_trial(session, study_id, number)
         _check_traceable(study)
-        run = traces.ask(session, study, trial, context.now())
+        run = traces.request_trace(session, study, trial, context.now())
         log.info("trace asked for", extra={"study": study_id, "trial": number, "run": run.id})
         return idempotency.answer(session, _view(session, study, trial, run), status=202)
 
 
-def read(context: Context, study_id: str, number: int) -> TrialDiagnosis:
+def read_diagnosis(context: Context, study_id: str, number: int) -> TrialDiagnosis:
     """Last diagnosis of a trial, or the state of the run that will give it.
 
     Raises:
         NotFound: no such study or trial, or no diagnosis was requested.
     """
     with context.db.read() as session:
-        study = must_exist(context, session, study_id)
+        study = get_study(context, session, study_id)
         trial = _must_have_trial(session, study_id, number)
         run = trials.newest_trace(session, trial)
         if run is None:
@@ -57,7 +59,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
         NotFound: no such study or trial, no diagnosis was requested, or the trace is not stored (any more).
     """
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         run = trials.newest_trace(session, _must_have_trial(session, study_id, number))
         if run is None:
             raise _no_diagnosis(study_id, number)
@@ -74,7 +76,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
         return content
 
 
-def newest(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
+def newest_diagnosis(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
     """Last diagnosis of a trial, read in the caller's transaction; None: none was requested.
 
     Raises:
@@ -109,7 +111,7 @@ def _check_traceable(study: StudyRow) -> None:
             "study_running",
             f"study {study.id} is {study.state.value}; a run under the profiler would disturb its measurements; request it when the study has ended",
         )
-    reason = traces.why_not(study)
+    reason = traces.why_not_traceable(study)
     if reason is not None:
         raise Conflict("trial_untraceable", reason)
 

@@ -14,7 +14,7 @@ from shardtune.db.queries import events
 from shardtune.service.access import auth, streams
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
-from shardtune.service.studies.create_and_read import must_exist
+from shardtune.service.studies.create_and_read import get_study
 
 log = logging.getLogger(__name__)
 
@@ -22,16 +22,16 @@ _PAGE = 200
 _RECONNECT_MS = 2000
 
 
-def page(context: Context, study_id: str, after: int, limit: int = _PAGE) -> EventPage:
+def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE) -> EventPage:
     """Events after a number.
 
     Raises:
         NotFound: no such study.
     """
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         # Read the head first: an event written between the two queries then shows as "not the last page".
-        head = events.heads(session, [study_id])[study_id]
+        head = events.stream_ends(session, [study_id])[study_id]
         rows = events.after(session, study_id, after, limit)
     page_events = tuple(
         Event(study_id=row.study_id, number=row.number, type=row.type, created_at=row.created_at, data=row.data)
@@ -50,15 +50,15 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
     with `Last-Event-ID` and misses nothing.
     """
     heartbeat_s = context.settings.stream_heartbeat_s
-    permit = streams.StreamPermit(context, partial(auth.is_still_good, context))
+    permit = streams.StreamPermit(context, partial(auth.is_still_authorized, context))
     yield format_sse_event(retry=_RECONNECT_MS)
     with context.event_signal.watch(study_id) as has_news:
         silent_since_s = time.monotonic()
         must_read = True
-        while not context.stopping and await permit.holds():
+        while not context.stopping and await permit.is_valid():
             if must_read or has_news(after):
                 try:
-                    event_page = await run_in_threadpool(page, context, study_id, after)
+                    event_page = await run_in_threadpool(list_events, context, study_id, after)
                 except SQLAlchemyError:
                     log.warning("stream ended: the database cannot be read", extra={"study": study_id})
                     return
@@ -73,7 +73,7 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
                 continue
             # Twice the poll interval bounds the wait, so that a revoked key and a shutdown are noticed in a silent
             # study.
-            await context.event_signal.poll(context.settings.poll_s * 2)
+            await context.event_signal.wait_for_poll(context.settings.poll_s * 2)
             must_read = context.event_signal.has_ended(study_id)
             if time.monotonic() - silent_since_s >= heartbeat_s:
                 silent_since_s = time.monotonic()
@@ -91,9 +91,9 @@ async def keep_polling(context: Context) -> None:
     await run_every(context.settings.poll_s, looking_for_news_of_studies=step)
 
 
-def _read_heads(context: Context, study_ids: tuple[str, ...]) -> dict[str, events.Head]:
+def _read_heads(context: Context, study_ids: tuple[str, ...]) -> dict[str, events.StreamEnd]:
     with context.db.read() as session:
-        return events.heads(session, study_ids)
+        return events.stream_ends(session, study_ids)
 
 
 def _encode(event: Event) -> bytes:

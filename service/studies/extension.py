@@ -15,12 +15,12 @@ from shardtune.db.queries import leases, studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.access import quotas
 from shardtune.service.http import etags
-from shardtune.service.http.errors import Conflict, from_value_error, invalid
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.errors import Conflict, invalid, invalid_from_value_error
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.lifecycle import advance, transitions
 from shardtune.service.planning import study_snapshot
 from shardtune.service.process.context import Context
-from shardtune.service.studies.create_and_read import must_exist, read_models
+from shardtune.service.studies.create_and_read import get_study, study_views
 from shardtune.service.workers import compatibility, registry
 from shardtune.tuner.search import stopping
 
@@ -30,7 +30,7 @@ _ENDED = (StudyState.COMPLETE, StudyState.FAILED)
 
 
 def extend(
-    context: Context, study_id: str, more: Extension, idempotency: Once = ALWAYS, if_match: str | None = None
+    context: Context, study_id: str, more: Extension, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
     """Raise a study's budget; a study that has ended runs again.
 
@@ -43,13 +43,13 @@ def extend(
     """
     now = context.now()
     with idempotency.write(context) as session:
-        study_row = must_exist(context, session, study_id)
+        study_row = get_study(context, session, study_id)
         has_ended = study_row.state in _ENDED
         # Quota first: the project is locked before the study (note [lock order]).
         if has_ended:
-            quotas.admit_study(session, study_row.project_id, now)
+            quotas.check_study_quota(session, study_row.project_id, now)
         row = studies.lock(session, study_id)
-        etags.check(if_match, read_models(session, [row])[0])
+        etags.check(if_match, study_views(session, [row])[0])
         _check_extensible(row, has_ended)
         if has_ended:
             _check_worker(context, session, row)
@@ -59,7 +59,7 @@ def extend(
             transitions.reopen_study(row)
         log.info("study extended: %s", row.spec.budget, extra={"study": study_id})
         session.flush()
-        study = idempotency.answer(session, read_models(session, [row])[0])
+        study = idempotency.answer(session, study_views(session, [row])[0])
     advance.advance(context, study_id)
     return study
 
@@ -90,11 +90,11 @@ def _check_extensible(row: StudyRow, had_ended: bool) -> None:
 
 
 def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
-    live = registry.live(context, session, row.project_id)
-    if any(compatibility.may_run(worker, row) for worker in live):
+    live = registry.live_workers(context, session, row.project_id)
+    if any(compatibility.can_run(worker, row) for worker in live):
         return
     rejections = [
-        compatibility.rejection(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
+        compatibility.rejection_reason(worker, row) for worker in live if compatibility.fingerprint_differs(worker, row)
     ]
     reason = "; ".join(rejections) or "no live worker has its cluster, or allows its model"
     raise invalid(
@@ -104,7 +104,7 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
 
 def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
     """Set the larger budget, and the phase that uses it."""
-    snapshot = study_snapshot.view(session, row)
+    snapshot = study_snapshot.read_study(session, row)
     spent_so_far = (snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
     trials = len(snapshot.history)
@@ -112,16 +112,16 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
     if is_searching and row.spec.budget.max_trials is None:
         trials = max(trials, row.spec.budget.most_trials)
     try:
-        budget = stopping.extended(row.spec.budget, more, trials, *spent_so_far)
+        budget = stopping.extend_budget(row.spec.budget, more, trials, *spent_so_far)
     except ValueError as error:
-        raise from_value_error("", error) from error
+        raise invalid_from_value_error("", error) from error
     if more.searches:
         if not is_searching and row.reason == stopping.EXHAUSTED:
             raise Conflict(
                 "nothing_to_extend",
                 f"{stopping.EXHAUSTED} in study {row.id}; give add_pairs, or clone it with another space",
             )
-        reason = stopping.end_of_search(snapshot.history, budget, *spent_so_far)
+        reason = stopping.stop_reason(snapshot.history, budget, *spent_so_far)
         if reason is not None:
             raise Conflict(
                 "nothing_to_extend", f"study {row.id} would not continue its search: {reason}; raise that limit, too"
@@ -135,7 +135,7 @@ def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetim
 
 
 def _check_more_pairs(row: StudyRow) -> None:
-    if row.final_comparison is None or not row.final_comparison.has_rivals:
+    if row.final_comparison is None or not row.final_comparison.needs_runs:
         raise Conflict(
             "nothing_to_extend", f"study {row.id} has no candidate to pair with the baseline; give add_trials"
         )

@@ -11,7 +11,7 @@ from shardtune.db.listing import Page
 from shardtune.db.queries import trial_points
 from shardtune.db.queries.trial_points import TrialFilter, TrialPoint
 from shardtune.service.process.context import Context
-from shardtune.service.studies.create_and_read import must_exist
+from shardtune.service.studies.create_and_read import get_study
 from shardtune.tuner.insights import importance, pareto
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -32,7 +32,7 @@ def pareto_front(context: Context, study_id: str) -> ParetoFront:
         NotFound: no such study.
     """
     with context.db.read() as session:
-        row = must_exist(context, session, study_id)
+        row = get_study(context, session, study_id)
         points = _feasible_points(session, study_id)
         limit = available_gib(row.cluster, row.spec.objective)
     front = front_of(points)
@@ -52,7 +52,7 @@ def knob_importance(context: Context, study_id: str) -> Importance:
         NotFound: no such study.
     """
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
         points = _feasible_points(session, study_id)
     return importance_of(points, [flatten(TrialConfig.model_validate(point.config)) for point in points])
 

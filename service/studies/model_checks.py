@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec
-from shardtune.service.http.errors import from_value_error, invalid
+from shardtune.service.http.errors import invalid, invalid_from_value_error
 from shardtune.tuner.prediction import model_shape, trainable
 
 
@@ -23,7 +23,7 @@ def check_architecture(model: ModelSpec) -> None:
         if model.model_type in model_shape.FAMILIES:
             model_shape.from_config(model.trained_config)
     except ValueError as error:
-        raise from_value_error("model.config", error) from None
+        raise invalid_from_value_error("model.config", error) from None
 
 
 def check(spec: StudySpec) -> None:
@@ -41,11 +41,11 @@ def check(spec: StudySpec) -> None:
         raise invalid("workload.attention", "flash_attention_2", message)
 
 
-def remarks(model: ModelSpec) -> tuple[str, ...]:
+def model_notes(model: ModelSpec) -> tuple[str, ...]:
     """Notes for the reader of the result about the model that is trained."""
     if model.is_own:
         return ()
-    unknown_keys_notes = model_shape.strays(model.trained_config)
+    unknown_keys_notes = model_shape.unknown_keys(model.trained_config)
     if model.trained_config is model.config:
         # A multimodal config contains the text model's config, which alone is trained.
         return unknown_keys_notes

@@ -10,7 +10,7 @@ from shardtune.service.studies import validation
 from shardtune.service.workers import compatibility
 
 
-def placed(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
+def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
     """Cluster that the study names, and a worker that has it; no worker if the study is to wait for one.
 
     Raises:

@@ -19,11 +19,13 @@ def predict(context: Context, request: PredictionRequest) -> PredictionTable:
     """
     # A named cluster is predicted from the catalogue alone, without the database.
     if request.cluster != "local":
-        return fastest.table(request)
+        return fastest.answer_request(request)
     with context.db.read() as session:
-        worker = compatibility.local_worker(registry.live(context, session))
-        experience = calibrations.of(context.planner_cache, session, worker.fingerprint_key, context.principal.home)
+        worker = compatibility.local_worker(registry.live_workers(context, session))
+        experience = calibrations.experience_of(
+            context.planner_cache, session, worker.fingerprint_key, context.principal.home
+        )
         offer = worker.offer
     hardware = request.hardware or experience.hardware
     resolved_request = request.model_copy(update={"cluster": offer.cluster, "hardware": hardware})
-    return fastest.table(resolved_request, experience.calibrations, DeviceDtypes.of_worker(offer))
+    return fastest.answer_request(resolved_request, experience.calibrations, DeviceDtypes.from_offer(offer))

@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import Budget, StudyRequest, StudySpec
 from shardtune.api_schemas.training.models import MOST_ELEMENTS, BlockSummary, ModelSpec, ModelSummary
 from shardtune.api_schemas.training.workload import PRECISIONS
-from shardtune.service.http.errors import Invalid, from_value_error, invalid
+from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error
 from shardtune.service.studies import model_checks
 from shardtune.service.studies.choose_precision import stated_precision
 from shardtune.tuner import baseline
@@ -44,15 +44,15 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
     try:
         resolved = baseline.resolve_with_notes(spec.baseline, spec.workload, cluster, spec.model)
     except ValueError as error:
-        raise from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
+        raise invalid_from_value_error("" if str(error).startswith("baseline.") else "baseline", error) from error
     try:
         # Built against a stand-in for the model: limits that leave nothing are rejected before a worker is taken.
         search_space = space.build(spec.workload, cluster, _stand_in_summary(spec.model), spec.space)
     except ValueError as error:
         field = "workload" if str(error).startswith("global_batch") else ""
-        raise from_value_error(field, error) from error
+        raise invalid_from_value_error(field, error) from error
     budget_notes = _small_budget_note(spec.budget, seeds.seed_configs(search_space, cluster, resolved.config))
-    return resolved._replace(notes=(*model_checks.remarks(spec.model), *resolved.notes, *budget_notes))
+    return resolved._replace(notes=(*model_checks.model_notes(spec.model), *resolved.notes, *budget_notes))
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
@@ -103,7 +103,7 @@ def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...
 
 def _check_sampler(spec: StudyRequest) -> None:
     if spec.sampler == "gp" and not gp_needs.gp_is_installed():
-        packages = " and ".join(gp_needs.GP_NEEDS)
+        packages = " and ".join(gp_needs.GP_PACKAGES)
         raise invalid(
             "sampler",
             "gp",
@@ -171,20 +171,20 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
     """`tensor_divisor` and `tensor_note`, as far as the config tells."""
-    shape = model_shape.told_by(config)
+    shape = model_shape.shape_if_known(config)
     return (_head_divisor(config), None) if shape is None else shape.tensor
 
 
 def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
     """`pipeline_blocks` and `pipeline_note`, as far as the config tells."""
-    shape = model_shape.told_by(config)
+    shape = model_shape.shape_if_known(config)
     blocks, note = (layers, None) if shape is None else shape.pipeline
     return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
 
 
 def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
     """`experts`, `expert_width` and `expert_note`, as far as the config tells."""
-    shape = model_shape.told_by(config)
+    shape = model_shape.shape_if_known(config)
     if shape is not None:
         return shape.divisible_experts
     return (

@@ -11,7 +11,7 @@ from shardtune.tuner.prediction import learning
 from shardtune.tuner.verdict import final_comparison
 
 
-def study(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
+def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
     """Study in the form of the API; its counts are queried for many studies at once."""
     return Study(
         study_id=row.id,
@@ -43,13 +43,13 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
     finalists, pairs = row.final_comparison, row.spec.budget.max_pairs
     # An upper limit: the comparison may end earlier.
     return (
-        final_comparison.most_runs(len(finalists.candidates), pairs, len(finalists.defaults))
+        final_comparison.max_runs(len(finalists.candidates), pairs, len(finalists.defaults))
         if finalists is not None
         else None
     )
 
 
-def trial(row: TrialRow) -> Trial:
+def trial_view(row: TrialRow) -> Trial:
     """Trial with its runs; its own figures are those of the search run."""
     # Validation runs repeat the configuration; the search run is the one that every trial has.
     searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
@@ -89,7 +89,7 @@ def _run_view(row: RunRow) -> Run:
         run_id=row.id,
         purpose=row.purpose,
         final_comparison=row.comparison_round if row.purpose == "validation" else None,
-        block=row.block,
+        block=row.comparison_block,
         state=row.state,
         measurement=row.measurement,
         resume_check=row.resume_check,

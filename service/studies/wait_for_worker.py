@@ -11,7 +11,7 @@ from shardtune.db.queries import studies
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.http.errors import Invalid
 from shardtune.service.lifecycle import transitions
-from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.background import run_every, sum_unlocked
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, registry
 
@@ -22,24 +22,24 @@ async def keep_beginning(context: Context) -> None:
     """Look for workers of waiting studies until cancelled, as often as for expired leases."""
 
     async def step() -> None:
-        await run_in_threadpool(look, context)
+        await run_in_threadpool(begin_or_fail_waiting, context)
 
     await run_every(context.settings.sweep_s, looking_for_workers_of_waiting_studies=step)
 
 
-def look(context: Context) -> int:
+def begin_or_fail_waiting(context: Context) -> int:
     """Begin studies that have a worker, and end those that have waited too long; returns their number."""
     with context.db.read() as session:
         waiting = studies.waiting(session)
-    return count_done(waiting, partial(_begin_or_fail, context), lambda row: row.id)
+    return sum_unlocked(waiting, partial(_begin_or_fail, context), lambda row: row.id)
 
 
-def deadline(row: StudyRow) -> datetime:
+def wait_deadline(row: StudyRow) -> datetime:
     """Time at which a waiting study gives up."""
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
-def gave_up(waited_s: float) -> str:
+def no_worker_reason(waited_s: float) -> str:
     """Reason for a study without a worker."""
     # One sentence without brackets: the pages show what stands in brackets apart from it.
     return (
@@ -55,8 +55,8 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
         row = studies.lock(session, waiting_row.id)
         if row.state is not StudyState.WAITING:
             return False
-        live = registry.live(context, session, row.project_id)
-        suitable = [worker for worker in live if compatibility.could_begin(worker, row)]
+        live = registry.live_workers(context, session, row.project_id)
+        suitable = [worker for worker in live if compatibility.can_begin_waiting_study(worker, row)]
         if suitable:
             try:
                 compatibility.check_model(row.spec.model, suitable[0])
@@ -66,9 +66,9 @@ def _begin_or_fail(context: Context, waiting_row: StudyRow) -> bool:
             transitions.begin_study(row, now)
             log.info("study begins: worker %s is there", suitable[0].name, extra={"study": row.id})
             return True
-        if now < deadline(row):
+        if now < wait_deadline(row):
             return False
-        reason = gave_up(row.spec.wait_for_worker_s or 0.0)
+        reason = no_worker_reason(row.spec.wait_for_worker_s or 0.0)
         transitions.end_study(session, row, StudyState.FAILED, reason, now)
         log.warning(reason, extra={"study": row.id})
         return True

@@ -10,7 +10,7 @@ import socket
 import httpx
 
 from shardtune.service.http.errors import invalid
-from shardtune.service.process.dns_resolver import LookUps
+from shardtune.service.process.dns_resolver import DnsResolver
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -67,7 +67,7 @@ def check_url(url: str, allow_private: bool) -> None:
         raise invalid("url", url, f"url ({url:.200}): {literal} is not a public address; {_REMEDY}")
 
 
-async def resolve(url: httpx.URL, allow_private: bool, look_ups: LookUps) -> str:
+async def resolve_checked(url: httpx.URL, allow_private: bool, look_ups: DnsResolver) -> str:
     """Resolve the URL's host; returns one of its addresses, all of which are allowed.
 
     Raises:

@@ -18,7 +18,7 @@ from shardtune.db.queries import webhooks
 from shardtune.service.process.background import run_every
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import secrets
-from shardtune.service.webhooks.send import Message, ReceiverAnswer, reach_of, send
+from shardtune.service.webhooks.send import Message, ReceiverAnswer, delivery_rules, send
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _GONE = 410
 
 
 @dataclass
-class UnderWay:
+class InFlight:
     """Messages that this process is sending, and the capacity for more. Used in the event loop's thread only."""
 
     by_webhook: Counter[str] = field(default_factory=Counter)
@@ -42,11 +42,11 @@ class UnderWay:
     failing: set[str] = field(default_factory=set)
     """Webhooks whose last message failed."""
 
-    def copy(self) -> "UnderWay":
+    def copy(self) -> "InFlight":
         """Copy for another thread, which plans with it."""
-        return UnderWay(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
+        return InFlight(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
 
-    def room(self, webhook_id: str, project_id: str | None) -> int:
+    def capacity(self, webhook_id: str, project_id: str | None) -> int:
         """Number of further messages that may be sent to a webhook now."""
         limit = 1 if webhook_id in self.failing else _MAX_PER_WEBHOOK
         return max(0, min(limit - self.by_webhook[webhook_id], _MAX_PER_PROJECT - self.by_project[project_id]))
@@ -68,7 +68,7 @@ class Courier:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._in_flight = UnderWay()
+        self._in_flight = InFlight()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_due(self) -> int:
@@ -100,9 +100,9 @@ class Courier:
     async def _deliver(self, message: Message, key: bytes) -> None:
         is_taken = False
         try:
-            answer = await send(message, key, self._context.now(), reach_of(self._context))
+            answer = await send(message, key, self._context.now(), delivery_rules(self._context))
             is_taken = answer.is_success
-            await run_in_threadpool(note, self._context, message, answer)
+            await run_in_threadpool(record_answer, self._context, message, answer)
         except Exception:  # A border: a message without a recorded answer is sent again; others go on.
             log.exception("a webhook's message broke", extra={"delivery": message.delivery_id})
         finally:
@@ -126,22 +126,22 @@ async def deliver_due(context: Context) -> int:
     return count
 
 
-def claim_due(context: Context, planned: UnderWay) -> list[Message]:
+def claim_due(context: Context, planned: InFlight) -> list[Message]:
     """Claim due messages for a minute, within the capacity beside those in flight."""
     now = context.now()
     with context.db.read() as session:
         due_webhooks = [
             webhook_and_project
-            for webhook_and_project in webhooks.with_due(session, now)
-            if planned.room(*webhook_and_project)
+            for webhook_and_project in webhooks.webhooks_with_due_messages(session, now)
+            if planned.capacity(*webhook_and_project)
         ]
     if not due_webhooks:
         return []
     claimed = []
     with context.db.write() as session:
         for webhook_id, project_id in due_webhooks:
-            room = planned.room(webhook_id, project_id)
-            for row in webhooks.due(session, webhook_id, now, room) if room else ():
+            room = planned.capacity(webhook_id, project_id)
+            for row in webhooks.due_messages(session, webhook_id, now, room) if room else ():
                 # Counted before sending: a try whose process dies counts, so that no message is tried forever.
                 row.tries += 1
                 row.next_at = now + _CLAIM
@@ -152,7 +152,7 @@ def claim_due(context: Context, planned: UnderWay) -> list[Message]:
     return claimed
 
 
-def note(context: Context, message: Message, answer: ReceiverAnswer) -> None:
+def record_answer(context: Context, message: Message, answer: ReceiverAnswer) -> None:
     """Record the answer of a try; a try that was overtaken by another changes nothing."""
     now = context.now()
     with context.db.write() as session:

@@ -18,17 +18,17 @@ from shardtune.api_schemas.notifications.webhooks import (
 from shardtune.db.queries import studies, webhooks
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
 from shardtune.service.process.context import Context
 from shardtune.service.webhooks import addresses, secrets
-from shardtune.service.webhooks.send import Message, reach_of, send
+from shardtune.service.webhooks.send import Message, delivery_rules, send
 
 log = logging.getLogger(__name__)
 
 _SHOWN_ONCE = "shown once; use :rotate for a new one"
 
 
-def create(context: Context, spec: WebhookSpec, idempotency: Once = ALWAYS) -> WebhookWithSecret:
+def create(context: Context, spec: WebhookSpec, idempotency: IdempotencyKey = NO_KEY) -> WebhookWithSecret:
     """Store a webhook; the response is the only one with its secret.
 
     Raises:
@@ -61,11 +61,11 @@ def create(context: Context, spec: WebhookSpec, idempotency: Once = ALWAYS) -> W
         return idempotency.answer(session, _with_secret(row, key), 201, _without_secret(row))
 
 
-def everyone(context: Context) -> list[Webhook]:
+def list_webhooks(context: Context) -> list[Webhook]:
     """All webhooks of the sender's project, oldest first; a key of all projects sees those of every project."""
     project_id = context.principal.project_id
     with context.db.read() as session:
-        return [_webhook_view(row) for row in webhooks.everyone(session) if project_id in (None, row.project_id)]
+        return [_webhook_view(row) for row in webhooks.all_webhooks(session) if project_id in (None, row.project_id)]
 
 
 def read(context: Context, webhook_id: str) -> Webhook:
@@ -79,7 +79,7 @@ def delete(context: Context, webhook_id: str) -> None:
         session.delete(_lock(context, session, webhook_id))
 
 
-def enable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Webhook:
+def enable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Webhook:
     """Deliver again; messages that failed meanwhile are not repeated."""
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
@@ -87,7 +87,7 @@ def enable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Web
         return idempotency.answer(session, _webhook_view(row))
 
 
-def disable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Webhook:
+def disable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Webhook:
     """Stop deliveries to a webhook and give up waiting ones, until it is enabled again."""
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
@@ -99,7 +99,7 @@ def disable(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> We
         return idempotency.answer(session, _webhook_view(row))
 
 
-def rotate(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> WebhookWithSecret:
+def rotate(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> WebhookWithSecret:
     """Create a new secret; the former one signs beside it for a day."""
     key = secrets.master_key(context.settings)
     with idempotency.write(context) as session:
@@ -125,19 +125,19 @@ def delivery_list(context: Context, webhook_id: str, state: str, offset: int, li
         return [_delivery_view(row) for row in rows], total
 
 
-async def test(context: Context, webhook_id: str, idempotency: Once = ALWAYS) -> Delivery:
+async def send_test(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Delivery:
     """Send a `webhook.test` message now, once, also to a disabled webhook.
 
     A repetition under the same Idempotency-Key gets the message as it was before it was sent.
     """
     key = await run_in_threadpool(secrets.master_key, context.settings)
     message = await run_in_threadpool(_test_message, context, webhook_id, idempotency)
-    answer = await send(message, key, context.now(), reach_of(context))
+    answer = await send(message, key, context.now(), delivery_rules(context))
     # A test gets a single try, and its failure disables nothing.
     return await run_in_threadpool(_note_test, context, message, answer.status, answer.error)
 
 
-def _test_message(context: Context, webhook_id: str, idempotency: Once) -> Message:
+def _test_message(context: Context, webhook_id: str, idempotency: IdempotencyKey) -> Message:
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
         now = context.now()

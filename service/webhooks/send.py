@@ -9,7 +9,7 @@ from functools import cache
 import httpx
 
 from shardtune.service.process.context import Context
-from shardtune.service.process.dns_resolver import LookUps
+from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.webhooks import addresses, secrets
 
 _TIMEOUT_S = 15.0
@@ -43,10 +43,10 @@ class ReceiverAnswer:
 
 
 @dataclass(frozen=True)
-class Reach:
+class DeliveryRules:
     """Rules and resources for reaching receivers."""
 
-    look_ups: LookUps
+    look_ups: DnsResolver
     allow_private: bool
     tls: ssl.SSLContext
     """Certificates that are trusted."""
@@ -59,17 +59,17 @@ def public_tls() -> ssl.SSLContext:
     return httpx.create_ssl_context(trust_env=False)
 
 
-def reach_of(context: Context) -> Reach:
+def delivery_rules(context: Context) -> DeliveryRules:
     """Rules for reaching receivers, by the operator's settings."""
-    return Reach(context.look_ups, context.settings.webhook_allow_private, public_tls())
+    return DeliveryRules(context.dns_resolver, context.settings.webhook_allow_private, public_tls())
 
 
-async def send(message: Message, key: bytes, now: datetime, reach: Reach) -> ReceiverAnswer:
+async def send(message: Message, key: bytes, now: datetime, rules: DeliveryRules) -> ReceiverAnswer:
     """Send a message by POST. Never raises for a receiver's fault."""
     # Redirects are not followed: they could lead to an address that was not checked.
     try:
         async with asyncio.timeout(_TIMEOUT_S):
-            return await _post(message, key, now, reach)
+            return await _post(message, key, now, rules)
     except TimeoutError:
         return ReceiverAnswer(None, f"no answer within {_TIMEOUT_S:g} s")
     except addresses.AddressRejected as error:
@@ -89,9 +89,9 @@ def _describe_error(error: BaseException) -> str:
     return f"{kind}: the receiver cannot be reached, or does not speak HTTP"
 
 
-async def _post(message: Message, key: bytes, now: datetime, reach: Reach) -> ReceiverAnswer:
+async def _post(message: Message, key: bytes, now: datetime, reach: DeliveryRules) -> ReceiverAnswer:
     url = httpx.URL(message.url)
-    address = await addresses.resolve(url, reach.allow_private, reach.look_ups)
+    address = await addresses.resolve_checked(url, reach.allow_private, reach.look_ups)
     headers = {
         "host": url.netloc.decode("ascii"),
         "content-type": "application/json",

@@ -14,7 +14,7 @@ def cluster(value: Cluster) -> str:
     )
 
 
-def told_apart(value: Cluster) -> str:
+def cluster_with_memory(value: Cluster) -> str:
     """Describe a cluster in a list of several, CPU ranks with their memory limit: `2 CPU ranks of 2.00 GiB`."""
     # A GPU's name implies its memory; a CPU rank's limit is whatever the worker was started with.
     return cluster(value) + (f" of {memory(value.memory_gib)}" if value.device == "cpu" else "")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.studies.comparisons import ComparedConfig, Comparison, MeasuredSpeed
 from shardtune.service.wording import study_words
-from shardtune.service.wording.cluster_words import told_apart
+from shardtune.service.wording.cluster_words import cluster_with_memory
 from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import knob_name
 from shardtune.tuner.search.space.flat import flatten
@@ -22,7 +22,7 @@ class ComparedLine:
     differs: bool
 
 
-def figures(compared: Comparison) -> tuple[ComparedLine, ...]:
+def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
     """Return the rows of measured figures with their intervals, and of costs."""
     sides, currency = compared.configs, compared.currency
     return tuple(
@@ -45,11 +45,11 @@ def figures(compared: Comparison) -> tuple[ComparedLine, ...]:
     )
 
 
-def subjects(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
+def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
     """Return the rows of what was trained (model, batch, precision) and on which cluster."""
     return (
         _row("model", [side.model for side in sides]),
-        _row("cluster", [told_apart(side.cluster) for side in sides]),
+        _row("cluster", [cluster_with_memory(side.cluster) for side in sides]),
         _row("sequence length", [f"{side.workload.sequence_length:,}" for side in sides]),
         _row("global batch", [f"{side.workload.global_batch:,}" for side in sides]),
         _row("precision", [side.workload.precision.name for side in sides]),
@@ -57,7 +57,7 @@ def subjects(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
     )
 
 
-def knobs(compared: Comparison) -> tuple[ComparedLine, ...]:
+def knob_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
     """Return one row per knob; knobs that differ come first."""
     tables = [flatten(side.config) for side in compared.configs]
     differing = {difference.knob for difference in compared.differences}

@@ -9,9 +9,9 @@ from shardtune.api_schemas.trials.diagnosis import (
     Finding,
     FindingKind,
     MemoryMoment,
+    ProfilerRecording,
+    RemedyResult,
     StepParts,
-    Traced,
-    Tried,
 )
 from shardtune.api_schemas.trials.expected_parts import ExpectedName
 
@@ -86,12 +86,12 @@ def expected_in_words(diagnosis: Diagnosis) -> str:
 
 def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
     yield f"{number}. {FINDING_TITLES[finding.kind]}: {finding.evidence}."
-    yield f"   change: {finding.remedy}{expected(finding)}."
+    yield f"   change: {finding.remedy}{expected_saving(finding)}."
     if finding.tried is not None:
-        yield f"   tried: {tried_in_words(finding.tried)}."
+        yield f"   tried: {remedy_in_words(finding.tried)}."
 
 
-def expected(finding: Finding) -> str:
+def expected_saving(finding: Finding) -> str:
     """Describe the saving that a finding's change is expected to bring, and how it was estimated."""
     # A trial that ran out of memory has no step time to save a fraction of.
     if finding.kind == "out_of_memory":
@@ -100,7 +100,7 @@ def expected(finding: Finding) -> str:
     return f"; expected to save {finding.expected_gain:.0%} of the step (estimated{half}, not measured)"
 
 
-def tried_in_words(attempt: Tried) -> str:
+def remedy_in_words(attempt: RemedyResult) -> str:
     """Describe a measured remedy: `+11 % [7, 14] (9 paired runs, study-1)`."""
     runs = f"{attempt.pairs} paired runs, {attempt.study_id}"
     if attempt.outcome == "does_not_run":
@@ -112,7 +112,7 @@ def tried_in_words(attempt: Tried) -> str:
     return f"{words}{100 * (attempt.speedup - 1):+.0f} % [{low:.0f}, {high:.0f}] ({runs})"
 
 
-def sentences(diagnosis: Diagnosis) -> list[str]:
+def summary_sentences(diagnosis: Diagnosis) -> list[str]:
     """Return three sentences: the parts of the step, its communication, and the rank that the others wait for."""
     return [_step_sentence(diagnosis), _communication_sentence(diagnosis), _late_rank_sentence(diagnosis)]
 
@@ -132,7 +132,7 @@ def columns_in_words(diagnosis: Diagnosis) -> str:
     return f"{explanation}; hidden: communication that overlaps computing"
 
 
-def share(part_s: float, diagnosis: Diagnosis) -> float:
+def fraction_of_step(part_s: float, diagnosis: Diagnosis) -> float:
     """Return a part's fraction of the mean step; 0 where no step was measured."""
     return part_s / diagnosis.step_s if diagnosis.step_s else 0.0
 
@@ -150,12 +150,12 @@ def speed_in_words(bytes_per_s: float) -> str:
     return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
-def use_in_words(collective: CollectiveFigures) -> str:
+def collective_in_words(collective: CollectiveFigures) -> str:
     """Describe a kind of collective by its purpose: `all-gathers of parameters`."""
     return f"{KIND_WORDS.get(collective.kind, 'other collectives')} of {collective.purpose}"
 
 
-def cost(traced: Traced) -> str:
+def profiling_cost(traced: ProfilerRecording) -> str:
     """Describe the cost of the profiled run, with the step time just before the profiler was switched on."""
     return (
         f"profiled in a separate run of {traced.elapsed_s:.1f} s; a step took {1e3 * traced.step_s:,.1f} ms, and "
@@ -169,9 +169,9 @@ def _longest_parts(parts: StepParts) -> Iterator[tuple[float, str]]:
 
 def _step_sentence(diagnosis: Diagnosis) -> str:
     shown = [
-        f"{share(s, diagnosis):.0%} {word}"
+        f"{fraction_of_step(s, diagnosis):.0%} {word}"
         for s, word in _longest_parts(diagnosis.parts)
-        if share(s, diagnosis) >= _LEAST_FRACTION
+        if fraction_of_step(s, diagnosis) >= _LEAST_FRACTION
     ]
     steps, ranks = len({step_parts.step for step_parts in diagnosis.steps}), len(diagnosis.ranks)
     return (
@@ -190,9 +190,9 @@ def _communication_sentence(diagnosis: Diagnosis) -> str:
     speed = "" if most.bytes_per_s is None else f", moving {speed_in_words(most.bytes_per_s)}"
     size = "" if most.message_bytes is None else f" of {bytes_in_words(most.message_bytes)}"
     return (
-        f"Communication ran for {share(all_s, diagnosis):.0%} of the step, {diagnosis.overlap:.0%} of it overlapped with computing. Most "
-        f"exposed time is spent in {use_in_words(most)} ({most.calls:,.0f} a step{size}{speed}): "
-        f"{share(most.exposed_s, diagnosis):.0%} of the step."
+        f"Communication ran for {fraction_of_step(all_s, diagnosis):.0%} of the step, {diagnosis.overlap:.0%} of it overlapped with computing. Most "
+        f"exposed time is spent in {collective_in_words(most)} ({most.calls:,.0f} a step{size}{speed}): "
+        f"{fraction_of_step(most.exposed_s, diagnosis):.0%} of the step."
     )
 
 
@@ -202,6 +202,6 @@ def _late_rank_sentence(diagnosis: Diagnosis) -> str:
         return "No rank makes the others wait."
     return (
         f"Rank {late.rank} arrives last: the others wait {1e3 * late.others_wait_s:,.1f} ms a step for it "
-        f"({share(late.others_wait_s, diagnosis):.0%} of the step; {late.share_of_waiting:.0%} of all waiting time, "
+        f"({fraction_of_step(late.others_wait_s, diagnosis):.0%} of the step; {late.share_of_waiting:.0%} of all waiting time, "
         f"most in {late.steps} step{'s' * (late.steps > 1)})."
     )

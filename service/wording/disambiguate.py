@@ -28,7 +28,7 @@ def knob_value(name: str, value: Any) -> str:
     return str(value)
 
 
-def distinct(configs: Sequence[TrialConfig]) -> list[str]:
+def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
     """Describe each configuration; equal descriptions get the differing knobs: `DDP, micro batch 2 (static graph yes)`."""
     alike = defaultdict(list)
     for index, config in enumerate(configs):
@@ -44,13 +44,13 @@ def distinct(configs: Sequence[TrialConfig]) -> list[str]:
     return descriptions
 
 
-def of_trials(trials: Sequence[Trial]) -> dict[int, str]:
+def describe_trials(trials: Sequence[Trial]) -> dict[int, str]:
     """Describe the trials of a study, by number; trials that differ in a knob get different descriptions."""
-    descriptions = distinct([trial.config for trial in trials])
+    descriptions = distinct_descriptions([trial.config for trial in trials])
     return {trial.number: text for trial, text in zip(trials, descriptions, strict=True)}
 
 
-def changes(result: StudyResult) -> str:
+def changed_knobs(result: StudyResult) -> str:
     """List the knobs that the best changes: `micro batch 1 → 4, static graph no → yes`; empty where it is the baseline."""
     baseline, best = flatten(result.baseline.config), flatten(result.best.config)
     # Knobs that only one of the backends has are left out: the description already names the backends.

@@ -34,11 +34,11 @@ _CAUSE_TEXTS = {
 }
 
 
-def when(spec: ScheduleSpec) -> str:
+def trigger_text(spec: ScheduleSpec) -> str:
     """Describe the trigger of a schedule: `At 03:00 on Sunday (Europe/Berlin)`."""
     if spec.cron is None:
         return _TRIGGER_TEXTS[spec.trigger]
-    times = f"{cron.explain(spec.cron)} ({spec.timezone})"
+    times = f"{cron.describe(spec.cron)} ({spec.timezone})"
     return times if spec.trigger is Trigger.CRON else f"{_TRIGGER_TEXTS[spec.trigger]}; canaries: {times}"
 
 
@@ -57,10 +57,10 @@ def next_run(schedule: Schedule, now: datetime) -> str:
 def tick(ended: Tick, zone: str) -> str:
     """Describe a tick in a time zone: `22 November 03:00 CET: requested 3 retunes`."""
     local = ended.at.astimezone(ZoneInfo(zone))
-    return f"{local.day} {local:%B %H:%M %Z}{tick_words(ended)}"
+    return f"{local.day} {local:%B %H:%M %Z}{tick_result(ended)}"
 
 
-def tick_words(ended: Tick) -> str:
+def tick_result(ended: Tick) -> str:
     """Describe the result of a tick, to follow its time: ` by hand: requested 3 retunes`."""
     by = " by hand" if ended.kind == "manual" else ""
     action: str = ended.state
@@ -95,7 +95,7 @@ def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
     return (reason or "").removeprefix(f"{outcome.value}: " if outcome else "")
 
 
-def came_of(state: RetuneState, outcome: RetuneOutcome | None) -> str:
+def newest_outcome(state: RetuneState, outcome: RetuneOutcome | None) -> str:
     """Describe what the newest retune means for its tuning target: `measured again and kept`, `being measured again`."""
     return _OUTCOME_TEXTS[outcome] if state is RetuneState.ENDED and outcome is not None else _STATE_TEXTS[state]
 

@@ -23,7 +23,7 @@ _RUN_NAMES = {
 }
 
 
-def kind_of_run(purpose: RunPurpose) -> str:
+def run_name(purpose: RunPurpose) -> str:
     """Return the display name of a run's purpose."""
     return _RUN_NAMES[purpose]
 
@@ -57,14 +57,14 @@ def peak_memory(trial: Trial) -> float | None:
     return trial.peak_allocated_gib if trial.peak_reserved_gib is None else trial.peak_reserved_gib
 
 
-def reason(trial: Trial) -> str:
+def failure_line(trial: Trial) -> str:
     """Return a trial's failure on one line; empty for a feasible trial."""
     if trial.failure is None:
         return ""
     return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
 
 
-def pruned(trial: Trial) -> str:
+def pruning_note(trial: Trial) -> str:
     """Describe a pruned trial's steps and speed on one line; empty for a trial that was not pruned."""
     measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     if trial.state is not TrialState.PRUNED or measurement is None:
@@ -72,7 +72,7 @@ def pruned(trial: Trial) -> str:
     half_width = measurement.step_time_half_width_s / measurement.step_time_s
     return (
         f"stopped after {measurement.measured_steps} timed steps at {rate(measurement.tokens_per_s_per_gpu)} tokens/s/GPU (± {half_width:.1%}), "
-        f"certainly below {final_comparison.NEAR:.0%} of the fastest so far"
+        f"certainly below {final_comparison.NEAR_FRACTION:.0%} of the fastest so far"
     )
 
 
@@ -92,7 +92,7 @@ def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
     return [rejection_text(rejection) for rejection in nearest.values()]
 
 
-def predicted(trial: Trial) -> str:
+def prediction_note(trial: Trial) -> str:
     """Return a trial's prediction in brackets; empty without a prediction."""
     prediction = trial.prediction
     if prediction is None:
@@ -103,13 +103,13 @@ def predicted(trial: Trial) -> str:
     return f" (predicted: {speed}{memory(prediction.memory_gib)})"
 
 
-def tested(trial: Trial) -> str:
+def sampler_note(trial: Trial) -> str:
     """Return the change that the sampler tested with a trial; empty for seeds and for samplers that give no reason."""
     why = trial.reason
-    return "" if why is None else f" (tried: {tests(why.tests)}; expected gain {why.expected_gain:.1%})"
+    return "" if why is None else f" (tried: {describe_change(why.tests)}; expected gain {why.expected_gain:.1%})"
 
 
-def tests(stored: str) -> str:
+def describe_change(stored: str) -> str:
     """Rewrite the stored change of a trial with display names: `freed host memory kept instead of left to glibc`."""
     return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
 
@@ -132,7 +132,7 @@ def _value_in_words(name: str, stored: str) -> str:
     return knob_value(name, int(stored) if stored.isdecimal() else stored)
 
 
-def restarted(check: ResumeCheck) -> str:
+def resume_check_text(check: ResumeCheck) -> str:
     """Describe the result of the resume check; the caller adds its label."""
     if check.outcome != ResumeOutcome.PASSED:
         return f"{'not checked' if check.outcome is ResumeOutcome.NOT_CHECKED else check.outcome}: {check.reason}"
@@ -154,7 +154,7 @@ def _writers(check: ResumeCheck) -> str:
     return f"{files}{ranks}"
 
 
-def checkpoints(check: ResumeCheck, every_s: float) -> str | None:
+def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
     """Describe the time that checkpoints take from the user's training; None where nothing was measured."""
     if check.saving_fraction is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
@@ -166,7 +166,7 @@ def checkpoints(check: ResumeCheck, every_s: float) -> str | None:
     return cost
 
 
-def undecided(verdict: OpenVerdict) -> str:
+def undecided_text(verdict: OpenVerdict) -> str:
     """Describe an undecided comparison, and the number of pairs that would decide it."""
     text = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
     if verdict.disturbed_runs:
@@ -177,7 +177,7 @@ def undecided(verdict: OpenVerdict) -> str:
     return f"{text}; at this rate, {pairs} would confirm it"
 
 
-def against(row: AgainstDefault) -> str:
+def default_comparison(row: AgainstDefault) -> str:
     """Compare the recommended configuration with a documented default at the default's best micro batch."""
     sizes = row.micro_batches
     sizes_note = (
@@ -187,10 +187,12 @@ def against(row: AgainstDefault) -> str:
     return f"{row.ratio:.2f}x the speed of {row.description} ({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU in {runs}; {sizes_note})"
 
 
-def why_not(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
+def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
     """Return rows for failed trials, the closest rejection of each backend, and a search that never started."""
     rows = [
-        (trial.state.value, f"{trial.description}: {reason(trial)}") for trial in trials if trial.failure is not None
+        (trial.state.value, f"{trial.description}: {failure_line(trial)}")
+        for trial in trials
+        if trial.failure is not None
     ]
     # Below a result, five reasons are read and fifty are not; the API has them all.
     if len(rows) > _MOST_REASONS:
@@ -209,26 +211,26 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
         return "counting the model's parameters and FLOPs"
     running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
     is_comparing = study.phase is StudyPhase.FINAL_COMPARISON
-    phase = confirm_position(study, trials) if is_comparing else "searching"
+    phase = final_comparison_position(study, trials) if is_comparing else "searching"
     if not running:
         return phase + ", choosing the next configuration" if not is_comparing else phase
     trial, run = running[-1]
     if run.purpose == RunPurpose.RESUME_CHECK:
-        return f"resume check of the winner, trial {trial.number}: {step(run.progress)}"
-    return f"{phase}, trial {trial.number}: {step(run.progress)}"
+        return f"resume check of the winner, trial {trial.number}: {describe_step(run.progress)}"
+    return f"{phase}, trial {trial.number}: {describe_step(run.progress)}"
 
 
-def confirm_position(study: Study, trials: Sequence[Trial]) -> str:
+def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
     """Describe the progress of the final comparison."""
-    complete, most = len(validation_runs(study, trials)), most_confirm_runs(study)
+    complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}"
-    return fresh_position(study, complete)
+    return validation_position(study, complete)
 
 
-def fresh_position(study: Study, complete: int) -> str:
+def validation_position(study: Study, complete: int) -> str:
     """Describe the final comparison in short, from its number of complete validation runs."""
-    most = most_confirm_runs(study)
+    most = most_validation_runs(study)
     if not most:
         return "no validation runs, because there is only one configuration"
     return (
@@ -238,11 +240,11 @@ def fresh_position(study: Study, complete: int) -> str:
     )
 
 
-def most_confirm_runs(study: Study) -> int:
+def most_validation_runs(study: Study) -> int:
     """Return the maximum number of validation runs; the comparison ends earlier where the pairs are clear."""
     if study.final_comparison_runs is not None:
         return study.final_comparison_runs
-    return final_comparison.most_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
+    return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
 
 
 def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
@@ -257,7 +259,7 @@ def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tu
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
 
 
-def step(progress: Progress | None) -> str:
+def describe_step(progress: Progress | None) -> str:
     """Describe the current phase and step of a run."""
     if progress is None:
         return "starting ranks"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shardtune.api_schemas.studies.study import FEWEST_PAIRS, Study, StudyPhase
 from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 from shardtune.service.wording import study_words
-from shardtune.tuner.search.seeds import MOST_SEEDS
+from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison
 
 _SEEDS_TAKE = 0.75
@@ -19,20 +19,20 @@ _NEAR = 0.5
 
 
 @dataclass(frozen=True)
-class RunsMade:
+class RunCounts:
     """Counts and times of a study's runs so far; seconds are the time a run occupied its worker."""
 
     finished: int
     """Trials that have ended, successfully or not."""
-    shortest_s: float | None
+    shortest_search_s: float | None
     """Seconds of the shortest complete search run; None before there is one."""
-    fresh: int
+    validation_runs: int
     """Complete runs of the current final comparison."""
-    fresh_s: float | None
+    mean_validation_s: float | None
     """Mean seconds of these runs, disturbed attempts included; None before there is one."""
 
 
-def made_by(study: Study, trials: Sequence[Trial]) -> RunsMade:
+def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
     """Count and time the runs of a study's trials."""
     search = [(trial, run) for trial, run in study_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     validation = study_words.validation_runs(study, trials)
@@ -43,29 +43,31 @@ def made_by(study: Study, trials: Sequence[Trial]) -> RunsMade:
     # Disturbed attempts count: a machine that disturbed runs so far will disturb the next ones, too.
     run_seconds = [sum(attempt.gpu_seconds or 0 for attempt in run.attempts) / world for _, run in validation]
     fresh = [seconds for seconds in run_seconds if seconds]
-    return RunsMade(
+    return RunCounts(
         finished=sum(study_words.is_done(trial) for trial in trials),
-        shortest_s=min(search_seconds, default=None),
-        fresh=len(validation),
-        fresh_s=sum(fresh) / len(fresh) if fresh else None,
+        shortest_search_s=min(search_seconds, default=None),
+        validation_runs=len(validation),
+        mean_validation_s=sum(fresh) / len(fresh) if fresh else None,
     )
 
 
-def left(study: Study, runs: RunsMade, elapsed_s: float) -> str:
+def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
     """Estimate the remaining time: `about 5 min`; empty before the first search run is complete."""
-    if runs.shortest_s is None or study.phase is StudyPhase.DONE:
+    if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
         return ""
     budget = study.spec.budget
-    per_run = runs.shortest_s * (_SEEDS_TAKE if runs.finished < _ENOUGH else 1.1)
+    per_run = runs.shortest_search_s * (_SEEDS_TAKE if runs.finished < _ENOUGH else 1.1)
     search_s = 0.0
     if study.phase is StudyPhase.SEARCH:
         search_s = max(0, budget.most_trials - runs.finished) * per_run
         if budget.max_wall_seconds is not None:
             search_s = min(search_s, max(0.0, budget.max_wall_seconds - elapsed_s))
-    per_fresh = runs.fresh_s if runs.fresh_s is not None and runs.fresh >= _ENOUGH else per_run
-    expected, most = validation_runs_expected(study), study_words.most_confirm_runs(study)
-    is_over = runs.fresh >= expected
-    seconds = search_s + ((most if is_over else expected) - runs.fresh) * per_fresh
+    per_fresh = (
+        runs.mean_validation_s if runs.mean_validation_s is not None and runs.validation_runs >= _ENOUGH else per_run
+    )
+    expected, most = validation_runs_expected(study), study_words.most_validation_runs(study)
+    is_over = runs.validation_runs >= expected
+    seconds = search_s + ((most if is_over else expected) - runs.validation_runs) * per_fresh
     # Without `max_trials` the search may stop earlier, and beyond the expected runs only the maximum is certain.
     is_bound = is_over or (study.phase is StudyPhase.SEARCH and budget.max_trials is None)
     return f"{'at most' if is_bound else 'about'} {study_words.duration(seconds)}"
@@ -77,5 +79,5 @@ def validation_runs_expected(study: Study) -> int:
         return max(0, study.final_comparison_runs - 2 * (study.spec.budget.max_pairs - FEWEST_PAIRS))
     # A clear winner is decided after the fewest pairs, and most candidates that do not win drop out by then.
     near = math.ceil(_NEAR * (study.spec.budget.most_trials - 1))
-    defaults = MOST_SEEDS // 2 if study.spec.baseline is None else 0
-    return final_comparison.most_runs(near, FEWEST_PAIRS, defaults)
+    defaults = MAX_SEEDS // 2 if study.spec.baseline is None else 0
+    return final_comparison.max_runs(near, FEWEST_PAIRS, defaults)

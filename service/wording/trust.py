@@ -25,7 +25,7 @@ class Trust:
     text: str
 
 
-def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measurement]) -> tuple[Trust, ...]:
+def trust(study: Study, complete: Sequence[TrialConfig], validation_runs: Sequence[Measurement]) -> tuple[Trust, ...]:
     """Return the reasons that follow from the study itself.
 
     `complete` holds the measured configurations, `fresh` the validation runs of the best.
@@ -37,13 +37,13 @@ def trust(study: Study, complete: Sequence[TrialConfig], fresh: Sequence[Measure
         _paired_runs(result),
         *_undecided(result),
         *_other_candidates(result),
-        *_disturbed_runs(result, fresh),
+        *_disturbed_runs(result, validation_runs),
         *_short_search(study, complete),
     ]
-    reasons.append(_same_training(study, result, complete, fresh))
+    reasons.append(_same_training(study, result, complete, validation_runs))
     if result.resume_check is not None:
         reasons += _resume_check(result.resume_check, study.spec.checkpoint_every_s)
-    reasons += [Trust("quiet", study_words.against(row)) for row in result.against_defaults]
+    reasons += [Trust("quiet", study_words.default_comparison(row)) for row in result.against_defaults]
     return (*reasons, *(Trust("quiet", note) for note in result.notes))
 
 
@@ -64,14 +64,17 @@ def _paired_runs(result: StudyResult) -> Trust:
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
     """Return the result of the resume check, and the cost of checkpoints."""
-    text = study_words.checkpoints(check, every_s)
+    text = study_words.checkpoint_cost(check, every_s)
     cost = [Trust("quiet", text)] if text else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
-    return [Trust(_RESUME_TONES[check.outcome], f"checkpoint resume: {study_words.restarted(check)}"), *(slow or cost)]
+    return [
+        Trust(_RESUME_TONES[check.outcome], f"checkpoint resume: {study_words.resume_check_text(check)}"),
+        *(slow or cost),
+    ]
 
 
 def _undecided(result: StudyResult) -> list[Trust]:
-    return [Trust("warn", study_words.undecided(result.undecided))] if result.undecided is not None else []
+    return [Trust("warn", study_words.undecided_text(result.undecided))] if result.undecided is not None else []
 
 
 def _other_candidates(result: StudyResult) -> list[Trust]:

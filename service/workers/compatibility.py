@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
 from shardtune.db.tables.studies import StudyRow, WorkerRow
-from shardtune.service.http.errors import Invalid, close_matches, from_value_error, invalid
+from shardtune.service.http.errors import Invalid, invalid, invalid_from_value_error, suggest_names
 from shardtune.tuner.freshness.fingerprints import changes, stale_fields
 from shardtune.tuner.prediction import catalogue
 
@@ -28,8 +28,8 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
     cluster, may_wait = named_cluster(spec), spec.wait_for_worker_s is not None
     if cluster is None:
         return _resolve_local(spec, live)
-    suitable = [worker for worker in live if offers(worker.offer, cluster)]
-    allowed_worker = next((worker for worker in suitable if has_model(worker.offer, spec.model)), None)
+    suitable = [worker for worker in live if has_hardware(worker.offer, cluster)]
+    allowed_worker = next((worker for worker in suitable if allows_model(worker.offer, spec.model)), None)
     if allowed_worker is not None or may_wait:
         return cluster, allowed_worker
     if suitable:
@@ -50,7 +50,7 @@ def named_cluster(spec: StudyRequest) -> Cluster | None:
     try:
         return catalogue.parse_cluster(spec.cluster)
     except ValueError as error:
-        raise from_value_error("cluster", error) from error
+        raise invalid_from_value_error("cluster", error) from error
 
 
 def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow]:
@@ -58,17 +58,17 @@ def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
         reason = "a study that waits for a worker (wait_for_worker_s) needs its cluster spelt out, such as 8xh100"
         raise _no_worker("local", reason)
     local = local_worker(live)
-    worker = next((w for w in live if has_model(w.offer, spec.model)), local)
+    worker = next((w for w in live if allows_model(w.offer, spec.model)), local)
     return worker.offer.cluster, worker
 
 
-def could_begin(worker: WorkerRow, study: StudyRow) -> bool:
+def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether a study that waits for a worker could begin on this one."""
     return (
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
-        and offers(worker.offer, study.cluster)
-        and has_model(worker.offer, study.spec.model)
+        and has_hardware(worker.offer, study.cluster)
+        and allows_model(worker.offer, study.spec.model)
     )
 
 
@@ -89,10 +89,10 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
     return live[0]
 
 
-def offers(offer: Offer, cluster: Cluster) -> bool:
+def has_hardware(offer: Offer, cluster: Cluster) -> bool:
     """Whether a worker has the hardware of a cluster, or more of the same."""
     available = offer.cluster
-    if not same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
+    if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
         return False
     slack = 1.0 if cluster.device == "cpu" else _MEMORY_TOLERANCE
     return (
@@ -104,7 +104,7 @@ def offers(offer: Offer, cluster: Cluster) -> bool:
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
     """Native dtypes of the live workers that have a cluster; falls back to the catalogue."""
     # A worker that has not probed its device reports none, and so the catalogue's answer for the GPU's name is used.
-    probed = [DeviceDtypes.of_worker(worker.offer) for worker in live if offers(worker.offer, cluster)]
+    probed = [DeviceDtypes.from_offer(worker.offer) for worker in live if has_hardware(worker.offer, cluster)]
     named = catalogue.dtypes_of(cluster)
     return [replace(dtypes, native=dtypes.native or named.native) for dtypes in probed] or [named]
 
@@ -122,7 +122,7 @@ def check_model(model: ModelSpec, worker: WorkerRow) -> None:
 
 
 def _check_own_code(model: ModelSpec, worker: WorkerRow) -> None:
-    if has_model(worker.offer, model):
+    if allows_model(worker.offer, model):
         return
     kind, name, allowed, option = (
         ("entry_point", model.entry_point, worker.offer.own_models, f"--allow-model {model.entry_point}")
@@ -139,7 +139,7 @@ def _check_own_code(model: ModelSpec, worker: WorkerRow) -> None:
     )
 
 
-def has_model(offer: Offer, model: ModelSpec) -> bool:
+def allows_model(offer: Offer, model: ModelSpec) -> bool:
     """Whether the worker's owner allows the study's own code; architectures of transformers are always allowed."""
     if model.entry_point is not None:
         return model.entry_point in offer.own_models
@@ -151,7 +151,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
     # An empty list means that the worker did not report its architectures, so nothing can be rejected.
     known_types = worker.inventory.causal_lm_types
     if known_types and model_type not in known_types:
-        hint = close_matches(
+        hint = suggest_names(
             model_type, known_types, f"it knows {len(known_types)}, such as {', '.join(sorted(known_types)[:8])}"
         )
         raise invalid(
@@ -163,13 +163,13 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
         )
 
 
-def may_run(worker: WorkerRow, study: StudyRow) -> bool:
+def can_run(worker: WorkerRow, study: StudyRow) -> bool:
     """Whether the worker may run the study: it has the hardware, and compares with the study's measurements."""
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
         and not changed_fields(worker, study)
-        and has_model(worker.offer, study.spec.model)
+        and allows_model(worker.offer, study.spec.model)
     )
 
 
@@ -189,7 +189,7 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
     is_ours = worker.project_id in (None, study.project_id)
     return (
         is_ours
-        and same_shape(worker.offer.cluster, study.cluster)
+        and has_same_shape(worker.offer.cluster, study.cluster)
         and not _leaves_to_smaller_workers(worker.offer, study.cluster)
     )
 
@@ -200,7 +200,7 @@ def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
     return offer.share is not None and cluster.world_size < offer.share.least_ranks
 
 
-def rejection(worker: WorkerRow, study: StudyRow) -> str:
+def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
     """Reason, field by field, why the worker's measurements would not compare with the study's."""
     assert study.fingerprint is not None
     differences = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
@@ -218,7 +218,7 @@ def is_rejection(reason: str | None) -> bool:
     return reason is not None and reason.startswith(_REJECTION)
 
 
-def same_shape(available: Cluster, cluster: Cluster) -> bool:
+def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
     """Whether hardware of this kind and size runs trials of a cluster, memory aside."""
     same_device = available.device == cluster.device and (
         available.device == "cpu" or available.gpu.strip().casefold() == cluster.gpu.strip().casefold()

@@ -28,15 +28,19 @@ from shardtune.tuner.freshness.fingerprints import changes
 _MAX_DEPENDENTS = 500
 
 
-def page(context: Context, worker: str | None, current_only: bool, token: str | None, limit: int) -> FingerprintPage:
+def list_fingerprints(
+    context: Context, worker: str | None, current_only: bool, token: str | None, limit: int
+) -> FingerprintPage:
     """Fingerprints of the workers that serve the sender's projects, newest first."""
     fingerprint_filter = FingerprintFilter(context.principal.project_id, worker, current_only)
     filters = astuple(fingerprint_filter)
     with context.db.read() as session:
         # One row more than a page shows tells whether there is a next page.
-        after = paging.start(token, filters, paging.moment_and_id)
+        after = paging.parse_token(token, filters, paging.moment_and_id)
         rows = fingerprints.page(session, fingerprint_filter, after, limit + 1)
-        page_rows, next_token = paging.cut(rows, limit, filters, lambda row: [row.first_seen_at.isoformat(), row.key])
+        page_rows, next_token = paging.split_page(
+            rows, limit, filters, lambda row: [row.first_seen_at.isoformat(), row.key]
+        )
         records = tuple(_record_views(context, session, page_rows))
     return FingerprintPage(fingerprints=records, next_page_token=next_token)
 
@@ -101,12 +105,12 @@ def _holder_view(period: FingerprintPeriodRow, live_from: datetime) -> Fingerpri
 
 
 def _dependent_view(row: TuningTargetRow) -> Dependent:
-    assert row.serving is not None
+    assert row.recommended is not None
     return Dependent(
         project_id=row.project_id,
         target_key=row.target_key,
-        recommendation_id=row.serving.id,
-        model=row.serving.answer.model.name,
+        recommendation_id=row.recommended.id,
+        model=row.recommended.answer.model.name,
         freshness=row.freshness,
         changed_fields=tuple(row.changed_fields),
     )

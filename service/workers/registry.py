@@ -8,14 +8,20 @@ from datetime import datetime, timedelta
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.studies.study import StudyPhase
-from shardtune.api_schemas.trials.leases import SERVED_VERSIONS, Registered, Registration, Worker, WorkerPage
+from shardtune.api_schemas.trials.leases import (
+    SUPPORTED_PROTOCOL_VERSIONS,
+    Registered,
+    Registration,
+    Worker,
+    WorkerPage,
+)
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.queries import keys, leases, workers
 from shardtune.db.tables.studies import RunRow, StudyRow, WorkerRow
 from shardtune.service.http import paging
 from shardtune.service.http.errors import Conflict, NotFound, WrongProtocol
-from shardtune.service.http.idempotent_requests import ALWAYS, Once
-from shardtune.service.lifecycle.expiry import close_lost
+from shardtune.service.http.idempotent_requests import NO_KEY, IdempotencyKey
+from shardtune.service.lifecycle.expiry import end_lost_attempt
 from shardtune.service.process.context import Context
 from shardtune.service.workers import compatibility, worker_limits
 
@@ -24,7 +30,7 @@ log = logging.getLogger(__name__)
 _SESSION_BYTES = 24
 
 
-def register(context: Context, registration: Registration, idempotency: Once = ALWAYS) -> Registered:
+def register(context: Context, registration: Registration, idempotency: IdempotencyKey = NO_KEY) -> Registered:
     """Register a worker. A new start of a known worker gets a new session, and ends the runs of its former session.
 
     Raises:
@@ -36,13 +42,13 @@ def register(context: Context, registration: Registration, idempotency: Once = A
     settings, sender, now, name = context.settings, context.principal, context.now(), registration.name
     requested_session, issued = registration.session, secrets.token_urlsafe(_SESSION_BYTES)
     with idempotency.write(context) as session:
-        worker_limits.check(context, session, registration, workers.named(session, name, sender.project_id))
+        worker_limits.check(context, session, registration, workers.lock_by_name(session, name, sender.project_id))
         worker = workers.put(session, name, issued, registration.inventory, now, sender.project_id, sender.holder_id)
         _check_holder(context, session, worker)
         if requested_session is not None and requested_session != worker.session:
             raise _unknown_session()
         workers.begin(session, worker, requested_session or issued, registration.inventory, now, sender.holder_id)
-        lost_runs = [run.id for run in leases.of_earlier_sessions(session, worker)]
+        lost_runs = [run.id for run in leases.runs_of_earlier_sessions(session, worker)]
         registered = Registered(
             worker_id=worker.id,
             session=worker.session,
@@ -52,7 +58,9 @@ def register(context: Context, registration: Registration, idempotency: Once = A
         idempotency.answer(session, registered)
     log.info("worker registered", extra={"worker": name, "worker_id": registered.worker_id})
     for run_id in lost_runs:
-        close_lost(context, run_id, lambda run: run.worker_session != registered.session, "its worker was restarted")
+        end_lost_attempt(
+            context, run_id, lambda run: run.worker_session != registered.session, "its worker was restarted"
+        )
     return registered
 
 
@@ -73,7 +81,7 @@ def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None
     )
 
 
-def free(context: Context, worker_id: str, idempotency: Once = ALWAYS) -> Worker:
+def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO_KEY) -> Worker:
     """Release a worker's name for the next key that registers under it; its running work continues until then.
 
     Raises:
@@ -112,15 +120,15 @@ def check_protocol(version: int) -> None:
     Raises:
         WrongProtocol: with the versions that it does.
     """
-    if version not in SERVED_VERSIONS:
+    if version not in SUPPORTED_PROTOCOL_VERSIONS:
         raise WrongProtocol(
             "protocol_version",
-            f"protocol_version ({version}) is none the service speaks ({' and '.join(map(str, SERVED_VERSIONS))}); "
+            f"protocol_version ({version}) is none the service speaks ({' and '.join(map(str, SUPPORTED_PROTOCOL_VERSIONS))}); "
             "install the same release of shardtune on both sides",
         )
 
 
-def drain(context: Context, worker_id: str, draining: bool, idempotency: Once = ALWAYS) -> Worker:
+def drain(context: Context, worker_id: str, draining: bool, idempotency: IdempotencyKey = NO_KEY) -> Worker:
     """Stop giving a worker new work, or resume. Its running work may finish.
 
     Raises:
@@ -143,19 +151,19 @@ def _lock_administered(context: Context, session: Session, worker_id: str) -> Wo
 
 
 def _worker_view(context: Context, session: Session, row: WorkerRow) -> Worker:
-    running = workers.running(session, context.principal.project_id)
+    running = workers.running_runs(session, context.principal.project_id)
     return _build_view(row, row.seen_at >= live_since(context), running.get(row.id))
 
 
-def page(context: Context, token: str | None, limit: int) -> WorkerPage:
+def list_workers(context: Context, token: str | None, limit: int) -> WorkerPage:
     """Workers ever registered that serve the sender's projects, by name."""
     project_id = context.principal.project_id
-    after = paging.start(token, [project_id], paging.name_and_id)
+    after = paging.parse_token(token, [project_id], paging.name_and_id)
     with context.db.read() as session:
-        running = workers.running(session, project_id)
+        running = workers.running_runs(session, project_id)
         live_from = live_since(context)
         fetched = workers.page(session, project_id, after, limit + 1)
-        page_rows, next_token = paging.cut(fetched, limit, [project_id], lambda row: [row.name, row.id])
+        page_rows, next_token = paging.split_page(fetched, limit, [project_id], lambda row: [row.name, row.id])
         return WorkerPage(
             workers=tuple(_build_view(row, row.seen_at >= live_from, running.get(row.id)) for row in page_rows),
             next_page_token=next_token,
@@ -177,7 +185,7 @@ def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
     )
 
 
-def live(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
+def live_workers(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
     """Workers with a recent request that may run studies of a project, by default the sender's."""
     # Workers of other projects are not even read: their inventories may be long, and there may be thousands.
     return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
@@ -188,7 +196,7 @@ def live_fingerprints(context: Context, session: Session, project_id: str) -> Se
     return workers.fingerprints_seen_since(session, live_since(context), project_id)
 
 
-def of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
+def worker_of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
     """Worker that a session belongs to.
 
     Raises:
@@ -203,7 +211,7 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     Raises:
         Conflict: as in `worker_of_session`.
     """
-    worker, leased_run = leases.worker_and_held(session, worker_session) or (None, None)
+    worker, leased_run = leases.worker_and_lease(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run
 
 
@@ -223,7 +231,7 @@ def _unknown_session() -> Conflict:
     )
 
 
-def knows(worker: WorkerRow, run: RunRow) -> bool:
+def understands(worker: WorkerRow, run: RunRow) -> bool:
     """Whether the worker's release understands the run's kind of task."""
     # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
     return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
@@ -235,8 +243,8 @@ def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bo
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
     project_ids = (None, study.project_id)
-    capable = workers.understanding(session, "resume_check", live_since(context))
-    return any(worker.project_id in project_ids and compatibility.may_run(worker, study) for worker in capable)
+    capable = workers.workers_supporting(session, "resume_check", live_since(context))
+    return any(worker.project_id in project_ids and compatibility.can_run(worker, study) for worker in capable)
 
 
 def live_since(context: Context) -> datetime:

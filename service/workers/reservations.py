@@ -16,16 +16,18 @@ from shardtune.service.workers.registry import live_since
 class Reservations(NamedTuple):
     """Reserved studies, by study id: studies with a waiting run of a block that has begun."""
 
-    others: dict[str, frozenset[str]]
+    by_other_workers: dict[str, frozenset[str]]
     """Ids of the workers that may take the run, because they began its block and are live."""
-    own: frozenset[str]
+    by_asking_worker: frozenset[str]
     """Studies whose block the asking worker itself began."""
 
 
-def reservations(context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow) -> Reservations:
+def find_reservations(
+    context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
+) -> Reservations:
     """Find reserved studies among those with a waiting run; studies whose run any worker may take are left out."""
     comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
-    begun_blocks = trials.begun_blocks(session, [study.id for study in comparing]) if comparing else {}
+    begun_blocks = trials.workers_of_open_blocks(session, [study.id for study in comparing]) if comparing else {}
     by_others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}
     by_asking = frozenset(begun_blocks.keys() - by_others.keys())
     if not by_others:
@@ -45,4 +47,4 @@ def live_among(context: Context, session: Session, study: StudyRow, ids: Collect
 
 
 def _live_and_compatible(live: Sequence[WorkerRow], study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    return frozenset(worker.id for worker in live if worker.id in ids and compatibility.may_run(worker, study))
+    return frozenset(worker.id for worker in live if worker.id in ids and compatibility.can_run(worker, study))

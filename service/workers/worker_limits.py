@@ -5,14 +5,14 @@ from sqlalchemy.orm import Session
 from shardtune.api_schemas.trials.leases import Registration
 from shardtune.db.queries import workers
 from shardtune.db.tables.studies import WorkerRow
-from shardtune.service.http.errors import Conflict, TooMany
+from shardtune.service.http.errors import Conflict, TooManyRequests
 from shardtune.service.process.context import Context
 
 _EVERY_PROJECT = "*"
 """Rate-limit key of workers that serve every project; no project has this name."""
 
 
-def check(context: Context, session: Session, registration: Registration, known: WorkerRow | None) -> None:
+def check(context: Context, session: Session, registration: Registration, registered: WorkerRow | None) -> None:
     """Check that a registration is within the project's limits.
 
     Raises:
@@ -21,10 +21,10 @@ def check(context: Context, session: Session, registration: Registration, known:
     """
     # A restart with the same name and fingerprint writes no new rows, so it always passes: a fleet that restarts must
     # come back.
-    if known is not None and known.fingerprint_key == registration.inventory.fingerprint.content_key():
+    if registered is not None and registered.fingerprint_key == registration.inventory.fingerprint.content_key():
         return
     project_id, settings = context.principal.project_id, context.settings
-    if known is None and workers.count(session, project_id) >= settings.max_workers:
+    if registered is None and workers.count(session, project_id) >= settings.max_workers:
         raise Conflict(
             "too_many_workers",
             f"{settings.max_workers} workers are registered already (SHARDTUNE_MAX_WORKERS); those that are gone are forgotten "
@@ -33,7 +33,7 @@ def check(context: Context, session: Session, registration: Registration, known:
     rate_key = f"workers of {project_id or _EVERY_PROJECT}"
     wait_s = context.rates.count(rate_key, settings.registrations_per_minute, context.now())
     if wait_s is not None:
-        raise TooMany(
+        raise TooManyRequests(
             "quota_registrations",
             f"{settings.registrations_per_minute} new workers or changes of hardware and software were registered this "
             "minute; wait for the next one",

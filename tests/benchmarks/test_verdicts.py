@@ -32,9 +32,7 @@ def test_arms_that_are_alike_have_no_winner_on_recorded_noise(recorded):
 def test_a_planted_gain_is_found_in_ordinary_noise_with_disturbed_runs():
     planted = replay.replay(gaussian(0.015, disturbed=0.02), 100, 0.05, 20, seed=1)
     assert rate(planted, lambda faster, verdict: verdict.winner == faster) >= 0.85
-    assert max(verdict.runs for _, verdict in planted) <= final_comparison.most_runs(
-        final_comparison.MOST_CANDIDATES, 20
-    )
+    assert max(verdict.runs for _, verdict in planted) <= final_comparison.max_runs(final_comparison.MAX_CANDIDATES, 20)
 
 
 def test_the_best_of_noise_is_no_winner_where_the_search_alone_would_name_one():

@@ -15,7 +15,7 @@ from shardtune.workers.launchers.base import Launcher, RankExit
 from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.launchers.local import LocalLauncher
-from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.launchers.processes import kill_tagged, tagged_processes
 from tests.support.workers.worker_fakes import FAKE_HOST
 
 LAUNCHERS = ("warm", "cold", "local", "local, where forking is unsafe")
@@ -28,8 +28,8 @@ def mark() -> Iterator[str]:
     """A device pool of this test's own; nothing of it may live after the test."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
-    live_pids = marked(name)
-    kill_marked(name)
+    live_pids = tagged_processes(name)
+    kill_tagged(name)
     assert not live_pids, f"processes {live_pids} were left behind"
 
 
@@ -104,13 +104,13 @@ def test_waiting_ends_by_itself_while_nothing_happens(make: Make, directory: Pat
 
 def test_a_kill_leaves_nothing_of_the_launch_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
     launcher = make("orphan", "hang", "busy")
-    helpers = marked(mark)
+    helpers = tagged_processes(mark)
     launcher.launch(directory, Launch.of(3))
     ended(launcher, 1)
-    assert marked(mark) > helpers
+    assert tagged_processes(mark) > helpers
     for _ in range(2):
         launcher.kill()
-        assert marked(mark) <= helpers
+        assert tagged_processes(mark) <= helpers
 
 
 def test_after_a_kill_the_next_trial_is_launched(make: Make, directory: Path) -> None:
@@ -124,16 +124,16 @@ def test_after_a_kill_the_next_trial_is_launched(make: Make, directory: Path) ->
 
 def test_a_kill_before_any_launch_does_nothing(make: Make, mark: str) -> None:
     launcher = make("complete")
-    helpers = marked(mark)
+    helpers = tagged_processes(mark)
     launcher.kill()
-    assert marked(mark) == helpers
+    assert tagged_processes(mark) == helpers
 
 
 def test_who_is_ready_stays_ready_at_no_cost(make: Make, mark: str) -> None:
     launcher = make("complete")
-    helpers, prepared = marked(mark), launcher.prepare(lambda: False)
+    helpers, prepared = tagged_processes(mark), launcher.prepare(lambda: False)
     assert launcher.prepare(lambda: True) == prepared
-    assert marked(mark) == helpers
+    assert tagged_processes(mark) == helpers
 
 
 def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, directory: Path, mark: str) -> None:
@@ -141,7 +141,7 @@ def test_closing_ends_ranks_and_helpers_and_may_be_repeated(make: Make, director
     launcher.launch(directory, Launch.of(2))
     for _ in range(2):
         launcher.close()
-        assert marked(mark) == set()
+        assert tagged_processes(mark) == set()
 
 
 @pytest.mark.parametrize(("kind", "words"), [("warm", "a rank was stopped"), ("cold", "rank 0 was stopped")])
@@ -150,23 +150,23 @@ def test_a_rank_that_is_stopped_ends_the_launch(
 ) -> None:
     with closing(patient_for_a_moment(kind, tmp_path, mark)) as launcher:
         launcher.prepare(lambda: False)
-        helpers = marked(mark)
+        helpers = tagged_processes(mark)
         launcher.launch(directory, Launch.of(1))
         while not (log := directory / "rank_0.log").exists() or not log.read_text():
             launcher.wait(0.01)
-        for pid in marked(mark) - helpers:
+        for pid in tagged_processes(mark) - helpers:
             os.kill(pid, signal.SIGSTOP)
         while launcher.lost is None:
             launcher.wait(0.05)
         assert launcher.lost.message == words
         launcher.kill()
-        assert not marked(mark) - helpers
+        assert not tagged_processes(mark) - helpers
 
 
 def test_a_helper_that_is_stopped_is_lost_and_replaced(tmp_path: Path, directory: Path, mark: str) -> None:
     with closing(patient_for_a_moment("warm", tmp_path, mark)) as launcher:
         launcher.prepare(lambda: False)
-        helpers = marked(mark)
+        helpers = tagged_processes(mark)
         launcher.launch(directory, Launch.of(1))
         for pid in helpers:
             os.kill(pid, signal.SIGSTOP)
@@ -174,7 +174,7 @@ def test_a_helper_that_is_stopped_is_lost_and_replaced(tmp_path: Path, directory
             launcher.wait(0.05)
         assert launcher.lost.message == "the fork server was stopped"
         launcher.kill()
-        assert not marked(mark)
+        assert not tagged_processes(mark)
         launcher.prepare(lambda: False)
 
 

@@ -97,7 +97,7 @@ def _consumers(r: Registries, says: bool) -> dict[str, Any]:
 
     def accelerate(source: Any, strategy: ThinnedConfig) -> AccelerateParts:
         parts = fsdp2.accelerate(source, _plain(strategy))
-        return replace(parts, in_code=(*parts.in_code, f"{prefix}{strategy.thinned}")) if says else parts
+        return replace(parts, script_lines=(*parts.script_lines, f"{prefix}{strategy.thinned}")) if says else parts
 
     def consumer(name: str) -> Callable[[Any, ThinnedConfig], ConsumerParts]:
         def loaded_parts(source: Any, strategy: ThinnedConfig) -> ConsumerParts:

@@ -68,7 +68,9 @@ class Life:
         now = self.context.now()
         project_id, key = self.case
         with self.context.db.write() as session:
-            row = queue.request(session, project_id=project_id, target_key=key, cause=cause, not_before=now, now=now)
+            row = queue.request_retune(
+                session, project_id=project_id, target_key=key, cause=cause, not_before=now, now=now
+            )
             retune_id = row.id
         until(lambda: self._step(retune_id), 200, "the retune ends")
         body: dict[str, Any] = self.stack.http.get(f"/v1/retunes/{retune_id}").json()
@@ -78,11 +80,15 @@ class Life:
         """One canary, from being sent to its verdict."""
         time.sleep(1.1)
         with self.context.db.read() as session:
-            current = best.current(session, *self.case)
+            current = best.current_target(session, *self.case)
             assert current is not None
             case = current.project_id, current.target_key
-        assert send.begin(self.context, *case, period_s=1.0)
-        until(lambda: judge.watch(self.context) + 1 and self._last().verdict not in (None, "slow"), 120, "a verdict")
+        assert send.begin_if_due(self.context, *case, period_s=1.0)
+        until(
+            lambda: judge.judge_and_begin(self.context) + 1 and self._last().verdict not in (None, "slow"),
+            120,
+            "a verdict",
+        )
         return self._last()
 
     def _last(self) -> CanaryRow:
@@ -90,8 +96,8 @@ class Life:
             return session.scalars(select(CanaryRow).order_by(CanaryRow.created_at.desc()).limit(1)).one()
 
     def _step(self, retune_id: str) -> bool:
-        queue.start_due(self.context, challenge_steps.start)
-        driver.drive(self.context, challenge_steps.start, challenge_steps.advance)
+        queue.start_due(self.context, challenge_steps.start_challenge)
+        driver.drive(self.context, challenge_steps.start_challenge, challenge_steps.advance_retune)
         with self.context.db.read() as session:
             row = retunes.get(session, retune_id)
             return row is not None and row.state == "ended"

@@ -26,9 +26,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GpuMachine]:
 
 def _open_machine(folder: Path, ranks: int) -> Iterator[GpuMachine]:
     settings = WorkerSettings(work_dir=folder)
-    with device_hold.hold(settings, ranks) as (gpus, launcher):
+    with device_hold.hold_devices(settings, ranks) as (gpus, launcher):
         prepared = device_hold.prepare(settings, launcher, lambda: False)
         assert prepared is not None
-        offered = inventory(gpus, library_probe.found(prepared, gpus, ranks), ranks, None)
+        offered = inventory(gpus, library_probe.of_prepared(prepared, gpus, ranks), ranks, None)
         place = Workplace(folder, launcher, offered.fingerprint, ranks, offered.peak_flops, 0.1)
         yield GpuMachine(place, offered.cluster.model_dump(mode="json"), offered.fingerprint)

@@ -7,17 +7,17 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.ranks.gpu_models import GIB, model_for
 
-Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class GpuMachine:
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> Result:
         """Outcome of the task."""
-        done = attempt(
+        done = run_attempt(
             self.place,
             task,
             lambda: TrialDir.create(self.place.work_dir, "gpu", task, self.fingerprint, 0.1),

@@ -33,7 +33,7 @@ def gpus() -> Gpus:
 
 def run(gpus: Gpus, folder: Path, strategy: dict[str, Any], length: int = 512, **environment: str) -> dict[str, Any]:
     """A trial on the first GPU, which must come to its end."""
-    cluster = inventory(gpus.first(1), Libraries(), 1, None).cluster
+    cluster = inventory(gpus.for_ranks(1), Libraries(), 1, None).cluster
     task = TrialTask.model_validate(
         {
             "model": preset("llama-tiny").model_dump(),

@@ -12,7 +12,7 @@ import pytest
 
 from shardtune.api_schemas.training.models import preset
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.workers.machine.device_health import Look, broken, occupied
+from shardtune.workers.machine.device_health import GpuObservation, broken_devices, occupied_devices
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
 from shardtune.workers.machine.inventory import Libraries, find_gpus, inventory
 from shardtune.workers.machine.nvml_watch import Watch
@@ -37,11 +37,11 @@ def gpu() -> str:
 
 def test_a_real_device_answers_everything_that_is_judged(gpu: str) -> None:
     pynvml.nvmlInit()
-    look = Look.model_validate(list(islice(Watch([gpu]).looks(), 2))[1])
+    look = GpuObservation.model_validate(list(islice(Watch([gpu]).observations(), 2))[1])
     (device,) = look.devices
     assert device.lost is None and device.memory_used_bytes > 0
     assert device.processes is not None and device.clock_reasons is not None
-    assert broken(look) == []
+    assert broken_devices(look) == []
 
 
 def test_a_process_on_the_gpu_keeps_work_away_until_it_ends(gpu: str, tmp_path: Path) -> None:
@@ -57,13 +57,13 @@ def test_a_process_on_the_gpu_keeps_work_away_until_it_ends(gpu: str, tmp_path: 
                 while True:
                     watch.require_fit(lambda: False)
         watch.require_fit(lambda: False)
-        assert occupied(watch.between(0, float("inf"))[-1], {}) == []
+        assert occupied_devices(watch.between(0, float("inf"))[-1], {}) == []
     finally:
         watch.close()
 
 
 def test_a_trial_records_the_conditions_it_ran_under(gpu: str, tmp_path: Path) -> None:
-    cluster = inventory(find_gpus().first(1), Libraries(), 1, None).cluster
+    cluster = inventory(find_gpus().for_ranks(1), Libraries(), 1, None).cluster
     task = TrialTask.model_validate(
         {
             "model": preset("llama-tiny").model_dump(),

@@ -10,7 +10,7 @@ import pytest
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask, TraceTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
@@ -114,7 +114,7 @@ def test_a_trace_that_runs_out_of_device_memory_says_what_was_held_where(machine
 def test_a_trace_says_what_device_memory_was_made_of(machine: GpuMachine, strategy: dict[str, Any]) -> None:
     trial = machine.task(strategy)
     result = machine.run(TraceTask(trial=trial))
-    assert isinstance(result, Traced) and result.memory is not None, result
+    assert isinstance(result, ProfilerRecording) and result.memory is not None, result
     memory, counted = result.memory, machine.measured(trial).memory
     assert 0.95 <= sum(memory.kinds.values()) / memory.bytes <= 1.05, memory
     assert (
@@ -134,7 +134,10 @@ def test_the_gate_lets_pass_what_fits(machine: GpuMachine, strategy: dict[str, A
     shape = of_study(trial.model, ModelSummary.model_validate_json(profiled.stdout))
     exactly = trial.cluster.model_copy(update={"memory_gib": used})
     everything = Objective(memory_headroom=0.0)
-    assert memory_gate.gate(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration()) is None
+    assert (
+        memory_gate.reject_if_too_large(trial.config, shape, trial.workload, exactly, everything, MemoryCalibration())
+        is None
+    )
 
 
 MODEL_SUMMARY = """

@@ -16,10 +16,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from shardtune.api_schemas.trials.leases import Task
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
-from shardtune.workers.commands.agent import place
-from shardtune.workers.commands.host_pool import held
+from shardtune.workers.commands.agent import workplace
+from shardtune.workers.commands.host_pool import open_hosts
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -59,21 +59,21 @@ def main() -> int:
     settings = WorkerSettings.model_validate_json(sys.argv[1])
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     orders, interrupt = Orders(), Interrupt().install()
-    with held(settings, allowed, interrupt, builds=False) as hosts:
+    with open_hosts(settings, allowed, interrupt, builds=False) as hosts:
         if hosts is None:
             return 0
         _say(out, {"ready": hosts.offered.model_dump(mode="json")})
         number = 0
         while (order := orders.next()) is not None and not interrupt:
             number += 1
-            _say(out, _run(place(settings, hosts, allowed), order, f"run-{number}", orders))
+            _say(out, _run(workplace(settings, hosts, allowed), order, f"run-{number}", orders))
     return 0
 
 
 def _run(where: Workplace, order: dict[str, Any], name: str, orders: Orders) -> dict[str, Any]:
     task = _TASK.validate_python(order["task"])
     began_s = time.monotonic()
-    done = attempt(
+    done = run_attempt(
         where,
         task,
         lambda: TrialDir.create(where.work_dir, name, task, where.fingerprint, 0),

@@ -6,7 +6,7 @@ from torch import nn
 
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment
 from shardtune.workers.rank.measure import moments
-from shardtune.workers.rank.measure.allocator_history import events_of, lives
+from shardtune.workers.rank.measure.allocator_history import allocations_of, events_of
 from shardtune.workers.rank.training import trace
 
 
@@ -32,7 +32,7 @@ def test_a_block_is_held_until_its_release_is_complete():
     assert [(event.total_bytes, event.reserved_bytes) for event in events] == [
         (450, 1060), (950, 1060), (450, 1060), (550, 1260),
     ]  # fmt: skip
-    assert [(live.born, live.died, live.bytes) for live in lives(events) if live.pointer == 400] == [
+    assert [(live.born, live.died, live.bytes) for live in allocations_of(events) if live.pointer == 400] == [
         (3000, 6000, 500),
         (8000, 1 << 63, 100),
     ]
@@ -69,7 +69,7 @@ def test_the_fullest_moment_of_a_gpu_says_phase_module_kinds_and_what_is_reserve
     recorder.leave_module("0", [])
     recorder.enter_module("1")
     allocate(2, 600)
-    moment = recorder.told()
+    moment = recorder.finish()
     assert (moment.phase, moment.module, moment.bytes, moment.reserved_bytes) == ("forward", "1", 1000, 4096)
     assert moment.kinds == {"activations": 900, "parameters": 100} and moment.holders == {"1": 600, "0": 300}
     assert "reserved by the allocator and free" in moment.describe()
@@ -84,10 +84,10 @@ def test_running_out_of_device_memory_says_what_was_held():
                 kinds={"activations": 100},
             )  # fmt: skip
 
-    with pytest.raises(torch.OutOfMemoryError) as raised, trace.told_where(Told()):
+    with pytest.raises(torch.OutOfMemoryError) as raised, trace.described_oom(Told()):
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
     first, second = str(raised.value).splitlines()
     assert first == "Tried to allocate 2.00 GiB" and second.startswith("rank 3 held ")
     assert "in backward of layers.17.mlp: activations 100%" in second
-    with pytest.raises(torch.OutOfMemoryError, match=r"^Tried to$"), trace.told_where(None):
+    with pytest.raises(torch.OutOfMemoryError, match=r"^Tried to$"), trace.described_oom(None):
         raise torch.OutOfMemoryError("Tried to")

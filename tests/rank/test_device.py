@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.leases import ResumeTask, TrialTask
 from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.agent import collect
-from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.rank import classify
 from shardtune.workers.rank.device import CpuDevice
@@ -78,6 +78,6 @@ def test_one_rank_without_memory_ends_both_and_the_run_is_out_of_memory(tmp_path
     directory = TrialDir(tmp_path)
     reports = [directory.report(rank) for rank in range(2)]
     assert [report is not None and report.status for report in reports] == ["failed", "failed"]
-    ended = Ended((RankExit(0, 1), RankExit(1, 1)), None, "", 0.0, 1.0)
-    outcome = collect.outcome(task, directory, ended, None)
+    ended = RanksEnd((RankExit(0, 1), RankExit(1, 1)), None, "", 0.0, 1.0)
+    outcome = collect.attempt_outcome(task, directory, ended, None)
     assert isinstance(outcome, Failure) and (outcome.kind, outcome.rank) == (FailureKind.OOM, 1)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.ranks
 
 def train(folder: Path) -> None:
     """Forward and backward of a layer of 256 KiB, then 1 MiB that is freed: the peak."""
-    meter = memory.meter(CpuDevice())
+    meter = memory.start_meter(CpuDevice())
     layer = torch.nn.Linear(256, 256, bias=False)
     layer(torch.ones(1, 256)).sum().backward()
     freed = torch.empty(1 << 20, dtype=torch.uint8)

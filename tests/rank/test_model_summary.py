@@ -74,7 +74,7 @@ def test_a_model_is_counted_for_predictions_at_its_own_length() -> None:
     counts = count_model.count(model)
     assert counts == count_model.count(model, 128) != count_model.count(model, 64)
     request = PredictionRequest(model=model, cluster="8xh100", model_summary=counts, top=1)
-    table = fastest.table(request)
+    table = fastest.answer_request(request)
     assert (table.parameters, table.sequence_length) == (counts.parameters, 128) and table.fastest
 
 

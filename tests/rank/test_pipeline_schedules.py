@@ -58,6 +58,6 @@ def test_a_rank_holds_what_torchs_schedule_begins(
         grad_sync="last",
     )
     rows = from_configs([TrialConfig(strategy=config)], 4096, ranks, micro_batches)
-    parts = stages.of(SHAPE, stages.StageLayout(ranks, virtual, schedule))
+    parts = stages.rank_shapes(SHAPE, stages.StageLayout(ranks, virtual, schedule))
     predicted = [float(in_flight(part, rows)[0][0]) * virtual for part in parts]
     assert predicted == [most_held(schedule, rank, ranks, virtual, micro_batches) for rank in range(ranks)]

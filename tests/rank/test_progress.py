@@ -15,7 +15,7 @@ def test_a_long_build_or_compilation_is_no_standstill(tmp_path: Path, monkeypatc
     monkeypatch.setattr(trial_dir, "_TICK_S", 0.01)
     progress = trial_dir.ProgressFile(tmp_path, rank=0)
     stamps = set()
-    with progress.ticking(Progress(phase="building")):
+    with progress.refreshed(Progress(phase="building")):
         while len(stamps) < 3:
             stamps.add((tmp_path / "progress.json").stat().st_mtime_ns)
             time.sleep(0.005)

@@ -15,8 +15,8 @@ from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 from shardtune.tuner.verdict import resume_check
 from shardtune.workers.agent import collect
-from shardtune.workers.agent.attempt import Workplace, attempt
-from shardtune.workers.agent.supervise import Ended, RunLimits
+from shardtune.workers.agent.attempt import Workplace, run_attempt
+from shardtune.workers.agent.supervise import RanksEnd, RunLimits
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.launchers.fork_server import ForkServerLauncher
 from shardtune.workers.rank.classify import SetupError
@@ -54,7 +54,7 @@ def run(place: Workplace) -> Callable[..., ResumeMeasurement | Failure]:
     def run_tiny(strategy: dict[str, Any], **changes: Any) -> ResumeMeasurement | Failure:
         task = ResumeTask(trial=tiny_task(strategy, **changes), plan=PLAN)
         directory = TrialDir.create(place.work_dir, f"run-{uuid.uuid4().hex[:8]}", task, place.fingerprint, 0)
-        attempted = attempt(place, task, lambda: directory, RunLimits(120, 60), lambda: None)
+        attempted = run_attempt(place, task, lambda: directory, RunLimits(120, 60), lambda: None)
         assert attempted is not None and not (directory.path / "checkpoint").exists()
         result = attempted.result
         assert isinstance(result, ResumeMeasurement | Failure)
@@ -106,7 +106,7 @@ def test_new_processes_go_on_where_the_checkpoint_was_saved(
 ) -> None:
     measured = run(strategy, **changes)
     assert isinstance(measured, ResumeMeasurement), measured
-    assert resume_check.fault(measured, tiny_task(strategy, **changes).workload.precision) is None
+    assert resume_check.resume_failure(measured, tiny_task(strategy, **changes).workload.precision) is None
     assert PLAN.fewest_steps <= measured.saved_at_step <= PLAN.most_steps
     assert len(measured.losses) == measured.saved_at_step + PLAN.steps_after
     assert measured.losses[-1] < measured.losses[0], "it trained"
@@ -137,10 +137,10 @@ def test_what_a_checkpoint_lacks_is_noticed(tmp_path: Path, precision: str) -> N
 
 
 def _judged(directory: TrialDir, task: ResumeTask) -> Failure | None:
-    ended = Ended((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0)
-    measured = collect.outcome(task, directory, ended, None)
+    ended = RanksEnd((RankExit(0, 0), RankExit(1, 0)), None, "", 0.0, 1.0)
+    measured = collect.attempt_outcome(task, directory, ended, None)
     assert isinstance(measured, ResumeMeasurement), measured
-    return resume_check.fault(measured, task.trial.workload.precision)
+    return resume_check.resume_failure(measured, task.trial.workload.precision)
 
 
 def test_a_configuration_that_its_backend_rejects_is_a_failure_like_any_other(
@@ -153,9 +153,9 @@ def test_a_configuration_that_its_backend_rejects_is_a_failure_like_any_other(
 def test_a_checkpoint_that_has_no_room_is_the_machines_fault_with_both_figures(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"may take 953674.32 GiB, but .* GiB free; .*budget.resume_check"):
         checkpoint_folder.require_room(tmp_path, 1024 * 10**12)
-    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_named(tmp_path):
+    with pytest.raises(RuntimeError, match="another"), checkpoint_folder.full_disk_as_setup_error(tmp_path):
         raise RuntimeError("another")
-    with pytest.raises(SetupError, match="ran full"), checkpoint_folder.full_disk_named(tmp_path):
+    with pytest.raises(SetupError, match="ran full"), checkpoint_folder.full_disk_as_setup_error(tmp_path):
         try:
             raise OSError(errno.ENOSPC, "No space left on device")
         except OSError as error:

@@ -35,7 +35,7 @@ def launch(hosts: list[HostProcess]) -> Callable[..., list[RankReport]]:
         hosts[0].order({"store": str(folders[0]), "ports": [0, 1]})
         where = rendezvous("127.0.0.1", hosts[0].event()["port"]) | LOOPBACK
         half = full_launch.ranks // 2
-        shares = [full_launch.share(first, half, where) for first in (0, half)]
+        shares = [full_launch.part(first, half, where) for first in (0, half)]
         for host, folder, share in zip(hosts, folders, shares, strict=True):
             host.order(launch_order(folder, share))
         codes = [event["code"] for host in hosts for event in [host.event() for _ in range(1 + half)][1:]]

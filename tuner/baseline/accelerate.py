@@ -79,7 +79,7 @@ def autocasts(top: Section) -> bool:
 def _precision(top: Section, workload: Workload, notes: list[str]) -> bool | None:
     mixed, precision = top.word("mixed_precision"), workload.precision
     if mixed in ("fp16", "fp8"):
-        workload_side = precisions.computes_in(precision)
+        workload_side = precisions.describe_precision(precision)
         raise ValueError(
             f"{top.name('mixed_precision')} ({mixed!r}), but {workload_side}; no precision uses {mixed}, use bf16 or no"
         )

@@ -42,7 +42,7 @@ def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
     raise ValueError(f"baseline.tool ({named_tool!r}) must be one of {', '.join(get_args(Tool))}")
 
 
-def filled_in(
+def fill_in(
     values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
 ) -> dict[str, JsonValue]:
     """Fill in the buckets that are `auto` as the tool does, and note the reading.

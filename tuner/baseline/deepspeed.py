@@ -133,7 +133,7 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
             )
     autocast = top.section("torch_autocast")
     if autocast.flag("enabled") and not precision.autocast:
-        workload_side = precisions.computes_in(precision)
+        workload_side = precisions.describe_precision(precision)
         raise ValueError(
             f"{autocast.name('enabled')} (true), but {workload_side} without autocast; set it to false, or use precision 'bf16-autocast'"
         )
@@ -220,7 +220,7 @@ def _check_names(top: Section) -> None:
             raise ValueError(f"{top.name(key)} is no key of a DeepSpeed JSON; did you mean {close[0]}?")
 
 
-def check_is_meant(top: Section) -> None:
+def check_recognised(top: Section) -> None:
     """Reject an object of which no key would be read: it would silently stand for the defaults.
 
     Raises:

@@ -32,7 +32,7 @@ def _autocasting_tool(baseline: dict[str, JsonValue]) -> str | None:
     try:
         if accelerate.KEYS & baseline.keys():
             return "Accelerate under DDP" if accelerate.autocasts(top) else None
-        if training_arguments.is_meant(baseline):
+        if training_arguments.is_training_arguments(baseline):
             return "the Trainer under DDP" if training_arguments.autocasts(top) else None
         return "DeepSpeed by torch_autocast" if top.section("torch_autocast").flag("enabled") else None
     except ValueError:

@@ -8,7 +8,7 @@ from shardtune.api_schemas.training.workload import Precision, Workload
 from shardtune.tuner.baseline.section import Section
 
 
-def computes_in(precision: Precision) -> str:
+def describe_precision(precision: Precision) -> str:
     """Statement of the workload's precision, for an error."""
     return f"the workload's precision ({precision.name!r}) computes in {precision.compute_dtype}"
 
@@ -18,7 +18,7 @@ def check_bf16(
 ) -> None:
     """Check a switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: precision to
     suggest."""
-    workload_side = computes_in(precision)
+    workload_side = describe_precision(precision)
     if enabled is None:
         if precision.compute_dtype == "bfloat16":
             notes.append(f"{name} is absent or auto; measured as true, since {workload_side}")
@@ -41,7 +41,7 @@ def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
 def check_fp16(name: str, enabled: bool | None, precision: Precision) -> None:
     """Reject fp16, which no precision uses."""
     if enabled:
-        raise ValueError(f"{name} (true), but {computes_in(precision)}; set it to false, no precision uses fp16")
+        raise ValueError(f"{name} (true), but {describe_precision(precision)}; set it to false, no precision uses fp16")
 
 
 def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:
@@ -59,9 +59,9 @@ def check_clipping(section: Section, key: str, workload: Workload, notes: list[s
         )
 
 
-def check_adamw(given: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
+def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
     """Check hyperparameters: (section, key, name in the workload's optimizer)."""
-    named_values = [(section.name(key), name, section.number(key)) for section, key, name in given]
+    named_values = [(section.name(key), name, section.number(key)) for section, key, name in fields]
     differing = [
         (field, name, value)
         for field, name, value in named_values
@@ -81,17 +81,17 @@ def check_product(
     micro: tuple[str, int],
     accumulation: tuple[str, int],
     world: int,
-    ours: int,
+    global_batch: int,
     defaults: Collection[str] = (),
 ) -> None:
     """Check that micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to
     its tool."""
     total = micro[1] * accumulation[1] * world
-    if total != ours:
+    if total != global_batch:
         first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))
         raise ValueError(
             f"baseline.{micro[0]} × {accumulation[0]} × ranks ({first} × {second} × {world} = {total}), but the "
-            f"workload's global_batch is {ours}; make them equal"
+            f"workload's global_batch is {global_batch}; make them equal"
         )
 
 

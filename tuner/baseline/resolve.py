@@ -60,10 +60,10 @@ def resolve_with_notes(
         # Accelerate's file goes first: it may name DeepSpeed and FSDP, whose words the other readers recognise.
         if accelerate.KEYS & baseline.keys():
             config = accelerate.read(top, workload, cluster, notes)
-        elif training_arguments.is_meant(baseline):
+        elif training_arguments.is_training_arguments(baseline):
             config = training_arguments.read(top, workload, cluster, notes)
         else:
-            deepspeed.check_is_meant(top)
+            deepspeed.check_recognised(top)
             precisions.check_positive(top, "micro_batch")
             batch = top.integer("micro_batch")
             if batch is None and auto.tool_of(baseline.get("tool"), baseline) == "trainer" and not _gives_batch(top):
@@ -80,13 +80,13 @@ def _fill_in_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: 
     without_tool = {key: value for key, value in values.items() if key != "tool"}
     if isinstance(nested, dict):
         tool = "trainer" if named_tool is None else auto.tool_of(named_tool, nested)
-        return without_tool | {"deepspeed": auto.filled_in(nested, tool, model, notes)}
+        return without_tool | {"deepspeed": auto.fill_in(nested, tool, model, notes)}
     if isinstance(config, dict) and isinstance(inner := config.get("deepspeed_config_file"), dict):
         tool = "accelerate" if named_tool is None else auto.tool_of(named_tool, inner)
         return without_tool | {
-            "deepspeed_config": {**config, "deepspeed_config_file": auto.filled_in(inner, tool, model, notes)}
+            "deepspeed_config": {**config, "deepspeed_config_file": auto.fill_in(inner, tool, model, notes)}
         }
-    return auto.filled_in(without_tool, auto.tool_of(named_tool, without_tool), model, notes)
+    return auto.fill_in(without_tool, auto.tool_of(named_tool, without_tool), model, notes)
 
 
 def _gives_batch(top: Section) -> bool:
@@ -109,7 +109,7 @@ def _check_against_cluster(config: TrialConfig, workload: Workload, cluster: Clu
     try:
         sample_groups.check(config, cluster, workload, model)
         # A model that only a worker can trace is checked by the worker.
-        if model is not None and (shape := model_shape.told_by(model.trained_config)) is not None:
+        if model is not None and (shape := model_shape.shape_if_known(model.trained_config)) is not None:
             strategy = config.strategy
             split = strategy.model_parallel // strategy.stages
             tensor_parallel.check_widths(split, config.context_parallel, *shape.tensor)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue, ValidationError
 
-from shardtune.api_schemas.known_fields import fields_at, meant, model_named, plain
+from shardtune.api_schemas.known_fields import fields_at, model_named, rephrase_error, suggest_field
 from shardtune.api_schemas.training.search_space import BACKENDS
 
 _AUTO = "auto"
@@ -107,7 +107,7 @@ def in_words(error: ValidationError, path: str, where: str) -> ValueError:
     field = ".".join(str(part) for part in (path, *first["loc"]) if part not in BACKENDS)
     match first["type"]:
         case "extra_forbidden":
-            remedy = meant(str(first["loc"][-1]), fields_at(kind, first["loc"][:-1]))
+            remedy = suggest_field(str(first["loc"][-1]), fields_at(kind, first["loc"][:-1]))
             return ValueError(f"{field} ({first['input']!r}) is not a field here; {remedy} (see {where})")
         case "missing":
             return ValueError(f"{field} is missing; add it (see {where})")
@@ -118,7 +118,7 @@ def in_words(error: ValidationError, path: str, where: str) -> ValueError:
             return ValueError(f"{field}.kind ({first['ctx']['tag']!r}) must be one of {tags}; correct it (see {where})")
         case "model_type" | "model_attributes_type":
             return ValueError(f"{field} ({first['input']!r}) must be an object; write one (see {where})")
-    message = plain(first["msg"])
+    message = rephrase_error(first["msg"])
     if not first["loc"]:
         return ValueError(f"{path}: {message}")
     return ValueError(f"{field} ({first['input']!r}): {message}; see {where} for its fields")

@@ -122,16 +122,16 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
     return accelerate.with_sync(config.model_copy(update=update), workload, cluster, notes)
 
 
-def is_meant(values: Mapping[str, JsonValue]) -> bool:
+def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:
     """Whether an object is such a file, also one whose batch size is misspelt."""
     return (
         bool(KEYS & values.keys())
         or isinstance(values.get("bf16"), bool)
-        or any(meant(key) == "per_device_train_batch_size" for key in values)
+        or any(intended_field(key) == "per_device_train_batch_size" for key in values)
     )
 
 
-def meant(key: str) -> str | None:
+def intended_field(key: str) -> str | None:
     """Field that a key misspells, None where it misspells none."""
     if key in _NEAR_BUT_TRUE or key in _KNOWN_FIELDS:
         return None
@@ -142,7 +142,7 @@ def _check_names(top: Section) -> None:
     """Reject misspelt fields."""
     for key in top.values():
         # A misspelt field would be ignored, and its default measured.
-        if (field := meant(key)) is not None:
+        if (field := intended_field(key)) is not None:
             raise ValueError(f"{top.name(key)} is no key of TrainingArguments; did you mean {field}?")
 
 

@@ -19,14 +19,14 @@ _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching
 }
 
 
-def expected_parts(found: Diagnosis, speed: SpeedPrediction) -> tuple[ExpectedPart, ...]:
+def expected_parts(diagnosis: Diagnosis, speed: SpeedPrediction) -> tuple[ExpectedPart, ...]:
     """Compare each predicted part with its measurement; the largest difference in seconds first."""
     parts = [
         ExpectedPart(
             name=name,
             expected_s=sum(speed.parts_s[part] for part in predicted),
-            measured_s=sum(getattr(found.parts, f"{part}_s") for part in measured),
+            measured_s=sum(getattr(diagnosis.parts, f"{part}_s") for part in measured),
         )
-        for name, (predicted, measured) in (_ON_GPUS if found.device == "cuda" else _ON_CPU).items()
+        for name, (predicted, measured) in (_ON_GPUS if diagnosis.device == "cuda" else _ON_CPU).items()
     ]
     return tuple(sorted(parts, key=lambda part: -abs(part.measured_s - part.expected_s)))

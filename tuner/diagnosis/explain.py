@@ -4,27 +4,27 @@ from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.tuner.diagnosis.expected_parts import expected_parts
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.find import findings
+from shardtune.tuner.diagnosis.findings.find import find_all
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
-def explained(found: Diagnosis, trial: TracedTrial | None, measured: MeasuredHardware | None) -> Diagnosis:
+def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredHardware | None) -> Diagnosis:
     """Diagnosis with findings whose remedies the trial's space and the memory gate admit, and with expected parts.
 
     `measured`: measured rates of the trial's machine, where known.
     """
     if trial is None:
-        return found.model_copy(update={"findings": findings(found)})
+        return diagnosis.model_copy(update={"findings": find_all(diagnosis)})
     link = None if measured is None else measured.fastest_link_bytes_per_s(trial.cluster.world_size)
     speed = None if trial.predict is None else trial.predict(trial.config).speed
     update = {
-        "findings": findings(found, trial, link),
-        "expected": () if speed is None else expected_parts(found, speed),
+        "findings": find_all(diagnosis, trial, link),
+        "expected": () if speed is None else expected_parts(diagnosis, speed),
     }
     # The findings stay: a disturbed trace still shows sizes and counts, only its fractions are off.
-    disturbed = Facts(found, trial).disturbed
-    return found.model_copy(
-        update=update | ({} if disturbed is None else {"notes": (*found.notes, _disturbance_note(disturbed))})
+    disturbed = Facts(diagnosis, trial).disturbed
+    return diagnosis.model_copy(
+        update=update | ({} if disturbed is None else {"notes": (*diagnosis.notes, _disturbance_note(disturbed))})
     )
 
 

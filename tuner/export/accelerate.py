@@ -35,7 +35,7 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
     comments = "\n".join(
         f"# {remark(line)}"
         for line in [
-            *environment.beside(source),
+            *environment.notes(source),
             "In your script:",
             *(f"- {line}" for line in _script_lines(source, parts)),
         ]
@@ -82,7 +82,7 @@ def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
         lines.append(f"Accelerator({_accumulation_argument(source, parts)}), with accelerator.accumulate(model)")
         if source.workload.max_grad_norm is not None:
             lines.append(f"accelerator.clip_grad_norm_(model.parameters(), {source.workload.max_grad_norm})")
-    lines += [*parts.in_code, *context.in_accelerates_script(source)]
+    lines += [*parts.script_lines, *context.accelerate_notes(source)]
     if config.checkpoints_whole_blocks:
         lines += [] if parts.checkpoints else ["model.gradient_checkpointing_enable()"]
     elif config.activation_checkpointing != "none":

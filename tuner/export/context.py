@@ -20,7 +20,7 @@ def is_shared(source: ExportSource) -> bool:
     return source.config.context_parallel > 1
 
 
-def constant(source: ExportSource) -> list[str]:
+def constants(source: ExportSource) -> list[str]:
     """Constant of the snippet."""
     if not is_shared(source):
         return []
@@ -52,7 +52,7 @@ def loss(source: ExportSource, model: str) -> str:
     )
 
 
-def in_accelerates_script(source: ExportSource) -> list[str]:
+def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes for a user's own script under Accelerate."""
     if not is_shared(source):
         return []
@@ -62,7 +62,7 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
+def torchtitan_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
     """`values` with torchtitan's axis for context.
 
     Raises:
@@ -85,7 +85,7 @@ def torchtitans_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, 
     return values | {"data_parallel_shard_degree": shard // size, "context_parallel_degree": size}
 
 
-def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on differences of torchtitan's context parallelism."""
     if not is_shared(source):
         return ()

@@ -34,7 +34,7 @@ def shell_lines(source: ExportSource) -> list[str]:
     if KEPT_MEMORY.keys() <= variables_set.keys():
         lines.append("# By itself glibc gives freed memory back to the system, and fetches it again in each step.")
     lines += [f"export {name}={shlex.quote(value)}" for name, value in variables_set.items()]
-    return [*lines, *(f"# {line}" for line in untold(source))]
+    return [*lines, *(f"# {line}" for line in unset_notes(source))]
 
 
 def command_prefix(source: ExportSource) -> str:
@@ -49,14 +49,14 @@ def torchrun_binding(source: ExportSource) -> str:
     return "" if mode == "none" or source.on_cpu else f"--numa-binding={mode}"
 
 
-def beside(source: ExportSource) -> tuple[str, ...]:
+def notes(source: ExportSource) -> tuple[str, ...]:
     """Notes for files that set no variables."""
     binding = torchrun_binding(source)
     bound = (f"environment: ranks were bound to cores as by torchrun {binding} (needs numactl)",) if binding else ()
-    return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *untold(source))
+    return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *unset_notes(source))
 
 
-def untold(source: ExportSource) -> tuple[str, ...]:
+def unset_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on variables that the worker had set and no file sets."""
     exported, recorded = _harmless_settings(source), _recorded_settings(source)
     return tuple(

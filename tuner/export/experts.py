@@ -25,14 +25,14 @@ def is_divided(source: ExportSource) -> bool:
     return size(source) > 1
 
 
-def constant(source: ExportSource) -> list[str]:
+def constants(source: ExportSource) -> list[str]:
     """Constant of the snippet."""
     if not is_divided(source):
         return []
     return [f"EXPERT_RANKS = {size(source)}  # neighbouring ranks that divide each layer's experts"]
 
 
-def standard(source: ExportSource) -> tuple[str, ...]:
+def standard_modules(source: ExportSource) -> tuple[str, ...]:
     """Modules of the standard library that the snippet imports."""
     return ("dataclasses", "functools") if is_divided(source) else ()
 
@@ -121,7 +121,7 @@ def norm(source: ExportSource, counted: str) -> str:
     return f"torch.nn.utils.get_total_norm([p.grad for p in {counted}]).full_tensor()"
 
 
-def in_accelerates_script(source: ExportSource) -> list[str]:
+def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes for a user's own script under Accelerate."""
     if not is_divided(source):
         return []
@@ -131,12 +131,12 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
+def torchtitan_mesh(source: ExportSource) -> dict[str, Any]:
     """Fields of torchtitan's mesh for expert parallelism."""
     return {"expert_parallel_degree": size(source)} if is_divided(source) else {}
 
 
-def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on differences of torchtitan's expert parallelism."""
     if not is_divided(source):
         return ()

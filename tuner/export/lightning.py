@@ -28,12 +28,12 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
             f"backend ({config.backend!r}) cannot be expressed in this export; export another configuration"
         )
     parts = render_parts(source, config.strategy)
-    rendered_config = config.model_copy(update={"strategy": parts.done})
+    rendered_config = config.model_copy(update={"strategy": parts.strategy})
     lossy = (
         *differences(config, rendered_config, "Lightning"),
         *_notes(source),
-        *parts.besides,
-        *environment.beside(source),
+        *parts.notes,
+        *environment.notes(source),
     )
     text = fill(
         "lightning_strategy.py",

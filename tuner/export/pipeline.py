@@ -35,19 +35,19 @@ def stages(source: ExportSource) -> int:
     return source.config.strategy.stages
 
 
-def is_cut(source: ExportSource) -> bool:
+def has_stages(source: ExportSource) -> bool:
     """Whether the model has several stages."""
     return stages(source) > 1
 
 
-def standard(source: ExportSource) -> tuple[str, ...]:
+def standard_modules(source: ExportSource) -> tuple[str, ...]:
     """Modules of the standard library that the snippet imports."""
-    return ("copy", "functools") if is_cut(source) else ()
+    return ("copy", "functools") if has_stages(source) else ()
 
 
 def of_root(source: ExportSource, lines: list[str]) -> list[str]:
     """Lines of the snippet's trainer, with the stage's root in place of the model where there are several stages."""
-    if not is_cut(source):
+    if not has_stages(source):
         return lines
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]
 
@@ -85,9 +85,9 @@ def imports(source: ExportSource, name: str) -> tuple[str, ...]:
     )
 
 
-def constant(source: ExportSource) -> list[str]:
+def constants(source: ExportSource) -> list[str]:
     """Constants of the snippet."""
-    if not is_cut(source):
+    if not has_stages(source):
         return []
     return [
         f"STAGES = {stages(source)}  # groups of ranks, each with some of the blocks; outermost",
@@ -98,7 +98,7 @@ def constant(source: ExportSource) -> list[str]:
 def helpers(source: ExportSource) -> str:
     """Definitions of the snippet."""
     strategy = source.config.strategy
-    if not is_cut(source) or not isinstance(strategy, Fsdp2Config):
+    if not has_stages(source) or not isinstance(strategy, Fsdp2Config):
         return ""
     facts = FACTS[strategy.pipeline_schedule]
     precision, loss = source.workload.precision, [context.loss(source, "self.model")]
@@ -113,9 +113,9 @@ def helpers(source: ExportSource) -> str:
     )
 
 
-def in_accelerates_script(source: ExportSource) -> list[str]:
+def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes for a user's own script under Accelerate."""
-    if not is_cut(source):
+    if not has_stages(source):
         return []
     return [
         f"pipeline_parallel={stages(source)}, as measured: Accelerate trains in no stages; take used, cut, the schedule, the mesh and "
@@ -123,9 +123,9 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def torchtitans_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
+def torchtitan_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
     """Fields of torchtitan's mesh for pipeline parallelism."""
-    if not is_cut(source):
+    if not has_stages(source):
         return {}
     layers = _layers_per_stage(source, strategy)
     return {
@@ -136,7 +136,7 @@ def torchtitans_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, A
     }
 
 
-def torchtitans_virtual_stages(source: ExportSource, strategy: Fsdp2Config) -> int:
+def torchtitan_virtual_stages(source: ExportSource, strategy: Fsdp2Config) -> int:
     """Stages per rank that torchtitan can have."""
     several = _TORCHTITANS_VIRTUAL if strategy.pipeline_virtual_stages > 1 else 1
     return several if _layers_per_stage(source, strategy) is None else strategy.pipeline_virtual_stages
@@ -155,9 +155,9 @@ def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None
     return next((layers for layers in range(1, blocks + 3) if -(-(blocks + 2) // layers) == stage_count), None)
 
 
-def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on differences of torchtitan's pipeline parallelism."""
-    if not is_cut(source):
+    if not has_stages(source):
         return ()
     return (
         "pipeline_parallel: torchtitan keeps gathered parameters from the first backward to the last, weighs the embedding and the "

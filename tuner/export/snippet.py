@@ -10,7 +10,7 @@ from shardtune.tuner.export.quoting import in_docstring, literal, remark
 from shardtune.tuner.export.source import ExportSource
 from shardtune.tuner.export.templates import fill, indent
 
-_KEPT = (
+_SAVED_OPERATORS = (
     "mm",
     "addmm",
     "bmm",
@@ -88,15 +88,15 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
 def _sample_groups(source: ExportSource) -> dict[str, str]:
     """Values of the template where ranks that train the same samples count as one."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
-    names = [*near, *(["STAGES"] if pipeline.is_cut(source) else [])]
+    names = [*near, *(["STAGES"] if pipeline.has_stages(source) else [])]
     if not names:
         return {"groups": "RANKS", "taker": "rank", "seconds": "seconds", "data_rank": "dist.get_rank()"}
     product = _product(names)
     # Stages are the outermost axis of the mesh, so ranks of one stage are contiguous.
-    rank = "dist.get_rank() % (RANKS // STAGES)" if pipeline.is_cut(source) else "dist.get_rank()"
+    rank = "dist.get_rank() % (RANKS // STAGES)" if pipeline.has_stages(source) else "dist.get_rank()"
     return {
         "groups": f"RANKS / {product}",
-        "taker": "group of ranks" if pipeline.is_cut(source) else f"{product}-th rank",
+        "taker": "group of ranks" if pipeline.has_stages(source) else f"{product}-th rank",
         "seconds": f"({' * '.join(names)} * seconds)",
         "data_rank": f"{rank} // {_product(near)}" if near else rank,
     }
@@ -149,8 +149,8 @@ def _with_one_mesh_import(lines: list[str]) -> set[str]:
 
 
 def _constants(source: ExportSource, parts: SnippetParts) -> str:
-    lines = [*context.constant(source), *tensor.constant(source), *pipeline.constant(source)]
-    lines += [*experts.constant(source), *parts.constants]
+    lines = [*context.constants(source), *tensor.constants(source), *pipeline.constants(source)]
+    lines += [*experts.constants(source), *parts.constants]
     if parts.needs_blocks or prepare_blocks(source):
         block_class = remark(source.model_summary.block_class)
         lines.append(f"BLOCKS = {literal(source.block_list)}  # the list of repeated {block_class}")
@@ -175,7 +175,7 @@ def _shared_attention(source: ExportSource) -> list[str]:
 def _helpers(source: ExportSource, parts: SnippetParts) -> str:
     mode, checkpointing = source.config.activation_checkpointing, ""
     if mode != "none":
-        operators = {"kept": indent([f'"{name}",' for name in _KEPT], 8)} if mode == "selective" else {}
+        operators = {"kept": indent([f'"{name}",' for name in _SAVED_OPERATORS], 8)} if mode == "selective" else {}
         checkpointing = fill(f"checkpointing_{mode}", **operators)
     shared = context.helpers(source) + tensor.helpers(source) + pipeline.helpers(source)
     shared += experts.helpers(source)

@@ -26,7 +26,7 @@ def is_split(source: ExportSource) -> bool:
     return size(source) > 1
 
 
-def constant(source: ExportSource) -> list[str]:
+def constants(source: ExportSource) -> list[str]:
     """Constant of the snippet."""
     if not is_split(source):
         return []
@@ -38,7 +38,7 @@ def helpers(source: ExportSource) -> str:
     return fill("tensor_parallel") if is_split(source) else ""
 
 
-def in_accelerates_script(source: ExportSource) -> list[str]:
+def accelerate_notes(source: ExportSource) -> list[str]:
     """Notes for a user's own script under Accelerate."""
     if not is_split(source):
         return []
@@ -48,12 +48,12 @@ def in_accelerates_script(source: ExportSource) -> list[str]:
     ]
 
 
-def torchtitans_mesh(source: ExportSource) -> dict[str, Any]:
+def torchtitan_mesh(source: ExportSource) -> dict[str, Any]:
     """Fields of torchtitan's mesh for tensor parallelism."""
     return {"tensor_parallel_degree": size(source)} if is_split(source) else {}
 
 
-def besides_torchtitan(source: ExportSource) -> tuple[str, ...]:
+def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
     """Notes on differences of torchtitan's tensor parallelism."""
     if not is_split(source):
         return ()

@@ -26,11 +26,11 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
             f"backend ({config.backend!r}) is not in {RELEASE}; export a trial of fsdp2 or ddp with --which NUMBER"
         )
     parts = render_parts(source, config.strategy)
-    mesh = context.torchtitans_mesh(source, parts.values)
+    mesh = context.torchtitan_mesh(source, parts.values)
     # torchtitan's selective mode counts blocks as we do, and keeps only the input of the chosen blocks.
     every = config.checkpoint_every if config.activation_checkpointing == "full" else 1
-    rendered_config = config.model_copy(update={"strategy": parts.done, "checkpoint_every": every})
-    besides = (*_notes(source), *context.besides_torchtitan(source), *parts.besides, *environment.beside(source))
+    rendered_config = config.model_copy(update={"strategy": parts.strategy, "checkpoint_every": every})
+    besides = (*_notes(source), *context.torchtitan_notes(source), *parts.notes, *environment.notes(source))
     lossy = (*differences(config, rendered_config, "torchtitan"), *besides)
     text = fill(
         "torchtitan.toml",

@@ -34,7 +34,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     render_parts = backends[config.backend].training_arguments
     assert render_parts is not None, "strategy_arguments has rejected it"
     parts = render_parts(source, config.strategy)
-    changes: dict[str, Any] = {"strategy": parts.done}
+    changes: dict[str, Any] = {"strategy": parts.strategy}
     # Trainer checkpoints every block whole or none; other modes are left out and reported as lost.
     if not config.checkpoints_whole_blocks:
         changes |= {"activation_checkpointing": "none", "checkpoint_every": 1}
@@ -42,8 +42,8 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
     lossy = (
         *differences(config, rendered_config, "Trainer"),
         *_notes(source),
-        *parts.besides,
-        *environment.beside(source),
+        *parts.notes,
+        *environment.notes(source),
     )
     snippet = fill(
         "trainer_snippet.py",

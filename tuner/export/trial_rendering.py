@@ -23,9 +23,9 @@ class Rendered:
     lost."""
 
 
-def differences(measured: TrialConfig, done: TrialConfig, consumer: str) -> tuple[str, ...]:
+def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: str) -> tuple[str, ...]:
     """Knobs in which the consumer's configuration differs from the measured one."""
-    measured_values, consumer_values = _flat(measured), _flat(done)
+    measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
         f"{name}: {word(measured_values[name])} was measured; {consumer} has {word(consumer_values[name])}"
         for name in measured_values

@@ -24,7 +24,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Reference:
+class ExpectedSpeed:
     """Expected speed of a canary."""
 
     level: float
@@ -32,28 +32,28 @@ class Reference:
     spread: float
 
 
-def reference(speeds: Sequence[float]) -> Reference | None:
+def expected_speed(speeds: Sequence[float]) -> ExpectedSpeed | None:
     """Expected speed from tokens_per_s_per_gpu of normal runs; None for too few."""
     if len(speeds) < FEWEST:
         return None
     logs = [math.log(speed) for speed in speeds]
     level = median(logs)
-    return Reference(level, max(LEAST_SPREAD, 1.4826 * median(abs(value - level) for value in logs)))
+    return ExpectedSpeed(level, max(LEAST_SPREAD, 1.4826 * median(abs(value - level) for value in logs)))
 
 
-def sum_of(known: Reference, canaries: Sequence[float]) -> float:
+def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
     """CUSUM after canaries with these speeds, in order."""
     total = 0.0
     for speed in canaries:
-        total = max(0.0, total + (known.level - math.log(speed)) / known.spread - ALLOWANCE)
+        total = max(0.0, total + (expected.level - math.log(speed)) / expected.spread - ALLOWANCE)
     return total
 
 
-def alarm_below(known: Reference, earlier: Sequence[float]) -> float:
+def alarm_below(expected: ExpectedSpeed, earlier: Sequence[float]) -> float:
     """tokens_per_s_per_gpu below which the next canary is drift, after earlier ones that were not."""
-    return math.exp(known.level - (ALLOWANCE + LIMIT - sum_of(known, earlier)) * known.spread)
+    return math.exp(expected.level - (ALLOWANCE + LIMIT - cusum(expected, earlier)) * expected.spread)
 
 
-def change(known: Reference, speed: float) -> float:
+def relative_speed(expected: ExpectedSpeed, speed: float) -> float:
     """Speed over the expected speed: 0.8 is 20 % slower."""
-    return speed / math.exp(known.level)
+    return speed / math.exp(expected.level)

@@ -21,7 +21,7 @@ class Rule(NamedTuple):
     """Policy for one field."""
 
     judge: Judge
-    why: str
+    reason: str
     spans_nodes: bool = False
     """Whether the field matters only to trials over several nodes; with one node it lowers the confidence at most."""
     needs_gpu: bool = False
@@ -105,7 +105,7 @@ def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldCh
     return tuple(counted)
 
 
-def place(field: str) -> tuple[int, str]:
+def sort_key(field: str) -> tuple[int, str]:
     """Sort key of a changed field, in the order of the policy."""
     return list(POLICY).index(field.partition(".")[0]), field
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from shardtune.api_schemas.machines.fingerprints import Effect, FieldChange, Freshness
 from shardtune.api_schemas.machines.hardware import Fingerprint
-from shardtune.tuner.freshness.fingerprints import changes, place
+from shardtune.tuner.freshness.fingerprints import changes, sort_key
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class TargetMeasurement:
 
 
 @dataclass(frozen=True)
-class Marks:
+class StoredFreshness:
     """Stored freshness of a recommendation."""
 
     freshness: Freshness = Freshness.FRESH
@@ -74,28 +74,28 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
             first_seen[value] = min(machine.since, first_seen.get(value, machine.since))
     return TargetMeasurement(
         changes=nearest,
-        stale_changes=tuple(sorted(by_field.values(), key=lambda change: place(change.field))),
+        stale_changes=tuple(sorted(by_field.values(), key=lambda change: sort_key(change.field))),
         values=tuple(sorted(first_seen)),
         changed_at=max(first_seen.values()),
     )
 
 
-def marked(
-    now_written: Marks, ranking_state: TargetMeasurement, is_asked: bool, now: datetime, debounce: timedelta
-) -> Marks:
+def update_marks(
+    stored: StoredFreshness, ranking_state: TargetMeasurement, is_current: bool, now: datetime, debounce: timedelta
+) -> StoredFreshness:
     """Freshness to store. A change is announced once, when nothing new has appeared for the debounce.
 
     `is_asked`: whether this recommendation is the one given for the target; older ones are marked, not announced.
     """
     if ranking_state.changed_at is None:
-        return Marks(changed_fields=tuple(change.field for change in ranking_state.changes))
-    since = now_written.stale_since or now
+        return StoredFreshness(changed_fields=tuple(change.field for change in ranking_state.changes))
+    since = stored.stale_since or now
     # A fleet changes machine by machine; the debounce turns its changes into one announcement.
-    announced_at, announced_for = now_written.announced_at, now_written.announced_for
+    announced_at, announced_for = stored.announced_at, stored.announced_for
     is_news = not set(ranking_state.values) <= set(announced_for)
-    if is_asked and is_news and max(since, ranking_state.changed_at) + debounce <= now:
+    if is_current and is_news and max(since, ranking_state.changed_at) + debounce <= now:
         announced_at, announced_for = now, tuple(sorted({*announced_for, *ranking_state.values}))
-    return Marks(Freshness.STALE, ranking_state.stale_fields, since, announced_at, announced_for)
+    return StoredFreshness(Freshness.STALE, ranking_state.stale_fields, since, announced_at, announced_for)
 
 
 def _stale_only(differences: Sequence[FieldChange]) -> list[FieldChange]:

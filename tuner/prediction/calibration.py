@@ -137,4 +137,4 @@ class Calibrations:
     memory: MemoryCalibration | None = None
 
 
-NOTHING_LEARNT = Calibrations()
+NO_CALIBRATIONS = Calibrations()

@@ -32,16 +32,16 @@ class WatchedConfig(dict[str, Any]):
         aliases = _ALIASES.get(str(config.get("model_type")), {})
         self._original_config = config
         super().__init__({aliases.get(key, key): value for key, value in config.items()} | _as_published(config))
-        self.asked: set[str] = set()
+        self.read_keys: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
         """Value of a key, recorded as read."""
-        self.asked.add(key)
+        self.read_keys.add(key)
         return super().get(key, default)
 
-    def strays(self) -> tuple[str, ...]:
+    def unknown_keys(self) -> tuple[str, ...]:
         """Notes on keys that were not read and look like a misspelling of one that was."""
-        suspects = ((key, near(key, self.asked)) for key in self if key not in self.asked)
+        suspects = ((key, similar_key(key, self.read_keys)) for key in self if key not in self.read_keys)
         return tuple(
             f"{key} in the model's config is not read; did you mean {intended}?"
             for key, intended in suspects
@@ -56,7 +56,7 @@ class WatchedConfig(dict[str, Any]):
         """
         for names in _SYNONYMS:
             read_name = next(
-                (name for name in names if name in self.asked and super(WatchedConfig, self).get(name)), None
+                (name for name in names if name in self.read_keys and super(WatchedConfig, self).get(name)), None
             )
             for name in names:
                 value = self._original_config.get(name)
@@ -67,7 +67,7 @@ class WatchedConfig(dict[str, Any]):
                     )
 
 
-def near(key: str, keys: Iterable[str]) -> str | None:
+def similar_key(key: str, keys: Iterable[str]) -> str | None:
     """Known key that this one looks like a misspelling of, None where there is none."""
     return next(iter(difflib.get_close_matches(key, list(keys), 1, _CLOSE)), None)
 

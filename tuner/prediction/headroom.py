@@ -21,7 +21,7 @@ def with_other_sizes(candidate: Candidates) -> Candidates:
     )
 
 
-def largest(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
+def largest_sizes(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
     """Longest sequence and largest micro batch before the first that does not fit; 0 where none does."""
     fits = result.fits[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)

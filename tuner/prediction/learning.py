@@ -15,7 +15,7 @@ from shardtune.api_schemas.trials.predictions import TrialPrediction
 from shardtune.tuner.prediction.calibration import (
     CPU_PART_SIGMA,
     ESTIMATED,
-    NOTHING_LEARNT,
+    NO_CALIBRATIONS,
     PART_SIGMA,
     PARTS,
     UNCALIBRATED,
@@ -46,7 +46,7 @@ class MeasuredTrials:
     study: str = ""
 
 
-def memory_of(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
+def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
     """Memory calibration for a model; a shape whose widths are a guess has a wider prior."""
     if calibrations.memory is not None:
         return calibrations.memory
@@ -72,7 +72,7 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
     """Compare a study's runs with their predictions, in their order."""
     # One evaluation for all runs: 5 ms for a study.
     result = _evaluate_configs(
-        group.shape, group.workload, group.cluster, group.configs, NOTHING_LEARNT, group.hardware
+        group.shape, group.workload, group.cluster, group.configs, NO_CALIBRATIONS, group.hardware
     )
     tokens = group.workload.tokens_per_step / group.cluster.world_size
     compared_runs = []
@@ -134,7 +134,7 @@ def _evaluate_configs(
         candidates,
         workload,
         cluster,
-        memory_of(calibrations, shape),
+        memory_calibration(calibrations, shape),
         calibrations.speed,
         unknown_speed=True,
         measured=hardware,

@@ -25,7 +25,7 @@ _JITTER = 0.02
 """Relative spread of the peak of the same run on CPU ranks."""
 
 
-def gate(
+def reject_if_too_large(
     config: TrialConfig,
     shape: ModelShape | None,
     workload: Workload,

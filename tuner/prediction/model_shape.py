@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shardtune.tuner.prediction.config_keys import WatchedConfig, near
+from shardtune.tuner.prediction.config_keys import WatchedConfig, similar_key
 
 Norm = Literal["rms", "layer", "rms_fused"]
 Mlp = Literal["gated", "gelu", "gelu_tanh"]
@@ -191,7 +191,7 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
     return _read_shape(WatchedConfig(config), name)
 
 
-def strays(config: Mapping[str, Any]) -> tuple[str, ...]:
+def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Notes on keys that look like a misspelt dimension, for architectures with a closed form."""
     watched = WatchedConfig(config)
     if config.get("model_type") not in FAMILIES:
@@ -201,7 +201,7 @@ def strays(config: Mapping[str, Any]) -> tuple[str, ...]:
     except ValueError:
         # `from_config` reports the error.
         return ()
-    return watched.strays()
+    return watched.unknown_keys()
 
 
 def _read_shape(config: WatchedConfig, name: str) -> ModelShape:
@@ -217,7 +217,7 @@ def _read_shape(config: WatchedConfig, name: str) -> ModelShape:
     return shape
 
 
-def told_by(config: Mapping[str, Any]) -> ModelShape | None:
+def shape_if_known(config: Mapping[str, Any]) -> ModelShape | None:
     """Shape where the file alone determines it; None where a worker has to trace the model."""
     try:
         return from_config(config)
@@ -225,12 +225,12 @@ def told_by(config: Mapping[str, Any]) -> ModelShape | None:
         return None
 
 
-def text(config: Mapping[str, Any]) -> str:
+def to_text(config: Mapping[str, Any]) -> str:
     """Configuration as text, for caches keyed by it."""
     return json.dumps(config, sort_keys=True)
 
 
-def parse(config: str) -> dict[str, Any]:
+def from_text(config: str) -> dict[str, Any]:
     """Configuration parsed from the result of `text`."""
     return dict(json.loads(config))
 
@@ -240,7 +240,7 @@ def _positive_int(config: Mapping[str, Any], field: str, default: int | None = N
     if value is None:
         value = default
     if value is None:
-        similar = near(field, config)
+        similar = similar_key(field, config)
         remedy = "add it, as in the model's config.json"
         if similar is not None:
             remedy = f"it has {similar}: did you mean {field}?"

@@ -30,9 +30,9 @@ class Neighbour:
     batch."""
 
 
-def one_of_each(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
+def default_configs(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
     """One configuration per strategy, without checkpointing: the rows of the default table."""
-    strategies = [strategy for backend in BACKENDS.values() for strategy in backend.shown(cluster)]
+    strategies = [strategy for backend in BACKENDS.values() for strategy in backend.table_rows(cluster)]
     return tuple(TrialConfig(strategy=strategy, micro_batch=micro_batch) for strategy in strategies)
 
 
@@ -43,7 +43,7 @@ def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
     # Less recomputation only adds memory, so levels below the current one are left out.
     level = _CHECKPOINTING.index(current) if current in _CHECKPOINTING else 0
     unchanged = Lighter(config.strategy, "", 0)
-    for near in (unchanged, *BACKENDS[config.backend].lighter(config.strategy, cluster)):
+    for near in (unchanged, *BACKENDS[config.backend].lighter_strategies(config.strategy, cluster)):
         for mode, every in dict.fromkeys((current, *_CHECKPOINTING[level:])):
             for micro_batch in dict.fromkeys((config.micro_batch, 1)):
                 changed = [near.words] if near.words else []

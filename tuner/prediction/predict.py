@@ -34,7 +34,7 @@ from shardtune.api_schemas.trials.predictions import (
 )
 from shardtune.tuner.prediction import headroom, learning, neighbours, prediction_request
 from shardtune.tuner.prediction.calibration import (
-    NOTHING_LEARNT,
+    NO_CALIBRATIONS,
     PARTS,
     UNCALIBRATED,
     Calibrations,
@@ -47,7 +47,7 @@ from shardtune.tuner.prediction.evaluation import Evaluation, evaluate, machine
 from shardtune.tuner.prediction.footprint import peak_memory
 from shardtune.tuner.prediction.footprint.peak import MOMENTS, SOURCES
 from shardtune.tuner.prediction.model_shape import ModelShape
-from shardtune.tuner.prediction.prediction_request import AskedPrediction
+from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
@@ -88,7 +88,7 @@ def predict(
         memory = peak_memory(shape, wider, Dtypes.of(workload.precision), Implementation.of(workload), cluster.device)
         result = replace(result, memory=memory)
     memory_prediction = _predict_memory(result, cluster, 0)
-    longest, largest = headroom.largest(shape, result) if limits else (0, 0)
+    longest, largest = headroom.largest_sizes(shape, result) if limits else (0, 0)
     change = None
     if limits and (memory_prediction.margin_gib < 0 or memory_prediction.verdict == "does not fit"):
         change = _cheapest_change(shape, workload, cluster, config, calibrations)
@@ -189,8 +189,8 @@ def _cheapest_change(
     return neighbours.cheapest(near, result.fits & on_host, result.total_gib, result.tokens_per_s_per_gpu)
 
 
-def predictions(
-    request: PredictionRequest, known: Calibrations = NOTHING_LEARNT, device: DeviceDtypes | None = None
+def answer_request(
+    request: PredictionRequest, calibrations: Calibrations = NO_CALIBRATIONS, device: DeviceDtypes | None = None
 ) -> PredictionTable:
     """Predict a request's configurations, or one of each strategy; `tuner.search.fastest` predicts the fastest ones.
 
@@ -199,34 +199,34 @@ def predictions(
     Raises:
         ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
     """
-    return table(prediction_request.resolve(request, device), known)
+    return predict_all(prediction_request.resolve(request, device), calibrations)
 
 
-def table(about: AskedPrediction, known: Calibrations = NOTHING_LEARNT) -> PredictionTable:
+def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS) -> PredictionTable:
     """Predict the configurations of a resolved request."""
-    request, cluster = about.request, about.cluster
-    configs = request.configs or neighbours.one_of_each(cluster, request.micro_batch)
+    request, cluster = resolved.request, resolved.cluster
+    configs = request.configs or neighbours.default_configs(cluster, request.micro_batch)
     rows = [
         predict(
-            about.shape,
-            about.workload(prediction_request.samples(config, cluster, request.gradient_accumulation)),
+            resolved.shape,
+            resolved.workload(prediction_request.samples(config, cluster, request.gradient_accumulation)),
             cluster,
             config,
-            learning.memory_of(known, about.shape),
-            known.speed,
+            learning.memory_calibration(calibrations, resolved.shape),
+            calibrations.speed,
             measured=request.hardware,
         )
         for config in configs
     ]
     return PredictionTable(
         model=request.model.name,
-        parameters=about.shape.parameters,
+        parameters=resolved.shape.parameters,
         cluster=cluster,
-        sequence_length=about.sequence,
-        precision=about.precision.name,
-        precision_note=about.precision_note,
+        sequence_length=resolved.sequence,
+        precision=resolved.precision.name,
+        precision_note=resolved.precision_note,
         predictions=tuple(rows),
-        notes=about.notes(),
+        notes=resolved.notes(),
     )
 
 
@@ -245,4 +245,4 @@ def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
     }
 
 
-__all__ = ["Evaluation", "evaluate", "predict", "predictions", "state_gib", "table"]
+__all__ = ["Evaluation", "answer_request", "evaluate", "predict", "predict_all", "state_gib"]

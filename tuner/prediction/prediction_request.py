@@ -18,7 +18,7 @@ _SAMPLES_PER_RANK = 8
 
 
 @dataclass(frozen=True)
-class AskedPrediction:
+class ResolvedRequest:
     """Request and the values derived from it before any configuration is evaluated."""
 
     request: PredictionRequest
@@ -45,7 +45,7 @@ class AskedPrediction:
 
     def notes(self) -> tuple[str, ...]:
         """Notes on inputs of the figures that nobody has checked or measured."""
-        notes = [*model_shape.strays(self.request.model.trained_config)]
+        notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
                 "parameters were counted on the built model; FLOPs and memory inside a block are those of a Llama block of the "
@@ -59,7 +59,7 @@ class AskedPrediction:
         return (*notes, *(f"{name}: {reason}" for name, reason in doubts))
 
 
-def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> AskedPrediction:
+def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> ResolvedRequest:
     """Resolve a request. `device`: dtypes that a worker found there, else the catalogue's.
 
     Raises:
@@ -76,7 +76,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> A
             "shorten it, or raise the positions in the model's config"
         )
     precision, note = decide(request.precision, [device or _dtypes_of(request, cluster)])
-    return AskedPrediction(request, cluster, shape, sequence, precision, note)
+    return ResolvedRequest(request, cluster, shape, sequence, precision, note)
 
 
 def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
@@ -113,7 +113,7 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
         raise ValueError("model is your own code, of which nothing is predicted; `shardtune tune` measures it")
     trainable.check(model)
     if model_summary is None:
-        return _closed_form(model_shape.text(model.trained_config), model.name)
+        return _closed_form(model_shape.to_text(model.trained_config), model.name)
     shape = traced_shape.of_study(model, model_summary) if model_summary.blocks else None
     if shape is None:
         reason = model_summary.note or "its blocks or FLOPs were not counted"
@@ -123,7 +123,7 @@ def _resolve_shape(request: PredictionRequest) -> ModelShape:
 
 @lru_cache(maxsize=64)
 def _closed_form(config: str, name: str) -> ModelShape:
-    return model_shape.from_config(model_shape.parse(config), name)
+    return model_shape.from_config(model_shape.from_text(config), name)
 
 
 def _dtypes_of(request: PredictionRequest, cluster: Cluster) -> DeviceDtypes:

@@ -33,7 +33,7 @@ class StageShape(ModelShape):
     """Part of a model on one rank: some of its blocks, the token table with the first stage, the last norm and the
     head with the last."""
 
-    whole: ModelShape
+    model: ModelShape
     rank: int
     cut: StageLayout
 
@@ -50,25 +50,25 @@ class StageShape(ModelShape):
     @property
     def block_parameters(self) -> int:
         """Elements of one block, as of the whole model."""
-        return self.whole.block_parameters
+        return self.model.block_parameters
 
     @property
     def expert_parameters(self) -> int:
         """Elements of one block's experts, as of the whole model."""
-        return self.whole.expert_parameters
+        return self.model.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:
         """Elements of the token table, 0 on ranks without it."""
-        return self.whole.embedding_parameters if self.is_first else 0
+        return self.model.embedding_parameters if self.is_first else 0
 
     @property
     def outside_parameters(self) -> int:
         """Elements of the rank in no block; a tied table is in the first stage and in the last."""
-        table = self.whole.embedding_parameters
-        tables = table + self.whole.learned_positions * self.hidden
-        norm_and_head = max(0, self.whole.outside_parameters - tables)
-        last = norm_and_head + (table if self.whole.tied else 0)
+        table = self.model.embedding_parameters
+        tables = table + self.model.learned_positions * self.hidden
+        norm_and_head = max(0, self.model.outside_parameters - tables)
+        last = norm_and_head + (table if self.model.tied else 0)
         return (tables if self.is_first else 0) + (last if self.is_last else 0)
 
     @property
@@ -77,7 +77,7 @@ class StageShape(ModelShape):
         return self.layers * self.block_parameters + self.outside_parameters
 
 
-def of(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
+def rank_shapes(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
     """Shapes of all ranks of a pipeline, in order."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its two stages, so neither adds up two gradients.
@@ -91,7 +91,7 @@ def of(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
             "layers": max(1, sum(sizes[stage] for stage in rank_stages)),
             "vocab": shape.vocab if has_head else 0,
         }
-        shapes.append(StageShape(**stage_values, whole=shape, rank=rank, cut=cut))
+        shapes.append(StageShape(**stage_values, model=shape, rank=rank, cut=cut))
     return shapes
 
 
@@ -114,7 +114,7 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
     return _join_tables([part for _, part in parts], lambda values: join(values, [index for index, _ in parts]))
 
 
-def fullest(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
+def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
     """Table of the stage whose weight is largest, for each candidate."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
     return _join_tables(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))

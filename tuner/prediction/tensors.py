@@ -39,7 +39,7 @@ def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
     return (*tables, *positions, *[shape.hidden] * (2 if shape.biases else 1))
 
 
-def tensors_of(shape: ModelShape) -> float:
+def tensor_count(shape: ModelShape) -> float:
     """Number of parameters of the whole model."""
     return float(shape.layers * len(block_tensors(shape)) + len(outside_tensors(shape)))
 

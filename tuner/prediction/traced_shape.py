@@ -115,7 +115,7 @@ def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:
     )
 
 
-def profile_of(shape: ModelShape) -> ModelSummary:
+def summary_of(shape: ModelShape) -> ModelSummary:
     """Model summary that a worker would report, from a shape: the input of a search space."""
     if isinstance(shape, TracedShape):
         return shape.counted

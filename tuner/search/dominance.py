@@ -12,13 +12,13 @@ from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import KNOBS
 from shardtune.tuner.search.space.legal_values import Flat
 
-_PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places))
-_RISING = {name: knob.rising for name, knob in KNOBS.items() if knob.rising}
-_NUMBERS = tuple(name for name, knob in KNOBS.items() if knob.rises)
+_PLACEMENT = ("backend", *(name for name, knob in KNOBS.items() if knob.places_states))
+_RISING = {name: knob.memory_order for name, knob in KNOBS.items() if knob.memory_order}
+_NUMBERS = tuple(name for name, knob in KNOBS.items() if knob.grows_memory)
 _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
-def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
+def oversized_configs(history: Iterable[Observation], space: Space) -> list[Flat]:
     """Configurations that used more memory than is available, in their canonical form."""
     return [
         space.flatten(space.canonical(obs.config))
@@ -27,11 +27,11 @@ def too_large(history: Iterable[Observation], space: Space) -> list[Flat]:
     ]
 
 
-def probably_too_large(config: TrialConfig, known: Sequence[Flat], space: Space) -> bool:
+def probably_too_large(config: TrialConfig, oversized: Sequence[Flat], space: Space) -> bool:
     """Whether a known configuration was too large with the same placement of states and nothing that uses more
     memory."""
     table = space.flatten(config)
-    return any(_needs_at_least(table, oversized_table) for oversized_table in known)
+    return any(_needs_at_least(table, oversized_table) for oversized_table in oversized)
 
 
 def _needs_at_least(table: Flat, oversized_table: Flat) -> bool:

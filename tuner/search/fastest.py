@@ -20,8 +20,8 @@ from shardtune.api_schemas.training.search_space import KnobValue, SpaceLimits
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionRequest, PredictionTable
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.prediction import configs, learning, predict, prediction_request, traced_shape
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, PARTS, Calibrations
-from shardtune.tuner.prediction.prediction_request import AskedPrediction
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, PARTS, Calibrations
+from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.search import space as spaces
 from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, neighbours
 from shardtune.tuner.search.space import Space, choices
@@ -41,9 +41,9 @@ _WITHOUT_TERM: dict[str, Any] = {name: TrialConfig.model_fields[name].default fo
 """Knobs without an effect on predictions, at their defaults."""
 
 
-def table(
+def answer_request(
     request: PredictionRequest,
-    known: Calibrations = NOTHING_LEARNT,
+    calibrations: Calibrations = NO_CALIBRATIONS,
     device: DeviceDtypes | None = None,
     objective: Objective = Objective(),
 ) -> PredictionTable:
@@ -57,14 +57,16 @@ def table(
     # Predictions are held against the memory that a rank may use: the study keeps a fraction of it free.
     usable = resolved.cluster.model_copy(update={"memory_gib": available_gib(resolved.cluster, objective)})
     about = replace(resolved, cluster=usable)
-    answer = predict.table(about, known).model_copy(update={"cluster": resolved.cluster})
+    answer = predict.predict_all(about, calibrations).model_copy(update={"cluster": resolved.cluster})
     count = request.top if request.top is not None else 0 if request.configs else _TOP
     if not count:
         return answer
-    return answer.model_copy(update={"global_batch": about.global_batch, "fastest": fastest(about, known, count)})
+    return answer.model_copy(
+        update={"global_batch": about.global_batch, "fastest": fastest_configs(about, calibrations, count)}
+    )
 
 
-def fastest(about: AskedPrediction, known: Calibrations, count: int) -> tuple[Prediction, ...]:
+def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count: int) -> tuple[Prediction, ...]:
     """Fastest `count` configurations: those that surely fit, then those that may, each fastest first.
 
     Empty where nothing fits, or where the hardware's rates are unknown.
@@ -72,14 +74,16 @@ def fastest(about: AskedPrediction, known: Calibrations, count: int) -> tuple[Pr
     Raises:
         ValueError: the ranks do not divide the global batch.
     """
-    basis = PredictionBasis(about.shape, about.workload(about.global_batch), about.cluster, about.request.hardware)
-    memory = learning.memory_of(known, about.shape)
-    factors = tuple(known.speed.factors[name] for name in PARTS)
-    ranked = _rank_configs(basis, factors, about.cluster.memory_gib / memory.factor, _SURE_AMONG * count)
+    basis = PredictionBasis(
+        resolved.shape, resolved.workload(resolved.global_batch), resolved.cluster, resolved.request.hardware
+    )
+    memory = learning.memory_calibration(calibrations, resolved.shape)
+    factors = tuple(calibrations.speed.factors[name] for name in PARTS)
+    ranked = _rank_configs(basis, factors, resolved.cluster.memory_gib / memory.factor, _SURE_AMONG * count)
 
     def predict_config(config: TrialConfig) -> Prediction:
         return predict.predict(
-            basis.shape, basis.workload, basis.cluster, config, memory, known.speed, measured=basis.hardware
+            basis.shape, basis.workload, basis.cluster, config, memory, calibrations.speed, measured=basis.hardware
         )
 
     predictions = [predict_config(config) for config in ranked[:count]]
@@ -108,7 +112,7 @@ def _rank_configs(
     calibration of memory.
     """
     limits = SpaceLimits(knobs=_WITHOUT_TERM)
-    space = spaces.build(basis.workload, basis.cluster, traced_shape.profile_of(basis.shape), limits)
+    space = spaces.build(basis.workload, basis.cluster, traced_shape.summary_of(basis.shape), limits)
     ranking = Ranking(Pool(space, basis, _outline_configs(space)), np.array(factors), usable_gib)
     if not ranking.pool.knows_speed:
         return ()
@@ -128,9 +132,9 @@ def _outline_configs(space: Space) -> Iterator[TrialConfig]:
 
     def narrow(question: Question) -> tuple[KnobValue, ...]:
         knob = KNOBS.get(question.knob)
-        if question.knob in _EXHAUSTIVE_KNOBS or (knob is not None and knob.places):
+        if question.knob in _EXHAUSTIVE_KNOBS or (knob is not None and knob.places_states):
             return question.values
-        index = choices.nearest(defaults.get(question.knob), question.values)
+        index = choices.nearest_index(defaults.get(question.knob), question.values)
         return (question.values[index or 0],)
 
     return space.enumerate(narrow)

@@ -12,7 +12,7 @@ from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.backends.registry import BACKENDS
 from shardtune.tuner.search.space.flat import flatten
 
-MOST_SEEDS = 4
+MAX_SEEDS = 4
 Seeds = list[tuple[TrialConfig, TrialOrigin]]
 Forecast = Callable[[Sequence[TrialConfig]], Sequence[tuple[float, float]] | None]
 """Predictor of (expected, highest) speed by configuration, the latter the end of the 90 % interval; 0 where one does
@@ -24,7 +24,7 @@ def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.defaults(cluster)]
 
 
-def aligned(cluster: Cluster) -> list[TrialConfig]:
+def node_aligned(cluster: Cluster) -> list[TrialConfig]:
     """Configurations whose mesh follows the nodes; none on one node."""
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.aligned(cluster)]
 
@@ -43,7 +43,7 @@ def seed_configs(
     take no default's place.
     """
     plain_defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
-    defaults = [*aligned(cluster), *plain_defaults]
+    defaults = [*node_aligned(cluster), *plain_defaults]
     seeds: Seeds = [(baseline, TrialOrigin.BASELINE)] if baseline is not None else []
     keys = {space.key(config) for config, _ in seeds}
     for config in defaults:
@@ -53,7 +53,7 @@ def seed_configs(
             continue
         keys.add(space.key(allowed))
         seeds.append((allowed, TrialOrigin.DEFAULT))
-    chosen = seeds[:MOST_SEEDS]
+    chosen = seeds[:MAX_SEEDS]
     first = 1 if baseline is not None else 0
     return [*chosen[:first], *((config, TrialOrigin.CHALLENGER) for config in challengers), *chosen[first:]]
 

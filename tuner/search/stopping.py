@@ -22,9 +22,7 @@ EXHAUSTED = "every configuration that may fit has been tried"
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
 
-def end_of_search(
-    history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float
-) -> str | None:
+def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float) -> str | None:
     """Reason to start no further trial, None to start one. Running trials count towards the number of trials."""
     most_trials = budget.most_trials
     if len(history) >= most_trials:
@@ -38,7 +36,7 @@ def end_of_search(
     return _no_more_gain(history)
 
 
-def no_gain_expected(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
+def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
     """Reason not to start the trial that the sampler prefers, None to start it; only where no number of trials is
     given.
 
@@ -94,7 +92,7 @@ def _best(observations: Iterable[Observation]) -> float:
     return max(values, default=0.0)
 
 
-def extended(budget: Budget, extension: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
+def extend_budget(budget: Budget, extension: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
     """Extend a budget: add to the limit, or to the amount spent where that is higher.
 
     A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.

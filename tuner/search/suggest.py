@@ -8,17 +8,17 @@ from itertools import chain
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.trials.trial import Rejection, TrialOrigin, TrialReason
 from shardtune.tuner.history import Observation
-from shardtune.tuner.search.dominance import probably_too_large, too_large
+from shardtune.tuner.search.dominance import oversized_configs, probably_too_large
 from shardtune.tuner.search.samplers import optuna_samplers
 from shardtune.tuner.search.samplers.draw import Draw, Sampler, SearchView
 from shardtune.tuner.search.space import Space
 
-Gate = Callable[[TrialConfig], Rejection | None]
+MemoryGate = Callable[[TrialConfig], Rejection | None]
 
 ENUMERABLE = 2_000
 """Size up to which a space is enumerated, to choose uniformly among the untried configurations."""
 # A study whose memory fits little would else store thousands.
-MOST_REJECTIONS = 32
+MAX_REJECTIONS = 32
 """Maximum number of rejections returned per suggestion, the closest to fitting."""
 
 
@@ -39,7 +39,7 @@ class _Ask:
     """State of one suggestion: configurations that are taken, and rejections so far."""
 
     space: Space
-    gate: Gate
+    gate: MemoryGate
     taken: set[str]
     rejections: list[Rejection] = field(default_factory=list)
     seeds_rejected: int = 0
@@ -61,7 +61,7 @@ class _Ask:
         """Suggestion with the rejections of seeds (a baseline among them) and the closest of the others."""
         seeds, ordinary = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         ordinary.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
-        return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MOST_REJECTIONS]))
+        return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MAX_REJECTIONS]))
 
 
 def next_config(
@@ -69,7 +69,7 @@ def next_config(
     seeds: Sequence[tuple[TrialConfig, TrialOrigin]],
     history: Sequence[Observation],
     rejected: Collection[str],
-    gate: Gate,
+    gate: MemoryGate,
     seed: int,
     warm: Sequence[Observation] = (),
     sampler: Sampler = optuna_samplers.tpe,
@@ -94,11 +94,11 @@ def next_config(
     return ask.suggest(None, None)
 
 
-def next_given(
+def next_listed(
     listed: Sequence[tuple[TrialConfig, TrialOrigin]],
     history: Sequence[Observation],
     rejected_keys: Collection[str],
-    gate: Gate,
+    gate: MemoryGate,
 ) -> Suggestion:
     """Next configuration of a list that has not been tried and passes the gate; none beyond the list."""
     taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
@@ -114,10 +114,10 @@ def next_given(
 
 
 def _draw_candidates(
-    view: SearchView, sampler: Sampler, gate: Gate, ask: _Ask, rng: random.Random
+    view: SearchView, sampler: Sampler, gate: MemoryGate, ask: _Ask, rng: random.Random
 ) -> Iterator[Draw | None]:
     space = view.space
-    oversized = too_large(view.history, space)
+    oversized = oversized_configs(view.history, space)
     postponed: list[Draw] = []
     for draw in chain(sampler(view), optuna_samplers.uniform(replace(view, seed=rng.getrandbits(31)))):
         # A probable failure costs a whole trial, so it is tried only once nothing better is left.
@@ -136,4 +136,4 @@ def _draw_candidates(
         if gate(skeleton) is not None:
             ask.accepts(skeleton)
             continue
-        yield from map(Draw, space.like(skeleton))
+        yield from map(Draw, space.with_placement_of(skeleton))

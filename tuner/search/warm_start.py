@@ -22,7 +22,7 @@ class WarmStart:
     trials: tuple[Observation, ...]
 
 
-def levelled(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Observation, ...]:
+def scaled_trials(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Observation, ...]:
     """Trials of the other study that this one has not measured, scaled to this study's level of speed."""
     if warm is None:
         return ()

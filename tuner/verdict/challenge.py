@@ -24,17 +24,17 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.contenders import contender
-from shardtune.tuner.verdict.final_comparison import NEAR
+from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION
 from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
 from shardtune.tuner.verdict.ranking import search_speeds
 
-MOST_CHALLENGERS = 3
+MAX_CHALLENGERS = 3
 RUNNER_UPS = 2
-PAIRS = 13
+MAX_PAIRS = 13
 """Maximum number of pairs: a challenger may lose two of them and win."""
-LOSSES = 2
+FUTILE_LOSSES = 2
 
-Finding = Literal["kept", "faster", "inconclusive"]
+ChallengeOutcome = Literal["kept", "faster", "inconclusive"]
 """Outcome of a challenge. `inconclusive`: the challenger looks faster by more than `WORTHWHILE`, but the pairs do
 not show it."""
 
@@ -42,33 +42,33 @@ Predict = Callable[[Sequence[TrialConfig]], NDArray[np.float64] | None]
 """Predictor of tokens_per_s_per_gpu by configuration, 0 where one does not fit; None where the hardware is unknown."""
 
 
-def decide(log_ratios: Sequence[float], most_pairs: int, first: float) -> Decision:
+def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float) -> Decision:
     """Decide from the pairs so far: as `paired_test.decide`, but `not_shown` also where more pairs are futile.
 
     `first` is the log-ratio of the two search runs that made this challenger the rival.
     """
     # `first` was the reason to choose this challenger, so it counts towards giving up only, never towards a win.
-    lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), (first, *log_ratios)
+    lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), (first_log_ratio, *log_ratios)
     if lost <= paired_test.boundary()[pairs]:
         return "faster"
     if pairs >= most_pairs:
         return "not_shown"
-    if pairs and sum(ratio <= 0 for ratio in every) >= LOSSES and _is_small(every):
+    if pairs and sum(ratio <= 0 for ratio in every) >= FUTILE_LOSSES and _is_small(every):
         return "not_shown"
     # The challenger still looks faster. Enough pairs for an interval, but no number of further pairs would make it win.
     return "not_shown" if pairs >= FEWEST_PAIRS and lost > paired_test.boundary()[most_pairs] else "open"
 
 
-def finding(log_ratios: Sequence[float], most_pairs: int, first: float | None) -> Finding:
+def outcome(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None) -> ChallengeOutcome:
     """Outcome of a challenge that has ended; `first` is None where no challenger came near enough to be paired."""
-    if first is None:
+    if first_log_ratio is None:
         return "kept"
-    match decide(log_ratios, most_pairs, first):
+    match decide(log_ratios, most_pairs, first_log_ratio):
         case "faster":
             return "faster"
         case "not_shown" | "open" as decision:
             # A challenge that ends while it is open ran out of trials, runs or workers.
-            return "kept" if decision == "not_shown" and _is_small((first, *log_ratios)) else "inconclusive"
+            return "kept" if decision == "not_shown" and _is_small((first_log_ratio, *log_ratios)) else "inconclusive"
         case decision:
             assert_never(decision)
 
@@ -77,7 +77,7 @@ def _is_small(log_ratios: Sequence[float]) -> bool:
     return median(log_ratios) <= math.log1p(WORTHWHILE)
 
 
-def first_ratio(history: Sequence[Observation], baseline: int, challenger: int) -> float:
+def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: int) -> float:
     """log(challenger / baseline) of the speeds of their search runs."""
     runs = {obs.number: obs.measurement for obs in history}
     baseline_run, challenger_run = runs[baseline], runs[challenger]
@@ -85,15 +85,15 @@ def first_ratio(history: Sequence[Observation], baseline: int, challenger: int) 
     return math.log(challenger_run.tokens_per_s_per_gpu / baseline_run.tokens_per_s_per_gpu)
 
 
-def rival(field: Finalists, history: Sequence[Observation]) -> Finalists:
+def finalists_with_rival(field: Finalists, history: Sequence[Observation]) -> Finalists:
     """Finalists of the challenge: the incumbent and its fastest challenger; no challenger where none came near the
     incumbent."""
     speeds = search_speeds(history)
     assert field.baseline is not None
-    near = [number for number in field.candidates if speeds[number] >= NEAR * speeds[field.baseline]]
+    near = [number for number in field.candidates if speeds[number] >= NEAR_FRACTION * speeds[field.baseline]]
     if near:
         return replace(field, candidates=(near[0],))
-    note = f"no challenger came within {1 - NEAR:.0%} of the incumbent's speed"
+    note = f"no challenger came within {1 - NEAR_FRACTION:.0%} of the incumbent's speed"
     return replace(field, candidates=(), notes=(*field.notes, note) if field.candidates else field.notes)
 
 
@@ -122,8 +122,8 @@ def favourites(
     candidates: Iterable[TrialConfig],
     history: Sequence[Observation],
     incumbent: TrialConfig,
-    then: Predict,
-    now: Predict,
+    predict_before: Predict,
+    predict_now: Predict,
 ) -> tuple[TrialConfig, ...]:
     """Configurations expected to be faster than the incumbent by a worthwhile gain, the fastest first.
 
@@ -133,7 +133,7 @@ def favourites(
     speeds = {obs.config: contender(obs).tokens_per_s_per_gpu for obs in history if _is_measured(obs)}
     rejected = {obs.config for obs in history if obs.state is TrialState.INFEASIBLE}
     configs = list(dict.fromkeys([incumbent, *speeds, *(config for config in candidates if config not in rejected)]))
-    present, past = now(configs), then(configs)
+    present, past = predict_now(configs), predict_before(configs)
     if present is None or past is None or incumbent not in speeds:
         return ()
     errors = [
@@ -148,15 +148,20 @@ def favourites(
 
 
 def challengers(
-    known: TrialConfig | None,
-    runners: Sequence[TrialConfig],
-    favoured: Sequence[TrialConfig],
+    other_recommended: TrialConfig | None,
+    ranked_trials: Sequence[TrialConfig],
+    expected_faster: Sequence[TrialConfig],
     incumbent: TrialConfig,
 ) -> tuple[TrialConfig, ...]:
     """Choose at most three configurations to run: what else is recommended for the target, two runner-ups,
     favourites, more runner-ups."""
-    candidates = [*([known] if known is not None else []), *runners[:RUNNER_UPS], *favoured, *runners[RUNNER_UPS:]]
-    return tuple(dict.fromkeys(config for config in candidates if config != incumbent))[:MOST_CHALLENGERS]
+    candidates = [
+        *([other_recommended] if other_recommended is not None else []),
+        *ranked_trials[:RUNNER_UPS],
+        *expected_faster,
+        *ranked_trials[RUNNER_UPS:],
+    ]
+    return tuple(dict.fromkeys(config for config in candidates if config != incumbent))[:MAX_CHALLENGERS]
 
 
 def _is_measured(obs: Observation) -> bool:

@@ -9,7 +9,7 @@ _SLOW = 0.5
 _SHORT_S = 1.0
 """Seconds below which a save is mostly fixed cost, however little is saved."""
 _MB = 1e6
-ON_THE_DISK = "most of it for the disk"
+DISK_LIMITED = "most of it for the disk"
 """Phrase of a finding whose save is limited by the disk."""
 
 
@@ -42,7 +42,7 @@ def _costly(measured: ResumeMeasurement, backend: str, every_s: float) -> str | 
     if not _waits_for_disk(measured):
         return f"{evidence}: {remedy}"
     assert measured.disk is not None
-    return f"{evidence}, {ON_THE_DISK}, which takes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s: {remedy}, or to a faster disk"
+    return f"{evidence}, {DISK_LIMITED}, which takes {measured.disk.write_bytes_per_s / _MB:,.0f} MB/s: {remedy}, or to a faster disk"
 
 
 def _reached(measured: ResumeMeasurement) -> float:

@@ -29,7 +29,7 @@ def contender(obs: Observation) -> Contender:
     )
 
 
-def beside_defaults(
+def compare_with_defaults(
     best: Contender, history: Sequence[Observation], paired: int | None = None
 ) -> tuple[AgainstDefault, ...]:
     """Compare the answer with each documented default that ran, at the default's fastest micro batch.

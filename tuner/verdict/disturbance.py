@@ -10,14 +10,14 @@ from collections.abc import Callable
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.measurements import Measurement
 
-MOST_TAKEN = 0.15
+MAX_FOREIGN_FRACTION = 0.15
 """Fraction of the cores the ranks need that other programs may use."""
 CORES_PER_GPU = 2.0
 """Cores that a rank on a GPU needs: one launches kernels, one runs backward's. Ranks on CPU use all cores."""
-MOST_SPREAD = 0.10
+MAX_SPREAD = 0.10
 """Largest half of the 95 % interval within a run, as a fraction of its step time; checked only where the worker
 could not see the cores that other programs used."""
-MOST_REPEATS = 5
+MAX_REPEATS = 5
 """Maximum number of repeats of a run; after that it counts as it is."""
 FREE_REPEATS = 4
 """Repeats of a study before `budget.repeat_disturbed` limits them to a fraction of the runs that count."""
@@ -33,26 +33,30 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
     cores = cores_of() if foreign else None
     if foreign == 0 or cores:
         # The worker saw the cores. Windows that differ on a quiet machine are a property of the configuration.
-        return taken(foreign or 0.0, cluster, cores) if cores else None
+        return foreign_load(foreign or 0.0, cluster, cores) if cores else None
     if measured.conditions is not None and measured.conditions.neighbours:
         # Co-tenants come and go as planned, in search runs, which guide the search and decide nothing.
         return None
     spread = measured.step_time_half_width_s / measured.step_time_s
-    if spread > MOST_SPREAD:
+    if spread > MAX_SPREAD:
         return f"its timed windows lie apart by ±{spread:.0%} of the step time"
     return None
 
 
-def taken(foreign: float, cluster: Cluster, cores: int) -> str | None:
+def foreign_load(foreign: float, cluster: Cluster, cores: int) -> str | None:
     """Reason why other programs used too many of a host's cores, in words; None where they did not."""
     needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
-    is_too_much = foreign - (cores - needed) > MOST_TAKEN * needed
+    is_too_much = foreign - (cores - needed) > MAX_FOREIGN_FRACTION * needed
     return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None
 
 
-def may_repeat(share: float, of_run: int, of_study: int, counted: int) -> bool:
+def may_repeat(repeat_fraction: float, run_repeats: int, study_repeats: int, complete_runs: int) -> bool:
     """Whether a disturbed run is repeated once more.
 
     The fraction is `budget.repeat_disturbed`; the other arguments count repeats so far and complete runs of the study.
     """
-    return share > 0 and of_run < MOST_REPEATS and of_study < FREE_REPEATS + share * counted
+    return (
+        repeat_fraction > 0
+        and run_repeats < MAX_REPEATS
+        and study_repeats < FREE_REPEATS + repeat_fraction * complete_runs
+    )

@@ -20,8 +20,8 @@ from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import Decision
 
-MOST_CANDIDATES = 20
-NEAR = 0.9
+MAX_CANDIDATES = 20
+NEAR_FRACTION = 0.9
 """Fraction of the fastest candidate's speed that a candidate must reach, in the search and after each screening
 round; also the fraction of the baseline's speed."""
 # The first round has the search's run besides its own, so a single disturbed run eliminates no candidate.
@@ -74,13 +74,13 @@ class RankingState:
     """Next validation run to make; None once the verdict is final."""
 
 
-def most_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
+def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
     """Maximum number of runs of a final comparison: all pairs used, no block lost, candidates and defaults all
     alike."""
     among_defaults = DEFAULT_BLOCKS * defaults if defaults > 1 else 0
     if candidates == 0:
         return among_defaults
-    runs, alive = 2 * most_pairs + among_defaults, min(MOST_CANDIDATES, candidates)
+    runs, alive = 2 * most_pairs + among_defaults, min(MAX_CANDIDATES, candidates)
     for blocks, kept_count in ROUNDS:
         runs += blocks * alive if alive > kept_count else 0
         alive = min(alive, kept_count)
@@ -89,7 +89,7 @@ def most_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
 
 def ranking_state(
     field: Finalists,
-    searched: Mapping[int, float],
+    search_speeds: Mapping[int, float],
     runs: Sequence[ValidationRun],
     most_pairs: int,
     salt: str,
@@ -100,9 +100,9 @@ def ranking_state(
     `searched` holds the tokens_per_s_per_gpu of the members' search runs. `decide` says when the pairs are enough.
     `salt` (the study's id) seeds the order within blocks.
     """
-    assert field.baseline is not None and field.has_rivals
+    assert field.baseline is not None and field.needs_runs
     blocks = _ComparisonBlocks(field, runs, salt)
-    log_speeds: LogSpeeds = {trial: [math.log(searched[trial])] for trial in field.members}
+    log_speeds: LogSpeeds = {trial: [math.log(search_speeds[trial])] for trial in field.members}
     baseline = _find_fastest_default(field, blocks, log_speeds)
     if isinstance(baseline, NextRun):
         return RankingState(field.baseline, None, (), baseline)
@@ -146,7 +146,7 @@ def _screen(
 ) -> int | NextRun | None:
     """Candidate to pair with the baseline, or the next run that is missing; None where no candidate came near the
     baseline."""
-    least = _undisturbed_speed(log_speeds[baseline]) + math.log(NEAR)
+    least = _undisturbed_speed(log_speeds[baseline]) + math.log(NEAR_FRACTION)
     rivals = (trial for trial in field.members if trial != baseline)
     alive = tuple(trial for trial in rivals if _undisturbed_speed(log_speeds[trial]) >= least)
     if not alive:
@@ -166,7 +166,7 @@ def _fastest(alive: Sequence[int], speeds_by_trial: LogSpeeds, keep: int) -> tup
     """Trials with the fastest undisturbed runs, at most `keep`, in the order of the search."""
     speeds = {trial: _undisturbed_speed(speeds_by_trial[trial]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
-    least = speeds[ranked[0]] + math.log(NEAR)
+    least = speeds[ranked[0]] + math.log(NEAR_FRACTION)
     return tuple(trial for trial in alive if trial in ranked and speeds[trial] >= least)
 
 

@@ -46,7 +46,7 @@ def tolerance(precision: Precision) -> Tolerance:
     return FP32 if exact else BF16
 
 
-def judge(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
+def group_by_parity(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
     """Find the reference trajectory and the trials that leave it.
 
     The reference is the first feasible trial that an independent one confirms: of another backend, or with other groups
@@ -80,12 +80,14 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
     return None
 
 
-def step_difference(ours: StepRecord, theirs: StepRecord, bounds: Tolerance, whose: str) -> str | None:
+def step_difference(
+    expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance, other_name: str
+) -> str | None:
     """First figure in which a step differs from the same step of `whose`, in words; None where they agree."""
-    for label, expected, actual, apart, bound in _compared_figures(ours, theirs, bounds):
+    for label, expected, actual, apart, bound in _compared_figures(expected_step, actual_step, bounds):
         if not apart <= bound:
             return (
-                f"{label} of step {ours.step} is {actual:.7g}, but {expected:.7g} in {whose} "
+                f"{label} of step {expected_step.step} is {actual:.7g}, but {expected:.7g} in {other_name} "
                 f"(relative difference {apart:.1e}, allowed {bound:.0e})"
             )
     return None
@@ -103,7 +105,7 @@ def _compared_figures(
     ):
         expected, actual = getattr(expected_step, name), getattr(actual_step, name)
         if expected is not None and actual is not None:
-            rows.append((label, expected, actual, relative(expected, actual), getattr(bounds, name)))
+            rows.append((label, expected, actual, relative_difference(expected, actual), getattr(bounds, name)))
     sums = (
         expected_step.parameter_sum,
         actual_step.parameter_sum,
@@ -128,7 +130,7 @@ def _sum_figures(
     return [("parameter sum", expected, actual, drift, bounds.parameter_sum)]
 
 
-def relative(first: float, second: float) -> float:
+def relative_difference(first: float, second: float) -> float:
     """Absolute difference over the larger magnitude of the two."""
     scale = max(abs(first), abs(second))
     return abs(first - second) / scale if scale else 0.0

@@ -9,11 +9,13 @@ from shardtune.api_schemas.studies.study import Contender, FinalComparison, Stud
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test, undecided
-from shardtune.tuner.verdict.contenders import beside_defaults, contender
-from shardtune.tuner.verdict.final_comparison import MOST_CANDIDATES, NEAR, RankingState
+from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
+from shardtune.tuner.verdict.final_comparison import MAX_CANDIDATES, NEAR_FRACTION, RankingState
 from shardtune.tuner.verdict.parity import ParityGroups
 
-_NOBODY_NEAR = f"nothing else came within {1 - NEAR:.0%} of the baseline's speed, so nothing was run in pairs with it"
+_NOBODY_NEAR = (
+    f"nothing else came within {1 - NEAR_FRACTION:.0%} of the baseline's speed, so nothing was run in pairs with it"
+)
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
@@ -22,7 +24,7 @@ def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> 
     return contender(max(feasible, key=_search_speed)) if feasible else None
 
 
-def pick(history: Sequence[Observation], spec_has_baseline: bool, parity_groups: ParityGroups) -> Finalists:
+def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, parity_groups: ParityGroups) -> Finalists:
     """Choose the baseline and the fastest other feasible trials; neither until two trajectories agree."""
     # Without a reference no trial is known to train the right model, however fast it is.
     if parity_groups.reference is None:
@@ -42,8 +44,8 @@ def pick(history: Sequence[Observation], spec_has_baseline: bool, parity_groups:
         )
     near = [
         obs.number
-        for obs in challengers[:MOST_CANDIDATES]
-        if _search_speed(obs) >= NEAR * _search_speed(challengers[0])
+        for obs in challengers[:MAX_CANDIDATES]
+        if _search_speed(obs) >= NEAR_FRACTION * _search_speed(challengers[0])
     ]
     defaults = () if baseline.origin == TrialOrigin.BASELINE else _default_numbers(feasible) or (baseline.number,)
     return Finalists(baseline.number, tuple(near), notes, defaults)
@@ -54,7 +56,7 @@ def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
     return {obs.number: _search_speed(obs) for obs in history if obs.measurement is not None}
 
 
-def unbeaten(history: Sequence[Observation], field: Finalists) -> StudyResult:
+def result_of_baseline(history: Sequence[Observation], field: Finalists) -> StudyResult:
     """Result of a study in which only the baseline is feasible."""
     trial = next(obs for obs in history if obs.number == field.baseline)
     best, notes = contender(trial), (*field.notes, *_default_note(trial, field), *_co_tenant_note(trial))
@@ -66,7 +68,7 @@ def result(
     field: Finalists,
     ranking_state: RankingState,
     cost: tuple[int, float],
-    without_interval: str = "too few pairs for an interval: blocks were interrupted and ran on different workers",
+    missing_interval_note: str = "too few pairs for an interval: blocks were interrupted and ran on different workers",
 ) -> StudyResult:
     """Result of a study after its final comparison.
 
@@ -94,20 +96,20 @@ def result(
         undecided.verdict(ratios, speedup),
         _disturbed_runs(baseline_trial, trials[ranking_state.challenger]),
     )
-    is_recommended = serves_challenger(field, ratios)
+    is_recommended = recommends_challenger(field, ratios)
     study_result = StudyResult(
         best=challenger if is_recommended else baseline,
         baseline=baseline,
         candidate=None if is_recommended else challenger,
         speedup=speedup,
         verdict=verdict,
-        undecided=undecided.what_is_open(ratios, disturbed) if verdict is Verdict.UNDECIDED else None,
+        undecided=undecided.open_verdict(ratios, disturbed) if verdict is Verdict.UNDECIDED else None,
         final_comparison=comparison,
     )
-    return _with_default_comparison(study_result, history, (*notes, *(() if speedup else (without_interval,))))
+    return _with_default_comparison(study_result, history, (*notes, *(() if speedup else (missing_interval_note,))))
 
 
-def serves_challenger(field: Finalists, log_ratios: Sequence[float]) -> bool:
+def recommends_challenger(field: Finalists, log_ratios: Sequence[float]) -> bool:
     """Whether the challenger is recommended."""
     # A user's baseline stays until it is beaten. Which default is the baseline is our choice, and chance must not make
     # it the answer: of two defaults the one that is faster in the pairs is recommended.
@@ -137,7 +139,9 @@ def _with_default_comparison(
     result: StudyResult, history: Sequence[Observation], notes: tuple[str, ...]
 ) -> StudyResult:
     paired = result.baseline.trial_number if result.speedup is not None else None
-    return result.model_copy(update={"against_defaults": beside_defaults(result.best, history, paired), "notes": notes})
+    return result.model_copy(
+        update={"against_defaults": compare_with_defaults(result.best, history, paired), "notes": notes}
+    )
 
 
 def _disturbed_runs(*pair: Observation) -> int:

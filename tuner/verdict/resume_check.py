@@ -30,7 +30,7 @@ class ResumeRun:
 
     trial: int
     state: TrialState
-    measured: ResumeMeasurement | None = None
+    measurement: ResumeMeasurement | None = None
     failure: Failure | None = None
 
 
@@ -39,7 +39,7 @@ class CheckDue:
     """Request to run the winner's resume check now."""
 
 
-def fault(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
+def resume_failure(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
     """Failure of the resumed processes to continue the same training within the memory; None where they did."""
     bounds = parity.tolerance(precision)
     for continued, resumed in zip(measured.went_on, measured.resumed, strict=True):
@@ -48,10 +48,10 @@ def fault(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
             message = f"training changes after a resume from its checkpoint in new processes: {reason}"
             return Failure(kind=FailureKind.NUMERICS, message=message)
     period = f"over {len(measured.losses)} steps and a restart"
-    return objective.retried(measured.allocator_retries, measured.allocator_ooms, period)
+    return objective.allocator_retry_failure(measured.allocator_retries, measured.allocator_ooms, period)
 
 
-def rejects(failure: Failure) -> bool:
+def is_rejection(failure: Failure) -> bool:
     """Whether a final failure of this kind rejects the winner; otherwise the winner stays unchecked."""
     return failure.kind in _UNFIT
 
@@ -82,18 +82,18 @@ def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
     return tuple(
         f"trial {run.trial} won its pairs and was rejected: {run.failure.message}"
         for run in runs
-        if run.failure is not None and rejects(run.failure)
+        if run.failure is not None and is_rejection(run.failure)
     )
 
 
 def _as_resume_check(run: ResumeRun, backend: str, every_s: float) -> ResumeCheck:
     if run.failure is not None:
-        outcome = ResumeOutcome.FAILED if rejects(run.failure) else ResumeOutcome.NOT_CHECKED
+        outcome = ResumeOutcome.FAILED if is_rejection(run.failure) else ResumeOutcome.NOT_CHECKED
         reason = f"{run.failure.kind.value}: {run.failure.message}"
         check = ResumeCheck(trial_number=run.trial, outcome=outcome, reason=reason)
     else:
         check = ResumeCheck(trial_number=run.trial, outcome=ResumeOutcome.PASSED)
-    return check if run.measured is None else _with_figures(check, run.measured, backend, every_s)
+    return check if run.measurement is None else _with_figures(check, run.measurement, backend, every_s)
 
 
 def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str, every_s: float) -> ResumeCheck:
@@ -102,7 +102,9 @@ def _with_figures(check: ResumeCheck, measured: ResumeMeasurement, backend: str,
         update={
             "steps_before": measured.saved_at_step,
             "steps_after": len(measured.resumed),
-            "loss_difference": max(parity.relative(continued.loss, resumed.loss) for continued, resumed in pairs),
+            "loss_difference": max(
+                parity.relative_difference(continued.loss, resumed.loss) for continued, resumed in pairs
+            ),
             "save_s": measured.save_s,
             "load_s": measured.load_s,
             "checkpoint_bytes": measured.checkpoint_bytes,

@@ -12,10 +12,10 @@ from statistics import median
 from shardtune.api_schemas.trials.measurements import StepTimeRange
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict.final_comparison import NEAR, NextRun, ValidationRun
+from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION, NextRun, ValidationRun
 
 
-def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
+def search_range(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
     """Range of step times (s) for a search run: up to the slowest that may reach the final comparison; None while
     nothing is measured.
 
@@ -27,11 +27,14 @@ def of_search(history: Iterable[Observation], infeasible: Container[int] = ()) -
         for obs in history
         if obs.state is TrialState.COMPLETE and obs.measurement is not None and obs.number not in infeasible
     ]
-    return (0.0, min(measured) / NEAR) if measured else None
+    return (0.0, min(measured) / NEAR_FRACTION) if measured else None
 
 
-def of_block(
-    due: NextRun, searched: Mapping[int, float], fresh: Iterable[ValidationRun], tokens_per_step_per_gpu: float
+def block_range(
+    due: NextRun,
+    search_speeds: Mapping[int, float],
+    validation_runs: Iterable[ValidationRun],
+    tokens_per_step_per_gpu: float,
 ) -> StepTimeRange | None:
     """Range of step times (s) around the middle of the block's two fastest arms, from earlier runs; None for an arm
     alone.
@@ -42,10 +45,10 @@ def of_block(
         return None
     # Each arm of a block gets the same range: where the arms are alike, their runs are drawn alike, and the sign of a
     # pair stays a fair coin.
-    speeds_by_trial = {trial: [searched[trial]] for trial in due.arms}
-    for run in fresh:
+    speeds_by_trial = {trial: [search_speeds[trial]] for trial in due.arms}
+    for run in validation_runs:
         if run.block < due.block:
             speeds_by_trial.get(run.trial, []).append(run.tokens_per_s_per_gpu)
     first, second, *_ = sorted(tokens_per_step_per_gpu / median(speeds) for speeds in speeds_by_trial.values())
-    centre, half_width = math.sqrt(first * second), math.sqrt(NEAR)
+    centre, half_width = math.sqrt(first * second), math.sqrt(NEAR_FRACTION)
     return centre * half_width, centre / half_width

@@ -24,7 +24,7 @@ def verdict(log_ratios: Sequence[float], speedup: Speedup | None) -> Verdict:
     return Verdict.NOT_FASTER if is_small and is_known else Verdict.UNDECIDED
 
 
-def what_is_open(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
+def open_verdict(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
     """Open questions of an undecided verdict.
 
     `disturbed`: validation runs that count although their machine was disturbed.

@@ -48,7 +48,7 @@ def configuration(
     """
     if in_trial():
         current = trial()
-        current.takes(backends)
+        current.config_for(backends)
         return current
     return production.configuration(backends, default, workload, Path(file))
 
@@ -64,7 +64,7 @@ def trial() -> ScriptTrial:
             "adapter.trial() works only in a script that a worker runs; start one with `--allow-script NAME=COMMAND`, "
             "or call adapter.configuration(…), which also works outside of trials"
         )
-    if _current is None or _current.is_elsewhere:
+    if _current is None or _current.is_forked_copy:
         raise AdapterError(
             f"adapter.trial() was called in process {os.getpid()}, but the worker started process "
             f"{os.environ[RANK_PID]} as this rank; the worker starts all ranks: drop torch.multiprocessing.spawn or fork"

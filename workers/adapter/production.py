@@ -47,7 +47,7 @@ class TrainingRecorder:
         self._config = config
         self._is_checked = False
 
-    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+    def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """See `ScriptTrial.takes`; the configuration was chosen among these backends."""
         return self._config
 
@@ -125,7 +125,7 @@ def _sources(
 def _recommended(environment: Mapping[str, str]) -> KnownConfig:
     url, target_key = environment[SERVICE].rstrip("/"), environment[TARGET_KEY]
     try:
-        key = KeySource.of(environment).key
+        key = KeySource.from_environment(environment).key
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         answer = httpx.get(f"{url}/v1/best", params={"target_key": target_key}, headers=headers, timeout=_PATIENCE_S)
         if answer.status_code != 200:

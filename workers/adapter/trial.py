@@ -31,7 +31,7 @@ class Stopped(BaseException):
 class Recorder(Protocol):
     """Receiver of a script's calls on the worker's side."""
 
-    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+    def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """See `ScriptTrial.takes`."""
 
     def prepare(self, model: nn.Module) -> None:
@@ -71,13 +71,13 @@ class ScriptTrial:
         self._step = -1
         self._prepared = False
 
-    def takes(self, backends: tuple[Backend, ...]) -> None:
+    def config_for(self, backends: tuple[Backend, ...]) -> None:
         """Declare the backends that this script can apply: no other is given to it.
 
         Raises:
             Rejected: the configuration is of another backend.
         """
-        self.config = self._recorder.takes(backends)
+        self.config = self._recorder.config_for(backends)
 
     @property
     def micro_batch(self) -> int:
@@ -95,7 +95,7 @@ class ScriptTrial:
         return torch.autocast(self.device.type, getattr(torch, precision.compute_dtype))
 
     @property
-    def is_elsewhere(self) -> bool:
+    def is_forked_copy(self) -> bool:
         """Whether this is a copy in a process that the rank has forked."""
         return os.getpid() != self._pid
 
@@ -168,7 +168,7 @@ class ScriptTrial:
         return number.reshape(()).to(self.device, torch.float32)
 
     def _require_own_process(self) -> None:
-        if self.is_elsewhere:
+        if self.is_forked_copy:
             raise AdapterError(
                 f"process {os.getpid()} used the trial of process {self._pid}, which forked it; "
                 "the worker starts all ranks: fork none that trains"

@@ -6,7 +6,7 @@ import sys
 
 from pydantic import ValidationError
 
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.launchers import processes
 
@@ -14,7 +14,7 @@ LONGEST_S = 300.0
 """Limit of an analysis, which takes some seconds for each 100,000 events of a rank; the traces are kept."""
 
 
-def diagnosed(traced: Traced, longest_s: float = LONGEST_S) -> Diagnosis | Failure:
+def diagnose(traced: ProfilerRecording, longest_s: float = LONGEST_S) -> Diagnosis | Failure:
     """Diagnose the traces, or return a failure that says why there is no diagnosis; the traced configuration is not at
     fault."""
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]

@@ -9,21 +9,21 @@ from pathlib import Path
 from shardtune.api_schemas.base import Dtype
 from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, emulation_note
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import ModelSummaryTask, OtherUseOfTrial, Task, TrialTask
+from shardtune.api_schemas.trials.leases import DerivedTrialTask, ModelSummaryTask, Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.workers.agent.collect import outcome
+from shardtune.workers.agent.collect import attempt_outcome
 from shardtune.workers.agent.resume_phases import run_to_end
-from shardtune.workers.agent.supervise import Ended, RunLimits
+from shardtune.workers.agent.supervise import RanksEnd, RunLimits
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
-from shardtune.workers.machine.conditions import judged
+from shardtune.workers.machine.conditions import with_conditions
 from shardtune.workers.trial_dir import DiskFull, TrialDir
 
-Turn = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
+AcquireDevices = Callable[[bool, Callable[[], bool]], AbstractContextManager[bool]]
 """Function that acquires the devices for one run.
 
 Arguments: whether the run needs the host alone, and a function that is true when waiting must end. The context's value
@@ -56,17 +56,17 @@ class Workplace:
     """FLOP/s of one rank by dtype, as measured at the start; empty where not measured."""
     allowed: Allowed = field(default_factory=Allowed)
     """Scripts and entry points of the user that a task may name."""
-    turn: Turn | None = None
+    acquire_devices: AcquireDevices | None = None
     """Function that acquires the devices where other workers of this host use them too; None where they are this
     worker's alone."""
 
     @contextmanager
     def devices(self, is_alone: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
         """Hold the devices during a run; false if `give_up` ended the wait. On a shared host no run touches them before."""
-        if self.turn is None:
+        if self.acquire_devices is None:
             yield True
             return
-        with self.turn(is_alone, give_up) as are_ours:
+        with self.acquire_devices(is_alone, give_up) as are_ours:
             yield are_ours and self.is_ready(give_up)
 
     def is_ready(self, give_up: Callable[[], bool]) -> bool:
@@ -86,28 +86,28 @@ class Workplace:
 
 
 @dataclass(frozen=True)
-class Attempted:
+class AttemptResult:
     """Finished attempt, ended by itself or by its limits."""
 
-    result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
     elapsed_s: float
-    held: int
+    held_ranks: int
     """Number of ranks whose devices the attempt held."""
     log_tail: str | None
 
     @property
     def gpu_seconds(self) -> float:
         """Wall seconds × ranks held: those of the trial, or all of a gang's, whose other hosts wait."""
-        return self.elapsed_s * self.held
+        return self.elapsed_s * self.held_ranks
 
 
-def attempt(
+def run_attempt(
     workplace: Workplace,
     task: Task,
     directory_of: Callable[[], TrialDir],
     limits: RunLimits,
     interrupted: Callable[[], str | None],
-) -> Attempted | None:
+) -> AttemptResult | None:
     """Run a task; None when `interrupted` ended it, so that there is no result.
 
     Raises:
@@ -128,7 +128,7 @@ def attempt(
         # An engine that ends a worker also ends its hosts, possibly while ranks are being started.
         if interrupted() is not None:
             return None
-        return Attempted(
+        return AttemptResult(
             Failure(kind=_start_failure_kind(error, workplace.launcher), message=str(error)[:4000]),
             0.0,
             held_ranks,
@@ -138,8 +138,12 @@ def attempt(
         # Written for the owner of the machine; the service learns of it by a released or expired lease.
         directory.write_outcome("interrupted")
         return None
-    log.info("conditions during the run: %s", ended.seen.model_dump_json(exclude_none=True, exclude_defaults=True))
-    result = judged(task, outcome(task, directory, ended, workplace.peak_flops), ended.seen, workplace.peak_flops)
+    log.info(
+        "conditions during the run: %s", ended.conditions.model_dump_json(exclude_none=True, exclude_defaults=True)
+    )
+    result = with_conditions(
+        task, attempt_outcome(task, directory, ended, workplace.peak_flops), ended.conditions, workplace.peak_flops
+    )
     return _finished(result, directory, ended, held_ranks)
 
 
@@ -150,28 +154,30 @@ def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
 
 
 def _finished(
-    result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure,
+    result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure,
     directory: TrialDir,
-    ended: Ended,
+    ended: RanksEnd,
     held_ranks: int,
-) -> Attempted:
+) -> AttemptResult:
     if not isinstance(result, Failure):
         directory.write_outcome("complete")
-        return Attempted(result, ended.elapsed_s, held_ranks, None)
+        return AttemptResult(result, ended.elapsed_s, held_ranks, None)
     directory.write_outcome(result.kind)
-    return Attempted(result, ended.elapsed_s, held_ranks, directory.log_tail(result.rank or 0))
+    return AttemptResult(result, ended.elapsed_s, held_ranks, directory.log_tail(result.rank or 0))
 
 
 def _warn_of_emulation(task: Task, workplace: Workplace) -> None:
     if isinstance(task, TrialTask):
-        note = emulation(task.workload.precision, DeviceDtypes.of(workplace.fingerprint, workplace.matmul_flops))
+        note = emulation_note(
+            task.workload.precision, DeviceDtypes.from_fingerprint(workplace.fingerprint, workplace.matmul_flops)
+        )
         if note is not None:
             log.warning(note)
 
 
 def _require_fit(task: Task, workplace: Workplace) -> None:
     workplace.allowed.check(task.model)
-    if isinstance(task, OtherUseOfTrial) and task.model.script is not None:
+    if isinstance(task, DerivedTrialTask) and task.model.script is not None:
         raise ValueError(
             f"model.script ({task.model.script}) cannot be restarted or traced: a script trains, saves and loads by itself"
         )
@@ -187,7 +193,7 @@ def _require_fit(task: Task, workplace: Workplace) -> None:
             f"cluster.nodes ({task.cluster.nodes}) must not exceed this worker's hosts ({workplace.nodes}); start a worker over "
             "as many with --launcher slurm or ray and --nodes"
         )
-    if workplace.turn is not None and task.config.numa_binding != "none":
+    if workplace.acquire_devices is not None and task.config.numa_binding != "none":
         raise ValueError(
             f"config.numa_binding ({task.config.numa_binding}) would bind ranks to cores outside this worker's partition of its host; "
             "search with numa_binding: none, or on a worker without --split"

@@ -125,7 +125,7 @@ class WorkerClient:
         }
         self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
 
-    def ready(self) -> None:
+    def wait_ready(self) -> None:
         """Return when the service reports that it is ready."""
         self._call("GET", "/readyz")
 
@@ -188,10 +188,10 @@ def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random
         pause_s = min(limit_s, pause_s * 2)
 
 
-def patiently(
+def call_patiently(
     call: Callable[[], Value],
     give_up: Callable[[], bool],
-    noticed: Callable[[Unreachable], None] = lambda _: None,
+    on_unreachable: Callable[[Unreachable], None] = lambda _: None,
     pauses_s: Iterator[float] | None = None,
 ) -> Value | None:
     """Repeat `call` until it is answered. None when `give_up` ended it; errors that repetition cannot mend are raised.
@@ -202,7 +202,7 @@ def patiently(
         try:
             return call()
         except Unreachable as error:
-            noticed(error)
+            on_unreachable(error)
         ends_s = time.monotonic() + pause_s
         # Short sleeps: a signal only sets a flag, which give_up reads.
         while not give_up() and time.monotonic() < ends_s:

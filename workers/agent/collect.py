@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from shardtune.api_schemas.machines.conditions import NodeConditions
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import MemoryMoment, Traced
+from shardtune.api_schemas.trials.diagnosis import MemoryMoment, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ModelSummaryTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import (
@@ -22,7 +22,7 @@ from shardtune.api_schemas.trials.measurements import (
 )
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent.failures import crash, first_failure
-from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.trial_dir import TRACES, TrialDir
 
 # 97.5 % quantiles of Student's t for 1, 2, … degrees of freedom (any table of the distribution); beyond, the normal one
@@ -37,9 +37,9 @@ _MOST_RANKS = 64
 """Limit of ranks whose own figures are kept: more say nothing new, and a measurement stays small."""
 
 
-def outcome(
-    task: Task, directory: TrialDir, ended: Ended, peak_flops: float | None
-) -> Measurement | ModelSummary | ResumeMeasurement | Traced | Failure:
+def attempt_outcome(
+    task: Task, directory: TrialDir, ended: RanksEnd, peak_flops: float | None
+) -> Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure:
     """Result of an attempt."""
     failure = first_failure(directory, ended)
     if failure is not None:
@@ -52,9 +52,9 @@ def outcome(
     if isinstance(task, TrialTask):
         return measurement(task, reports, ended, peak_flops)
     if isinstance(task, TraceTask):
-        return traced(task, directory, reports, ended)
+        return trace_record(task, directory, reports, ended)
     before = _complete_reports([directory.first_report(rank) for rank in range(task.cluster.world_size)])
-    return before if isinstance(before, Failure) else restarted(before, reports, ended)
+    return before if isinstance(before, Failure) else resume_measurement(before, reports, ended)
 
 
 def _complete_reports(reports: Sequence[RankReport | None]) -> Sequence[RankReport] | Failure:
@@ -65,13 +65,15 @@ def _complete_reports(reports: Sequence[RankReport | None]) -> Sequence[RankRepo
     return crash(f"rank {rank} ended without a report", rank=rank, exit_code=0)
 
 
-def restarted(before: Sequence[RankReport], after: Sequence[RankReport], ended: Ended) -> ResumeMeasurement | Failure:
+def resume_measurement(
+    before: Sequence[RankReport], after: Sequence[RankReport], ended: RanksEnd
+) -> ResumeMeasurement | Failure:
     """Join the reports of the ranks that saved and of those that loaded."""
     saved = [report.checkpoint for report in before if report.checkpoint is not None]
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
         return crash("the ranks did not report what they saved or loaded", rank=None, exit_code=0)
-    peaks = [most(report.memory for report in reports if report.memory is not None) for reports in (before, after)]
+    peaks = [largest(report.memory for report in reports if report.memory is not None) for reports in (before, after)]
     return ResumeMeasurement(
         saved_at_step=saved[0].step,
         losses=before[0].losses,
@@ -100,10 +102,12 @@ def _writers(saved: Sequence[CheckpointPart]) -> int | None:
     return max(1, sum(part >= mean_bytes / 10 for part in parts))
 
 
-def traced(task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: Ended) -> Traced:
+def trace_record(
+    task: TraceTask, directory: TrialDir, reports: Sequence[RankReport], ended: RanksEnd
+) -> ProfilerRecording:
     """Description of the ranks' traces, with the step times that show how much the profiler slows them."""
     folder = directory.path / TRACES
-    return Traced(
+    return ProfilerRecording(
         folder=str(folder),
         bytes=sum(path.stat().st_size for path in folder.iterdir()),
         steps=task.steps,
@@ -125,7 +129,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def measurement(
-    task: TrialTask, reports: Sequence[RankReport], ended: Ended, peak_flops: float | None
+    task: TrialTask, reports: Sequence[RankReport], ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | Failure:
     """Join the ranks' reports: time of the slowest, memory of the fullest; tokens are computed from the workload."""
     # The slowest rank's time per window: all ranks wait for it in the next collective.
@@ -136,7 +140,7 @@ def measurement(
     world_size = task.cluster.world_size
     step_time_s = statistics.median(windows)
     tokens_per_s_per_gpu = task.workload.tokens_per_step / step_time_s / world_size
-    memory = most(report.memory for report in reports if report.memory is not None)
+    memory = largest(report.memory for report in reports if report.memory is not None)
     limit = task.memory_limit_gib
     if limit is not None and memory.peak_allocated_gib is not None and memory.peak_allocated_gib > limit:
         return Failure(
@@ -158,13 +162,13 @@ def measurement(
         window_step_times_s=tuple(windows),
         warmup_step_times_s=first.warmup_step_times_s,
         ranks=tuple(_figures(report) for report in reports[:_MOST_RANKS] if report.memory is not None),
-        nodes=tuple(_node_figures(node, reports) for node in ended.seen.nodes if len(ended.seen.nodes) > 1),
+        nodes=tuple(_node_figures(node, reports) for node in ended.conditions.nodes if len(ended.conditions.nodes) > 1),
         trajectory=first.trajectory,
         losses=first.losses,
         gradient_accumulation=task.config.accumulation(task.workload.global_batch, world_size),
         elapsed_s=ended.elapsed_s,
         is_steady=all(report.is_steady for report in reports),
-        is_precise=task.plan.is_answered(statistics.fmean(windows), half_width(windows)),
+        is_precise=task.plan.is_precise_enough(statistics.fmean(windows), half_width(windows)),
         is_pruned=first.is_pruned,
         data_wait_fraction=_data_wait_fraction(reports, windows),
         startup_s=_latest(report.first_forward_s for report in reports),
@@ -189,7 +193,7 @@ def _node_figures(node: NodeConditions, reports: Sequence[RankReport]) -> NodeFi
         first_rank=node.first_rank,
         ranks=node.ranks,
         step_time_s=max(times, default=None),
-        memory=most(figures.memory for figures in rank_figures),
+        memory=largest(figures.memory for figures in rank_figures),
     )
 
 
@@ -226,7 +230,7 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
     return 3 * task.forward_flops_per_token * tokens_per_s_per_gpu / peak_flops
 
 
-def most(memories: Iterable[Memory]) -> Memory:
+def largest(memories: Iterable[Memory]) -> Memory:
     """Maximum over ranks, field by field; None where no rank measured the field."""
     dumps = [memory.model_dump() for memory in memories]
     return Memory.model_validate(

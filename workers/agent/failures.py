@@ -3,7 +3,7 @@
 import signal
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.workers.agent.supervise import Ended
+from shardtune.workers.agent.supervise import RanksEnd
 from shardtune.workers.launchers.base import RankExit
 from shardtune.workers.trial_dir import TrialDir
 
@@ -21,7 +21,7 @@ _BY_ITSELF = 0
 """Precedence of a failure that explains itself; it counts before the others."""
 
 
-def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
+def first_failure(directory: TrialDir, ended: RanksEnd) -> Failure | None:
     """Failure to record; None when every rank ended well.
 
     A rank that dies takes its peers with it, and they report errors of their own. A failure that
@@ -30,7 +30,7 @@ def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
     candidates = [
         (_precedence(failure), _order_key(directory, ended, exit), failure)
         for exit in ended.exits
-        if (failure := _failure_of(directory, exit, ended.seen.had_oom_kill(exit.rank))) is not None
+        if (failure := _failure_of(directory, exit, ended.conditions.had_oom_kill(exit.rank))) is not None
     ]
     if ended.cause == "node_lost":
         # Crashes of peers followed from the lost host; a self-explaining failure still counts.
@@ -39,7 +39,7 @@ def first_failure(directory: TrialDir, ended: Ended) -> Failure | None:
         return min(candidates, key=lambda entry: entry[:2])[2]
     if ended.cause is None:
         return None
-    if ended.cause == "host_lost" and any(node.oom_kills for node in ended.seen.nodes):
+    if ended.cause == "host_lost" and any(node.oom_kills for node in ended.conditions.nodes):
         return Failure(kind=FailureKind.OOM, message="the kernel's out-of-memory killer ended the fork server")
     return Failure(kind=_CAUSE_KIND[ended.cause], message=ended.detail[:4000])
 
@@ -71,7 +71,7 @@ def _precedence(failure: Failure) -> int:
     return 1 if failure.kind == FailureKind.RANK_LOST and by_signal else 2
 
 
-def _order_key(directory: TrialDir, ended: Ended, exit: RankExit) -> tuple[float, int]:
+def _order_key(directory: TrialDir, ended: RanksEnd, exit: RankExit) -> tuple[float, int]:
     """Sort key of a failure: time of the report where there is one, then the order in which ends were noticed."""
     # No clocks of hosts are compared: reports are written on this host, by the rank or as they arrive from another
     # host.

@@ -74,7 +74,7 @@ class HeartbeatThread(threading.Thread):
         except (LeaseLost, RequestRejected) as error:
             self._stop_reason = f"lease lost: {error}"
         else:
-            self._clock.renewed(sent_at_s, answer.lease_s)
+            self._clock.renew(sent_at_s, answer.lease_s)
             self._renewed(self.ranks_end_s)
             if answer.is_draining and not self._told_draining:
                 self._told_draining = True

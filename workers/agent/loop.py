@@ -10,15 +10,22 @@ from collections.abc import Callable
 
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Lease, LeaseRequest, Registered, Registration, Report
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.agent import words
-from shardtune.workers.agent.analysis import diagnosed
-from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
-from shardtune.workers.agent.client import ClientError, LeaseLost, RequestRejected, Unreachable, WorkerClient, patiently
+from shardtune.workers.agent.analysis import diagnose
+from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
+from shardtune.workers.agent.client import (
+    ClientError,
+    LeaseLost,
+    RequestRejected,
+    Unreachable,
+    WorkerClient,
+    call_patiently,
+)
 from shardtune.workers.agent.heartbeat import HeartbeatThread
 from shardtune.workers.agent.send_traces import send_traces
 from shardtune.workers.agent.supervise import RunLimits
@@ -31,7 +38,7 @@ _LEASE_WAIT_S = 2.0
 """Seconds that the service may hold a lease request open; a signal is noticed no later than this."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
-Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Diagnosis | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +53,7 @@ class Agent:
         workplace: Workplace,
         inventory: Inventory,
         interrupt: Interrupt,
-        look_again: Callable[[], Fingerprint | None] = lambda: None,
+        inspect_again: Callable[[], Fingerprint | None] = lambda: None,
     ):
         """Prepare the agent; `look_again` returns the present fingerprint, or None for no change."""
         self._settings = settings
@@ -56,7 +63,7 @@ class Agent:
         self._interrupt = interrupt
         self._session = ""
         self._registered_s: list[float] = []
-        self._inspect_again = look_again
+        self._inspect_again = inspect_again
         self._inspected_s = now_s()
 
     def run(self) -> None:
@@ -71,7 +78,7 @@ class Agent:
         while not self._interrupt:
             # Before leasing: a machine that cannot work must not turn every trial it is given into a failure.
             check_disk(self._workplace.work_dir, self._workplace.min_free_gib)
-            if self._workplace.turn is None and not self._workplace.is_ready(lambda: bool(self._interrupt)):
+            if self._workplace.acquire_devices is None and not self._workplace.is_ready(lambda: bool(self._interrupt)):
                 return
             self._notice_changes()
             sent_at_s = now_s()
@@ -87,8 +94,8 @@ class Agent:
             name=self._settings.pool_name,
             inventory=self._inventory,
         )
-        registered = patiently(
-            lambda: self._client.register(registration), give_up=lambda: bool(self._interrupt), noticed=_warn
+        registered = call_patiently(
+            lambda: self._client.register(registration), give_up=lambda: bool(self._interrupt), on_unreachable=_warn
         )
         if registered is not None:
             self._session = registered.session
@@ -129,7 +136,7 @@ class Agent:
             _warn(error)
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
-                patiently(self._client.ready, give_up=lambda: bool(self._interrupt))
+                call_patiently(self._client.wait_ready, give_up=lambda: bool(self._interrupt))
         except LeaseLost as error:
             self._register_anew(error)
         return None
@@ -172,7 +179,7 @@ class Agent:
         heartbeat.start()
         try:
             with self._workplace.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
-                attempted = attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
+                attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
                 self._report(lease, attempted)
@@ -187,10 +194,10 @@ class Agent:
             heartbeat.finish()
             heartbeat.join(timeout=1.0)
 
-    def _report(self, lease: Lease, attempted: Attempted) -> None:
+    def _report(self, lease: Lease, attempted: AttemptResult) -> None:
         result: Result = attempted.result
-        if isinstance(result, Traced):
-            result = send_traces(self._client, self._session, lease, diagnosed(result))
+        if isinstance(result, ProfilerRecording):
+            result = send_traces(self._client, self._session, lease, diagnose(result))
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
             self._deliver(lease, self._report_of(lease, attempted, result))
@@ -200,7 +207,7 @@ class Agent:
             failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
             self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
 
-    def _report_of(self, lease: Lease, attempted: Attempted, result: Result) -> Report:
+    def _report_of(self, lease: Lease, attempted: AttemptResult, result: Result) -> Report:
         return Report(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
@@ -221,10 +228,10 @@ class Agent:
             RequestRejected: the service rejects the report's content.
         """
         try:
-            answer = patiently(
+            answer = call_patiently(
                 lambda: self._client.report(lease.run_id, report),
                 give_up=lambda: bool(self._interrupt),
-                noticed=_warn,
+                on_unreachable=_warn,
             )
         except LeaseLost as error:
             log.warning("the result of run %s came too late: %s", lease.run_id, error)
@@ -237,7 +244,7 @@ class Agent:
         reason = self._interrupt.reason or "the worker ended unexpectedly"
         failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
         try:
-            self._client.report(lease.run_id, self._report_of(lease, Attempted(failure, 0.0, 0, None), failure))
+            self._client.report(lease.run_id, self._report_of(lease, AttemptResult(failure, 0.0, 0, None), failure))
         except ClientError as error:
             log.warning("could not release run %s: %s", lease.run_id, error)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.leases import ResumeTask, Task
 from shardtune.workers.agent.failures import first_failure
-from shardtune.workers.agent.supervise import Ended, RunLimits, supervise
+from shardtune.workers.agent.supervise import RanksEnd, RunLimits, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
 from shardtune.workers.launchers.base import Launcher
@@ -23,7 +23,7 @@ def run_to_end(
     limits: RunLimits,
     interrupted: Callable[[], str | None],
     shared_dir: Path | None = None,
-) -> Ended:
+) -> RanksEnd:
     """Run all launches of a task; returns how the last one ended, with the time of all.
 
     Raises:
@@ -59,7 +59,7 @@ def _launch(ranks: int, checkpoint: Path | None) -> Launch:
 
 def _run_both_phases(
     launcher: Launcher, directory: TrialDir, launch: Launch, limits: RunLimits, interrupted: Callable[[], str | None]
-) -> Ended:
+) -> RanksEnd:
     first = supervise(launcher, directory, launch, limits, interrupted)
     if first.cause is not None or first_failure(directory, first) is not None:
         return first
@@ -75,5 +75,5 @@ def _run_both_phases(
         second,
         started_at_s=first.started_at_s,
         elapsed_s=second.started_at_s - first.started_at_s + second.elapsed_s,
-        seen=Conditions.joined((first.seen, second.seen)),
+        conditions=Conditions.joined((first.conditions, second.conditions)),
     )

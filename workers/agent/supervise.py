@@ -9,7 +9,7 @@ from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.base import Launcher, Lost, RankExit
+from shardtune.workers.launchers.base import Launcher, LostProcess, RankExit
 from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
@@ -35,7 +35,7 @@ class RunLimits:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RanksEnd:
     """End of an attempt's ranks. None of them is alive any more."""
 
     exits: tuple[RankExit, ...]
@@ -46,7 +46,7 @@ class Ended:
     started_at_s: float
     """Time of the launch on `clock.now_s`."""
     elapsed_s: float
-    seen: Conditions = field(default_factory=Conditions)
+    conditions: Conditions = field(default_factory=Conditions)
     """Conditions that each host observed during the launch."""
 
 
@@ -56,7 +56,7 @@ def supervise(
     launch: Launch,
     limits: RunLimits,
     interrupted: Callable[[], str | None],
-) -> Ended:
+) -> RanksEnd:
     """Launch the ranks and watch them to their end; on every way out, exceptions included, no rank is alive.
 
     `interrupted` is called four times a second; a text (the reason) ends the attempt.
@@ -76,7 +76,7 @@ def supervise(
     finally:
         launcher.kill()
     end = _with_lost_node(end, exits, launch.ranks, launcher.lost)
-    return Ended(exits, end.cause, end.detail, started_s, elapsed_s, launcher.seen())
+    return RanksEnd(exits, end.cause, end.detail, started_s, elapsed_s, launcher.conditions())
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class _End:
     detail: str = ""
 
 
-def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost | None) -> _End:
+def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: LostProcess | None) -> _End:
     """Replace the end of an attempt by the loss of a host, which may be known only after the kill."""
     # A lost host explains the deaths of its peers' ranks. It takes back no complete result, and does not replace an
     # interruption: an engine that ends a worker ends its hosts too.

@@ -3,7 +3,7 @@
 from typing import assert_never
 
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Lease
 from shardtune.api_schemas.trials.measurements import Measurement
@@ -17,7 +17,7 @@ def task(lease: Lease) -> str:
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
-def end(result: Measurement | ModelSummary | ResumeMeasurement | Traced | Diagnosis | Failure) -> str:
+def end(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure) -> str:
     """Describe a result."""
     match result:
         case Failure():
@@ -26,7 +26,7 @@ def end(result: Measurement | ModelSummary | ResumeMeasurement | Traced | Diagno
             return f"{result.tokens_per_s_per_gpu:.1f} tokens/s/GPU"
         case ResumeMeasurement():
             return f"saved in {result.save_s:.2f} s, loaded in {result.load_s:.2f} s"
-        case Traced():
+        case ProfilerRecording():
             return f"{result.steps} steps recorded in {result.folder}"
         case Diagnosis():
             return f"a diagnosis of steps of {1e3 * result.step_s:.1f} ms"

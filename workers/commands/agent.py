@@ -9,12 +9,12 @@ from pathlib import Path
 from shardtune.api_schemas.machines.hardware import HardwareReport, Inventory
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.api_schemas.training.native_dtypes import flops_per_s
-from shardtune.workers.agent.attempt import Turn, Workplace
+from shardtune.workers.agent.attempt import AcquireDevices, Workplace
 from shardtune.workers.agent.client import WorkerClient
 from shardtune.workers.agent.loop import Agent
 from shardtune.workers.commands import split
 from shardtune.workers.commands.exit_codes import DONE
-from shardtune.workers.commands.host_pool import Held, held
+from shardtune.workers.commands.host_pool import HostPool, open_hosts
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -34,10 +34,10 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         return split.run(settings, options)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
-    with held(settings, allowed, interrupt, builds=True) as hosts:
+    with open_hosts(settings, allowed, interrupt, builds=True) as hosts:
         if hosts is None:
             return DONE
-        hosts = replace(hosts, offered=rates_first(settings, hosts, interrupt))
+        hosts = replace(hosts, offered=with_rates(settings, hosts, interrupt))
         if settings.share is not None and not start_line.wait_for_all(lambda: bool(interrupt)):
             return DONE
         offered = hosts.offered
@@ -46,14 +46,14 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         settings = settings.model_copy(update={"name": settings.name or hosts.worker_name})
         client = WorkerClient(settings.service, keys=options.keys, proxy=settings.proxy)
         try:
-            Agent(settings, client, place(settings, hosts, allowed), offered, interrupt, hosts.look_again).run()
+            Agent(settings, client, workplace(settings, hosts, allowed), offered, interrupt, hosts.detect_again).run()
         finally:
             client.close()
     return DONE
 
 
-def rates_first(
-    settings: WorkerSettings, hosts: Held, interrupt: Interrupt, measure: Measure = hardware_speed.measure
+def with_rates(
+    settings: WorkerSettings, hosts: HostPool, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
     """Inventory of the hosts, with rates measured now where neither the catalogue nor an earlier start knows them."""
     offered = hosts.offered
@@ -70,7 +70,7 @@ def rates_first(
     return offered if report is None else with_measured(settings, offered)
 
 
-def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
+def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Workplace:
     """Workplace for attempts on these hosts."""
     offered = hosts.offered
     return Workplace(
@@ -85,11 +85,13 @@ def place(settings: WorkerSettings, hosts: Held, allowed: Allowed) -> Workplace:
         matmul_flops=offered.matmul_flops,
         min_free_gib=settings.min_free_gib,
         allowed=allowed,
-        turn=None if settings.share is None else _partition_devices(settings.work_dir.resolve(), settings.share),
+        acquire_devices=None
+        if settings.share is None
+        else _partition_devices(settings.work_dir.resolve(), settings.share),
     )
 
 
-def _partition_devices(work_dir: Path, partition: HostPartition) -> Turn:
+def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
     """Acquire the devices of a host partition run by run; the workers of a machine keep their locks beside their work
     directories."""
-    return lambda is_alone, give_up: device_locks.turn(work_dir.parent / "locks", partition, is_alone, give_up)
+    return lambda is_alone, give_up: device_locks.hold_for_run(work_dir.parent / "locks", partition, is_alone, give_up)

@@ -4,8 +4,8 @@ import argparse
 
 from shardtune.workers.commands import human_output
 from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED
-from shardtune.workers.commands.host_pool import held
-from shardtune.workers.commands.output import say
+from shardtune.workers.commands.host_pool import open_hosts
+from shardtune.workers.commands.output import print_fields
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -17,7 +17,7 @@ from shardtune.workers.machine.offered_inventory import offer
 def measure_hardware(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Measure matrix products, copies, launches and collectives; the agent offers the result from its next start on."""
     interrupt = Interrupt().install()
-    with held(settings, Allowed(), interrupt, builds=False) as hosts:
+    with open_hosts(settings, Allowed(), interrupt, builds=False) as hosts:
         if hosts is None:
             return INTERRUPTED
         report = hardware_speed.measure(hosts.launcher, hosts.offered, settings.work_dir, lambda: bool(interrupt))
@@ -31,13 +31,13 @@ def detect(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Print the inventory that a worker would offer."""
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     if settings.launcher != "local":
-        with held(settings, allowed, Interrupt().install(), builds=False) as hosts:
+        with open_hosts(settings, allowed, Interrupt().install(), builds=False) as hosts:
             if hosts is None:
                 return INTERRUPTED
             offered = hosts.offered
     else:
         # Without the devices' lock: on one machine, detection disturbs no agent that works there.
-        gpus = find_gpus().first(settings.ranks)
-        offered = offer(settings, gpus, library_probe.ask(gpus), allowed)
-    say(offered.model_dump(mode="json"), options.json)
+        gpus = find_gpus().for_ranks(settings.ranks)
+        offered = offer(settings, gpus, library_probe.probe(gpus), allowed)
+    print_fields(offered.model_dump(mode="json"), options.json)
     return DONE

@@ -26,14 +26,14 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
 }
 
 
-def carry_out(options: argparse.Namespace) -> int:
+def dispatch(options: argparse.Namespace) -> int:
     """Run the command that the options name; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # One line per request is noise at a heartbeat every two seconds.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         # Before any child is started: ranks run other people's models, and must not inherit the key.
-        options.keys = KeySource.taken()
+        options.keys = KeySource.take_from_environment()
         return COMMANDS[options.command](_settings(options), options)
     except (ValueError, FileNotFoundError, IsADirectoryError, PermissionError) as error:
         return _print_error(error, BAD_INPUT)

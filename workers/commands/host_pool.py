@@ -19,7 +19,7 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.inventory import ranks_of
-from shardtune.workers.machine.offered_inventory import look_again, offer, with_measured
+from shardtune.workers.machine.offered_inventory import detect_again, offer, with_measured
 
 _HOST_SETTINGS = {
     *("ranks", "memory_gib", "cold", "allowed_models", "allowed_scripts", "host_ready_s"),
@@ -29,13 +29,13 @@ _HOST_SETTINGS = {
 
 
 @dataclass(frozen=True)
-class Held:
+class HostPool:
     """Hosts that are ready to run trials."""
 
     launcher: Launcher
     offered: Inventory
     """Inventory that the hosts offer."""
-    look_again: Callable[[], Fingerprint | None]
+    detect_again: Callable[[], Fingerprint | None]
     """Function that returns the present fingerprint; None: unchanged or unknown."""
     worker_name: str | None = None
     """Name that the engine gives the worker; None where it gives none."""
@@ -44,7 +44,9 @@ class Held:
 
 
 @contextlib.contextmanager
-def held(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, builds: bool) -> Iterator[Held | None]:
+def open_hosts(
+    settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, builds: bool
+) -> Iterator[HostPool | None]:
     """Open the hosts and prepare all that would cost the first trial time; None when interrupted meanwhile.
 
     `builds` says whether DeepSpeed's operators are built as well, unless the settings turn that off.
@@ -55,19 +57,19 @@ def held(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, bu
 
 
 @contextlib.contextmanager
-def _open_local(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
-    with device_hold.hold(settings, settings.ranks) as (gpus, launcher):
+def _open_local(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[HostPool | None]:
+    with device_hold.hold_devices(settings, settings.ranks) as (gpus, launcher):
         prepared = device_hold.prepare(settings, launcher, lambda: bool(interrupt))
         if interrupt or prepared is None:
             yield None
             return
-        libraries = library_probe.found(prepared, gpus, ranks_of(gpus, settings.ranks))
+        libraries = library_probe.of_prepared(prepared, gpus, ranks_of(gpus, settings.ranks))
         offered = offer(settings, gpus, libraries, allowed, isolation=prepared.isolation)
-        yield Held(launcher, offered, lambda: look_again(settings, libraries))
+        yield HostPool(launcher, offered, lambda: detect_again(settings, libraries))
 
 
 @contextlib.contextmanager
-def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[Held | None]:
+def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt) -> Iterator[HostPool | None]:
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     engine = _engine(settings)
     nodes = settings.nodes or len(engine.hosts())
@@ -87,7 +89,7 @@ def _open_gang(settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt)
         def offered() -> Inventory:
             return with_measured(settings, launcher.inventory)
 
-        yield Held(launcher, offered(), lambda: offered().fingerprint, engine.worker_name, engine.ends_in_s)
+        yield HostPool(launcher, offered(), lambda: offered().fingerprint, engine.worker_name, engine.ends_in_s)
 
 
 def _engine(settings: WorkerSettings) -> Engine:

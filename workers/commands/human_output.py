@@ -6,7 +6,7 @@ from shardtune.api_schemas import formatting
 from shardtune.api_schemas.machines.hardware import HardwareReport
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.training.native_dtypes import flops_per_s
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
@@ -20,7 +20,7 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 
 
-def outcome(result: Measurement | ModelSummary | ResumeMeasurement | Traced | Failure) -> str:
+def outcome(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure) -> str:
     """Format the result of `run-trial`; a failure's traceback is above it, in the rank's log."""
     match result:
         case Measurement():

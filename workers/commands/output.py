@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 
-def say(value: dict[str, Any], as_json: bool) -> None:
+def print_fields(value: dict[str, Any], as_json: bool) -> None:
     """Print one JSON object, or a line for each field that has a value."""
     if as_json:
         print(json.dumps(value))

@@ -9,12 +9,12 @@ from pydantic import TypeAdapter
 
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import Task, TraceTask, TrialTask
-from shardtune.workers.agent.attempt import Attempted, Workplace, attempt
+from shardtune.workers.agent.attempt import AttemptResult, Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.commands import human_output
-from shardtune.workers.commands.agent import place
+from shardtune.workers.commands.agent import workplace
 from shardtune.workers.commands.exit_codes import DONE, INTERRUPTED, TRIAL_FAILED
-from shardtune.workers.commands.host_pool import held
+from shardtune.workers.commands.host_pool import open_hosts
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
@@ -25,7 +25,7 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Run one task from a file and print its result."""
-    task = traced(read_task(options.file)) if options.trace else read_task(options.file)
+    task = trace_task(read_task(options.file)) if options.trace else read_task(options.file)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
     allowed.check(task.model)
     if task.kind != "model_summary":
@@ -34,11 +34,11 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
         settings = settings.model_copy(update={"ranks": ranks, "nodes": nodes})
     interrupt = Interrupt().install()
     # No operators are built here: the trial builds those that it needs, and most need none.
-    with held(settings, allowed, interrupt, builds=False) as hosts:
+    with open_hosts(settings, allowed, interrupt, builds=False) as hosts:
         if hosts is None:
             return INTERRUPTED
         hosts.launcher.require_fit(lambda: bool(interrupt))
-        attempted = _run_attempt(place(settings, hosts, allowed), task, options, interrupt)
+        attempted = _run_attempt(workplace(settings, hosts, allowed), task, options, interrupt)
     if attempted is None:
         return INTERRUPTED
     if attempted.log_tail:
@@ -49,8 +49,8 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 
 def _run_attempt(
     workplace: Workplace, task: Task, options: argparse.Namespace, interrupt: Interrupt
-) -> Attempted | None:
-    return attempt(
+) -> AttemptResult | None:
+    return run_attempt(
         workplace,
         task,
         lambda: TrialDir.create(
@@ -61,7 +61,7 @@ def _run_attempt(
     )
 
 
-def traced(task: Task) -> TraceTask:
+def trace_task(task: Task) -> TraceTask:
     """Turn a trial's task into a trace task for the profiler.
 
     Raises:

@@ -32,20 +32,20 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
     """Start the workers one by one, let them take work together, and end them all when one ends or a signal comes."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
-    gpus = find_gpus().first(settings.ranks)
+    gpus = find_gpus().for_ranks(settings.ranks)
     usable = host_facts.cores_in_order(os.sched_getaffinity(0))
     cores = Cores(usable, host_facts.numa_nodes(usable))
     divisions = divide(host_facts.host_id(), gpus, ranks_of(gpus, settings.ranks), settings.split, cores)
     log.info("%d workers divide this machine: %s", len(divisions), ", ".join(division.name for division in divisions))
     # The lock keeps other agents out; the workers themselves lock devices run by run.
-    with device_lock.hold(settings.work_dir, gpus.uuids), contextlib.ExitStack() as stack:
+    with device_lock.hold_locks(settings.work_dir, gpus.uuids), contextlib.ExitStack() as stack:
         workers: dict[str, subprocess.Popen[bytes]] = {}
         stack.callback(_end, workers)
         for division in divisions:
             worker = workers[division.name] = _start(settings, division, options.arguments, options.keys)
             assert worker.stdout is not None
             # One by one, since each measures the machine at its start.
-            if not start_line.hears(worker.stdout, start_line.READY, lambda: bool(interrupt)):
+            if not start_line.receives(worker.stdout, start_line.READY, lambda: bool(interrupt)):
                 return DONE if interrupt else _code(division.name, worker)
         for worker in workers.values():
             assert worker.stdin is not None
@@ -67,8 +67,8 @@ def _start(
     work_dir = settings.work_dir / division.name
     # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
     own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
-    own_options += ["--name", name_of(settings, division)]
-    environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.share.model_dump_json(), **_key(keys)}
+    own_options += ["--name", worker_name(settings, division)]
+    environment = {**os.environ, "SHARDTUNE_WORKER_SHARE": division.partition.model_dump_json(), **_key(keys)}
     if division.gpu_uuids:
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(division.gpu_uuids)
     with _bound_to(division.cores):
@@ -80,7 +80,7 @@ def _start(
         )
 
 
-def name_of(settings: WorkerSettings, division: Division) -> str:
+def worker_name(settings: WorkerSettings, division: Division) -> str:
     """Name of a worker of the machine for the service, which stays the same after a restart."""
     end = f"/{division.name}"
     return settings.pool_name[-(200 - len(end)) :] + end

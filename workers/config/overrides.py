@@ -28,7 +28,7 @@ _ANY = Fingerprint(
 _TYPES = get_type_hints(Fingerprint)
 
 
-def overridden(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
+def override(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
     """Replace detected values by declared ones, and mark them.
 
     Raises:
@@ -67,5 +67,5 @@ def split_overrides(entries: Sequence[str]) -> dict[str, str]:
                 f"fingerprint_override ({name!r}) is not a field of the fingerprint; choose from {', '.join(OVERRIDABLE)}"
             )
         values[name] = value
-    overridden(_ANY, values)
+    override(_ANY, values)
     return values

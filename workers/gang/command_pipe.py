@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from shardtune.workers.gang.messages import MOST_BYTES
+from shardtune.workers.gang.messages import MAX_LINE_BYTES
 from shardtune.workers.gang.pipe import write_line
 from shardtune.workers.launchers.processes import start_child
 from shardtune.workers.trial_dir import tail
@@ -40,7 +40,7 @@ class CommandPipe:
         """See `Pipe`."""
         assert self.process.stdout is not None
         try:
-            while (line := self.process.stdout.readline(MOST_BYTES)).endswith(b"\n"):
+            while (line := self.process.stdout.readline(MAX_LINE_BYTES)).endswith(b"\n"):
                 yield line
         except (OSError, ValueError):  # closed by `close` meanwhile
             return
@@ -52,7 +52,7 @@ class CommandPipe:
             if self._is_open:
                 self._is_open = write_line(self.process.stdin.fileno(), line)
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """See `Pipe`."""
         return (tail(self._log_path, 1500) or "").strip()
 

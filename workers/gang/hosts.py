@@ -12,7 +12,7 @@ from shardtune.workers.gang import members, merge
 from shardtune.workers.gang.link import GangEvents, NodeLink, ask_all
 from shardtune.workers.gang.messages import Begin, NodeAddress, NodeReady, PortRange, PrepareOrder
 from shardtune.workers.gang.pipe import Engine
-from shardtune.workers.gang.rendezvous import meet, require_shared
+from shardtune.workers.gang.rendezvous import find_addresses, require_shared
 
 _RESTART_FRACTION = 0.5
 """Fraction of a lease that passes before a node agent is started again on a host that lost one."""
@@ -36,7 +36,7 @@ class GangPlan:
     """Ports for the store of the rendezvous; None: any."""
     shared_dir: Path | None = None
     """Folder that all hosts must see; None: none is needed."""
-    look_again_s: float = 60.0
+    inspect_again_s: float = 60.0
     """Seconds between inspections of each host, which take place between runs."""
 
 
@@ -77,7 +77,7 @@ class GangHosts:
         self.gang: Gang | None = None
         """Gang as last chosen; one of its hosts may be lost meanwhile."""
 
-    def renew(self) -> None:
+    def start_missing(self) -> None:
         """Start a node agent on every host that has none.
 
         Raises:
@@ -85,7 +85,7 @@ class GangHosts:
         """
         for link in list(self._links.values()):
             # Only when its lease is over: a second node agent must not start beside ranks that may still live.
-            if link.why_lost is not None and now_s() >= link.certain_s:
+            if link.loss_reason is not None and now_s() >= link.certain_s:
                 self._drop(link)
         for host in self._engine.hosts():
             if host not in self._links and now_s() >= self._restart_s.get(host, 0.0):
@@ -94,7 +94,7 @@ class GangHosts:
                 self._links[host] = NodeLink(pipe, self._plan.begin, self._events, self._ranks_end_in_s)
 
     def _drop(self, link: NodeLink) -> None:
-        reason = link.why_lost or ""
+        reason = link.loss_reason or ""
         log.warning("host %s: %s", link.host, reason)
         self._failures[link.host] = reason
         self._restart_s[link.host] = now_s() + _RESTART_FRACTION * self._plan.begin.lease_s
@@ -109,7 +109,7 @@ class GangHosts:
     @property
     def is_settled(self) -> bool:
         """Whether every host is ready or lost."""
-        return all(link.ready or link.why_lost for link in self._links.values())
+        return all(link.ready or link.loss_reason for link in self._links.values())
 
     def choose(self) -> Gang | None:
         """Choose the gang among the hosts that are ready; the present gang while it is complete. None where too few are
@@ -119,20 +119,22 @@ class GangHosts:
             ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
             NoRendezvous: the hosts do not reach each other.
         """
-        if self.gang is not None and all(link.why_lost is None for link in self.gang.links):
+        if self.gang is not None and all(link.loss_reason is None for link in self.gang.links):
             return self.gang
         ready_hosts = [
             (link, link.ready)
             for host in self._engine.hosts()
-            if (link := self._links.get(host)) and link.ready and link.why_lost is None
+            if (link := self._links.get(host)) and link.ready and link.loss_reason is None
         ]
         if len(ready_hosts) < self._plan.nodes:
             return None
         equal_hosts = members.largest_equal(ready_hosts)
         if len(equal_hosts) < self._plan.nodes:
-            raise ValueError(members.rejection(self._plan.nodes, [(link.host, ready) for link, ready in ready_hosts]))
+            raise ValueError(
+                members.explain_rejection(self._plan.nodes, [(link.host, ready) for link, ready in ready_hosts])
+            )
         links = [link for link, _ in equal_hosts[: self._plan.nodes]]
-        addresses = meet(links, self._plan.interface, self._plan.ports)
+        addresses = find_addresses(links, self._plan.interface, self._plan.ports)
         if self._plan.shared_dir is not None:
             require_shared(self._plan.shared_dir, links)
         self.gang = Gang(tuple(links), tuple(addresses))
@@ -143,18 +145,18 @@ class GangHosts:
         log.info("the gang: %s", members_text)
         return self.gang
 
-    def are_prepared(self, gang: Gang) -> bool:
+    def prepare(self, gang: Gang) -> bool:
         """Prepare every host of the gang to launch.
 
         A host that cannot be prepared is given up, and hosts that have come to differ are no gang any more.
         """
-        inspects = now_s() - self._inspected_s >= self._plan.look_again_s
+        inspects = now_s() - self._inspected_s >= self._plan.inspect_again_s
         answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=inspects), _PREPARE_S)
         for link, answer in zip(gang.links, answers, strict=True):
             if answer.error is not None:
                 link.give_up(answer.error)
             elif answer.fingerprint is not None:
-                link.is_now(answer.fingerprint)
+                link.update_fingerprint(answer.fingerprint)
         if inspects:
             self._inspected_s = now_s()
             self.gang = gang if gang.is_equal else None
@@ -169,10 +171,10 @@ class GangHosts:
         return merge.inventory(self.gang.ready, self.gang.addresses, spares)
 
     @property
-    def troubles(self) -> str:
+    def problems(self) -> str:
         """Problems of hosts as one text."""
-        lost_now = {host: reason for host, link in self._links.items() if (reason := link.why_lost)}
-        starting = [host for host, link in self._links.items() if link.ready is None and link.why_lost is None]
+        lost_now = {host: reason for host, link in self._links.items() if (reason := link.loss_reason)}
+        starting = [host for host, link in self._links.items() if link.ready is None and link.loss_reason is None]
         problems = [f"host {host}: {reason}" for host, reason in sorted({**self._failures, **lost_now}.items())]
         return "; ".join([*problems, *(f"host {host}: not ready yet" for host in starting)]) or "no host is missing"
 

@@ -12,11 +12,11 @@ from shardtune.workers.clock import now_s
 from shardtune.workers.gang import local_copy
 from shardtune.workers.gang.hosts import Gang, GangHosts, GangPlan
 from shardtune.workers.gang.link import GangEvents, NodeLink, ask_all
-from shardtune.workers.gang.messages import KillOrder, LaunchOrder, LaunchOver, OrderDone, StageOrder
+from shardtune.workers.gang.messages import KillOrder, LaunchEnded, LaunchOrder, OrderDone, StageOrder
 from shardtune.workers.gang.pipe import Engine
-from shardtune.workers.gang.rendezvous import NoRendezvous, variables
+from shardtune.workers.gang.rendezvous import NoRendezvous, interface_variables
 from shardtune.workers.launch import Launch, rendezvous
-from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive
+from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared, RankExit, RanksAlive
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _KILL_S = 120.0
@@ -37,7 +37,7 @@ class GangLauncher:
         self._orders: set[int] = set()
         self._moved = 0
         self._exits: list[RankExit] = []
-        self._lost: Lost | None = None
+        self._lost: LostProcess | None = None
         self._conditions = Conditions()
 
     @property
@@ -51,17 +51,17 @@ class GangLauncher:
         return tuple(self._exits)
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostProcess | None:
         """Lost host of the launch, or a host's lost helper; the value stays as long as the launch."""
         self._lost = self._lost or self._find_lost()
         return self._lost
 
-    def _find_lost(self) -> Lost | None:
+    def _find_lost(self) -> LostProcess | None:
         for link in self._launched:
-            if (reason := link.why_lost) is not None:
-                return Lost(f"host {link.host}: {reason}", is_node=True)
+            if (reason := link.loss_reason) is not None:
+                return LostProcess(f"host {link.host}: {reason}", is_node=True)
             if link.helper_lost is not None:
-                return Lost(f"host {link.host}: {link.helper_lost.message}")
+                return LostProcess(f"host {link.host}: {link.helper_lost.message}")
         return None
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
@@ -72,19 +72,19 @@ class GangLauncher:
         """
         is_first, until_s, trouble = self._hosts.gang is None, now_s() + self._wait_s, ""
         while not give_up():
-            self._hosts.renew()
+            self._hosts.start_missing()
             try:
                 gang = None if is_first and not self._hosts.is_settled else self._hosts.choose()
             except (ValueError, NoRendezvous) as error:
                 if is_first:
                     raise ValueError(str(error)) from None
                 gang, trouble = None, str(error)
-            if gang is not None and self._hosts.are_prepared(gang):
+            if gang is not None and self._hosts.prepare(gang):
                 return _prepared(gang)
             if now_s() > until_s:
                 raise LaunchFailed(
                     f"there is no gang of {self._plan.nodes} hosts after {self._wait_s:.0f} s: "
-                    f"{trouble or self._hosts.troubles}"
+                    f"{trouble or self._hosts.problems}"
                 )
             self._events.sleep(0.2)
         raise LaunchFailed("asked to stop while the hosts were starting")
@@ -168,7 +168,7 @@ class GangLauncher:
         if not self._launched:
             return
         links = self._launched
-        orders = {link: link.order(lambda order: KillOrder(order=order)) for link in links if link.why_lost is None}
+        orders = {link: link.order(lambda order: KillOrder(order=order)) for link in links if link.loss_reason is None}
         ends_s = now_s() + _KILL_S
         reports = {
             link: report
@@ -176,7 +176,7 @@ class GangLauncher:
             if (report := self._await_over(link, order, ends_s)) is not None
         }
         # A lost host ends its ranks by its own lease; until that is over they may still use the network.
-        while any(link.why_lost is not None and now_s() < link.certain_s for link in links):
+        while any(link.loss_reason is not None and now_s() < link.certain_s for link in links):
             self._events.sleep(0.1)
         self._record_events()
         self._lost = self._lost or self._find_lost()
@@ -188,23 +188,23 @@ class GangLauncher:
         if survivors:
             raise RanksAlive("; ".join(survivors))
 
-    def _await_over(self, link: NodeLink, order: int, ends_s: float) -> LaunchOver | None:
+    def _await_over(self, link: NodeLink, order: int, ends_s: float) -> LaunchEnded | None:
         """Wait for a host's answer to a kill; None where the host is lost."""
-        while order not in link.answers and link.why_lost is None:
+        while order not in link.answers and link.loss_reason is None:
             if now_s() > ends_s:
                 link.give_up("it did not end its ranks")
             self._events.sleep(0.2)
         answer = link.answers.pop(order, None)
-        return answer if isinstance(answer, LaunchOver) else None
+        return answer if isinstance(answer, LaunchEnded) else None
 
-    def _conditions_of(self, link: NodeLink, over: LaunchOver) -> Conditions:
+    def _conditions_of(self, link: NodeLink, over: LaunchEnded) -> Conditions:
         gang = self._hosts.gang
         assert gang is not None
         interface = gang.address_of(link).interface if len(self._launched) > 1 else None
         nodes = [node.model_copy(update={"host": link.host, "interface": interface}) for node in over.seen.nodes]
         return over.seen.model_copy(update={"nodes": tuple(nodes)})
 
-    def seen(self) -> Conditions:
+    def conditions(self) -> Conditions:
         """Conditions that each host observed during the last launch; those of a lost host are missing."""
         return self._conditions
 
@@ -230,6 +230,8 @@ def _launches_by_host(gang: Gang, launch: Launch, nodes: int, port: int | None) 
     per_host = launch.ranks // nodes
     launches = {}
     for index, (link, address) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):
-        environment = {} if port is None else {**rendezvous(gang.addresses[0].address, port), **variables(address)}
-        launches[link] = launch.share(index * per_host, per_host, environment)
+        environment = (
+            {} if port is None else {**rendezvous(gang.addresses[0].address, port), **interface_variables(address)}
+        )
+        launches[link] = launch.part(index * per_host, per_host, environment)
     return launches

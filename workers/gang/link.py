@@ -13,13 +13,13 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import now_s
 from shardtune.workers.gang.messages import (
-    Beat,
-    BeatAnswer,
     Begin,
     HelperLost,
-    LaunchOver,
+    LaunchEnded,
     LaunchRejected,
     NodeFailed,
+    NodeHeartbeat,
+    NodeHeartbeatAnswer,
     NodeMessage,
     NodeReady,
     OrderDone,
@@ -36,7 +36,7 @@ _SILENCE = 0.75
 _SLACK_S = 0.5
 """Seconds after the lease for processes that were killed at its end to be gone."""
 
-Answer = OrderDone | LaunchOver
+Answer = OrderDone | LaunchEnded
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class NodeLink:
     def _handle(self, message: NodeMessage) -> None:
         self._last_message_s = now_s()
         match message:
-            case Beat():
+            case NodeHeartbeat():
                 self._answer_heartbeat(message)
                 return
             case NodeReady():
@@ -110,11 +110,11 @@ class NodeLink:
                 self.rejected = message
             case HelperLost():
                 self.helper_lost = message
-            case OrderDone() | LaunchOver():
+            case OrderDone() | LaunchEnded():
                 self.answers[message.order] = message
         self._events.ring()
 
-    def _answer_heartbeat(self, beat: Beat) -> None:
+    def _answer_heartbeat(self, beat: NodeHeartbeat) -> None:
         self._has_beaten = True
         if beat.moved != self.progress[0]:
             self.progress = (beat.moved, beat.progress)
@@ -125,7 +125,9 @@ class NodeLink:
                 # Before sending: the node's lease must never end later than this side believes.
                 self._answered_s = now_s()
                 left_s = self._ranks_end_in_s()
-                self._pipe.send(to_line(BeatAnswer(beat=beat.beat, lease_s=self._lease_s, ranks_end_in_s=left_s)))
+                self._pipe.send(
+                    to_line(NodeHeartbeatAnswer(beat=beat.beat, lease_s=self._lease_s, ranks_end_in_s=left_s))
+                )
 
     def order(self, make: Callable[[int], Schema]) -> int:
         """Send an order; returns its number, under which the answer will arrive."""
@@ -137,7 +139,7 @@ class NodeLink:
         """Sleep until any node reports an event, at most `timeout_s`."""
         self._events.sleep(timeout_s)
 
-    def is_now(self, fingerprint: Fingerprint) -> None:
+    def update_fingerprint(self, fingerprint: Fingerprint) -> None:
         """Replace the host's fingerprint after the node has inspected it again."""
         assert self.ready is not None
         inventory = self.ready.inventory.model_copy(update={"fingerprint": fingerprint})
@@ -148,7 +150,7 @@ class NodeLink:
         self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
-    def why_lost(self) -> str | None:
+    def loss_reason(self) -> str | None:
         """Reason why the node is lost, for good: its heartbeats are not answered any more. None while it lives."""
         with self._answer_lock:
             self._lost = self._lost or self._find_loss()
@@ -158,7 +160,7 @@ class NodeLink:
         if self.failed is not None:
             return self.failed.message
         if self._is_closed:
-            return f"the node agent ended; its last words: {self._pipe.last_words() or '(none)'}"
+            return f"the node agent ended; its last words: {self._pipe.log_end() or '(none)'}"
         silent_s = now_s() - self._last_message_s
         if not self._has_beaten:
             return f"no node agent started in {silent_s:.0f} s" if silent_s > _START_S else None
@@ -196,7 +198,7 @@ def ask_all(links: Sequence[NodeLink], make: Make, limit_s: float = 60.0) -> lis
 
 def _await_answer(link: NodeLink, number: int, ends_s: float) -> OrderDone:
     while (answer := link.answers.pop(number, None)) is None:
-        reason = link.why_lost
+        reason = link.loss_reason
         if reason is not None:
             return OrderDone(order=number, error=reason[:8000])
         if now_s() > ends_s:

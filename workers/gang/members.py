@@ -84,7 +84,7 @@ def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, N
     return best
 
 
-def rejection(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
+def explain_rejection(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
     """Explain why these hosts make no gang of `nodes` hosts."""
     equal = largest_equal([(name, ready) for name, ready in hosts])
     names = {name for name, _ in equal}

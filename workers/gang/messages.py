@@ -10,13 +10,13 @@ from pydantic import Field, JsonValue, TypeAdapter
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory, MeasuredHardware
-from shardtune.api_schemas.names import Said
+from shardtune.api_schemas.names import ProgramOutput
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.api_schemas.trials.leases import Task
 from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.launch import Launch
 
-MOST_BYTES = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Largest size of a line in bytes."""
 
 PortRange = tuple[int, int]
@@ -37,7 +37,7 @@ class Begin(Schema):
     """Seconds that the node agent and its ranks may live after the last answered heartbeat."""
 
 
-class BeatAnswer(Schema):
+class NodeHeartbeatAnswer(Schema):
     """Answer to a heartbeat, which renews the node's lease."""
 
     kind: Literal["beat_answer"] = "beat_answer"
@@ -123,7 +123,15 @@ class KillOrder(Schema):
 
 
 AgentMessage = Annotated[
-    Begin | BeatAnswer | PrepareOrder | ListenOrder | ReachOrder | SharedOrder | StageOrder | LaunchOrder | KillOrder,
+    Begin
+    | NodeHeartbeatAnswer
+    | PrepareOrder
+    | ListenOrder
+    | ReachOrder
+    | SharedOrder
+    | StageOrder
+    | LaunchOrder
+    | KillOrder,
     Field(discriminator="kind"),
 ]
 
@@ -153,12 +161,12 @@ class NodeFailed(Schema):
     """Last message of a node agent that cannot work."""
 
     kind: Literal["failed"] = "failed"
-    message: Said = Field(max_length=8000)
+    message: ProgramOutput = Field(max_length=8000)
     is_input: bool
     """Whether the settings are at fault, so that another start would fail, too."""
 
 
-class Beat(Schema):
+class NodeHeartbeat(Schema):
     """Heartbeat, sent once a second, with the progress of rank 0."""
 
     kind: Literal["beat"] = "beat"
@@ -173,7 +181,7 @@ class OrderDone(Schema):
 
     kind: Literal["done"] = "done"
     order: int
-    error: Said | None = Field(default=None, max_length=8000)
+    error: ProgramOutput | None = Field(default=None, max_length=8000)
     port: int | None = None
     word: str | None = None
     own: NodeAddress | None = None
@@ -187,7 +195,7 @@ class LaunchRejected(Schema):
     kind: Literal["rejected"] = "rejected"
     order: int
     """Number of the launch order."""
-    reason: Said = Field(max_length=8000)
+    reason: ProgramOutput = Field(max_length=8000)
 
 
 class HelperLost(Schema):
@@ -196,7 +204,7 @@ class HelperLost(Schema):
     kind: Literal["helper_lost"] = "helper_lost"
     order: int
     """Number of the launch order."""
-    message: Said = Field(max_length=8000)
+    message: ProgramOutput = Field(max_length=8000)
 
 
 class RankEnded(Schema):
@@ -210,10 +218,10 @@ class RankEnded(Schema):
     report: RankReport | None = None
     model_summary: ModelSummary | None = None
     measured: MeasuredHardware | None = None
-    log_tail: Said | None = None
+    log_tail: ProgramOutput | None = None
 
 
-class LaunchOver(Schema):
+class LaunchEnded(Schema):
     """Answer to a kill: no process of the launch lives on this host, except survivors of SIGKILL."""
 
     kind: Literal["over"] = "over"
@@ -224,7 +232,7 @@ class LaunchOver(Schema):
 
 
 NodeMessage = Annotated[
-    NodeReady | NodeFailed | Beat | OrderDone | LaunchRejected | HelperLost | RankEnded | LaunchOver,
+    NodeReady | NodeFailed | NodeHeartbeat | OrderDone | LaunchRejected | HelperLost | RankEnded | LaunchEnded,
     Field(discriminator="kind"),
 ]
 

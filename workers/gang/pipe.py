@@ -26,7 +26,7 @@ class Pipe(Protocol):
     def send(self, line: bytes) -> None:
         """Send a line; any thread may call it. A line for a node that is gone is dropped. Never waits for long."""
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """End of the process's log."""
 
     def close(self) -> None:

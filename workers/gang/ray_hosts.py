@@ -19,7 +19,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from shardtune.workers.gang.command_pipe import CommandPipe
-from shardtune.workers.gang.messages import MOST_BYTES
+from shardtune.workers.gang.messages import MAX_LINE_BYTES
 from shardtune.workers.gang.pipe import NODE_COMMAND
 from shardtune.workers.gang.ray_admission import REMEDY, require_answer, require_closed, require_token
 from shardtune.workers.launchers.processes import without_secrets
@@ -51,15 +51,15 @@ class NodeHolder:
         received: list[bytes] = []
         with contextlib.suppress(queue.Empty):
             line_up = self._lines.get(timeout=wait_s)
-            while line_up is not None and sum(map(len, received)) < MOST_BYTES:
+            while line_up is not None and sum(map(len, received)) < MAX_LINE_BYTES:
                 received.append(line_up)
                 line_up = self._lines.get_nowait()
             return received, line_up is not None
         return received, True
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """End of the node agent's log."""
-        return self._pipe.last_words()
+        return self._pipe.log_end()
 
     def close(self) -> None:
         """End the process."""
@@ -109,7 +109,7 @@ class ActorPipe:
         """See `Pipe`."""
         self._outgoing.put(line)
 
-    def last_words(self) -> str:
+    def log_end(self) -> str:
         """See `Pipe`; empty for a dead actor."""
         try:
             return str(ray.get(self._actor.last_words.remote(), timeout=2))

@@ -21,7 +21,7 @@ class NoRendezvous(Exception):
     """The hosts do not reach each other; the message says which host does not reach which address, and what to do."""
 
 
-def meet(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
+def find_addresses(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
     """Find each host's own address among the others, in their order.
 
     Raises:
@@ -139,6 +139,6 @@ def _read_order(probe: Path, _: NodeLink, order: int) -> SharedOrder:
     return SharedOrder(order=order, path=str(probe))
 
 
-def variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def interface_variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Variables that name a host's interface to the libraries of its ranks; values given to the worker take precedence."""
     return {name: address.interface for name in _INTERFACE_VARIABLES if name not in environment}

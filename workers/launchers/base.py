@@ -41,7 +41,7 @@ class RankExit:
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostProcess:
     """Host or helper process that a launcher lost during a launch."""
 
     message: str
@@ -79,7 +79,7 @@ class Launcher(Protocol):
         """Ends of ranks since the launch, in the order in which they were noticed."""
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostProcess | None:
         """Host or helper that died during this launch; the loss of a host may be known only after `kill`."""
 
     def kill(self) -> None:
@@ -89,7 +89,7 @@ class Launcher(Protocol):
             RanksAlive: a process survived.
         """
 
-    def seen(self) -> Conditions:
+    def conditions(self) -> Conditions:
         """Conditions on each host during the last launch, once it has been killed; empty where nothing observes them."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
@@ -112,14 +112,14 @@ class Observer(Protocol):
     def begin(self) -> None:
         """Begin to observe: ranks start now."""
 
-    def seen(self, directory: Path, launch: Launch) -> Conditions:
+    def conditions(self, directory: Path, launch: Launch) -> Conditions:
         """Conditions since `begin`; call it after the ranks are gone."""
 
 
 class Unobserved:
     """Base of a launcher that only starts and ends ranks: its caller observes the host."""
 
-    def seen(self) -> Conditions:
+    def conditions(self) -> Conditions:
         """Empty conditions."""
         return Conditions()
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from shardtune.api_schemas.strategies.rank_environment import THREADS, threads_of
 from shardtune.workers.launch import ANY_PORT, Launch
-from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
-from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, kill_quietly, start_child
+from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared, RankExit, RanksAlive, Unobserved
+from shardtune.workers.launchers.processes import DYING_S, LAUNCH_TAG, PYTHON, kill_quietly, kill_tagged, start_child
 from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
@@ -31,7 +31,7 @@ class ColdLauncher(Unobserved):
         patience_s: float = PATIENCE_S,
     ):
         """Prepare the launcher; `patience_s` is the time that a rank may be stopped (SIGSTOP)."""
-        self._environment = {**environment, MARK: launch_tag}
+        self._environment = {**environment, LAUNCH_TAG: launch_tag}
         self._launch_tag = launch_tag
         self._command = command
         self._dying_s = dying_s
@@ -40,7 +40,7 @@ class ColdLauncher(Unobserved):
         self._exits: list[RankExit] = []
         self._patience_s = patience_s
         self._standstill = Standstill()
-        self._lost: Lost | None = None
+        self._lost: LostProcess | None = None
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -48,7 +48,7 @@ class ColdLauncher(Unobserved):
         return tuple(self._exits)
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostProcess | None:
         """Rank that was stopped; there is no helper to lose."""
         return self._lost
 
@@ -73,7 +73,7 @@ class ColdLauncher(Unobserved):
         """Start the ranks."""
         self._exits.clear()
         self._lost = None
-        begun = launch.begun()
+        begun = launch.started()
         # A rank sets its threads once it knows its configuration, but OpenMP reads the variable when it is loaded before.
         threads = str(threads_of(self._environment, len(os.sched_getaffinity(0)), launch.ranks))
         for local_rank in range(launch.ranks):
@@ -98,8 +98,8 @@ class ColdLauncher(Unobserved):
         ends_s = time.monotonic() + timeout_s
         while not self._reap() and self._running and time.monotonic() < ends_s:
             time.sleep(0.05)
-        if (stopped := self._standstill.who()) is not None:
-            self._lost = Lost(f"{stopped} was stopped")
+        if (stopped := self._standstill.stopped_process()) is not None:
+            self._lost = LostProcess(f"{stopped} was stopped")
 
     def _reap(self) -> bool:
         ended = [(rank, code) for rank, process in self._running.items() if (code := process.poll()) is not None]
@@ -113,7 +113,7 @@ class ColdLauncher(Unobserved):
         for process in self._running.values():
             kill_quietly(process.pid)
         # By tag: a rank's own children, such as compilers, may have left its process group.
-        survivors = kill_marked(self._launch_tag, dying_s=self._dying_s)
+        survivors = kill_tagged(self._launch_tag, dying_s=self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         for process in self._running.values():

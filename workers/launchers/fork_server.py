@@ -16,12 +16,19 @@ from pathlib import Path
 from typing import IO, Any
 
 from shardtune.workers.launch import ANY_PORT, Launch
-from shardtune.workers.launchers.base import LaunchFailed, Lost, Prepared, RankExit, RanksAlive, Unobserved
-from shardtune.workers.launchers.processes import DYING_S, MARK, PYTHON, kill_marked, marked, start_child
+from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared, RankExit, RanksAlive, Unobserved
+from shardtune.workers.launchers.processes import (
+    DYING_S,
+    LAUNCH_TAG,
+    PYTHON,
+    kill_tagged,
+    start_child,
+    tagged_processes,
+)
 from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 from shardtune.workers.trial_dir import tail
 
-HOST_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.fork_server.server")
+FORK_SERVER_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.fork_server.server")
 _STORE_S = 30.0
 
 log = logging.getLogger(__name__)
@@ -40,7 +47,7 @@ class ForkServerLauncher(Unobserved):
         launch_tag: str,
         log_path: Path,
         ready_timeout_s: float = 1200.0,
-        command: Sequence[str] = HOST_COMMAND,
+        command: Sequence[str] = FORK_SERVER_COMMAND,
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
     ):
@@ -50,7 +57,7 @@ class ForkServerLauncher(Unobserved):
             dying_s: seconds that the server may take to end its ranks before it is killed too, and that killed ranks may take to be gone.
             patience_s: seconds that the server or a rank may be stopped (SIGSTOP).
         """
-        self._environment = {**environment, MARK: launch_tag}
+        self._environment = {**environment, LAUNCH_TAG: launch_tag}
         self._launch_tag = launch_tag
         self._log_path = log_path
         self._ready_timeout_s = ready_timeout_s
@@ -69,7 +76,7 @@ class ForkServerLauncher(Unobserved):
         self._port: int | None = None
         self._has_store = False
         self._exits: list[RankExit] = []
-        self._lost: Lost | None = None
+        self._lost: LostProcess | None = None
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -77,7 +84,7 @@ class ForkServerLauncher(Unobserved):
         return tuple(self._exits)
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostProcess | None:
         """Fork server, when it died during this launch; or the server or rank that was stopped."""
         return self._lost
 
@@ -153,14 +160,14 @@ class ForkServerLauncher(Unobserved):
         if self._port is None:
             self._begin(directory)
         self._ranks = launch.ranks
-        self._send_order({"launch": str(directory), "as": launch.begun().model_dump(mode="json")})
+        self._send_order({"launch": str(directory), "as": launch.started().model_dump(mode="json")})
 
     def _begin(self, directory: Path) -> None:
         assert self._server is not None, "prepare first"
         self._exits.clear()
         self._lost = None
         # Listed before ranks exist: every other process with the tag later belongs to the launch.
-        self._server_pids = marked(self._launch_tag)
+        self._server_pids = tagged_processes(self._launch_tag)
         self._watch_for_stops()
         self._launched, self._ranks, self._port, self._has_store = str(directory), 0, None, False
 
@@ -190,18 +197,18 @@ class ForkServerLauncher(Unobserved):
         try:
             event = self._events.get(timeout=timeout_s)
         except queue.Empty:
-            if (stopped := self._standstill.who()) is not None:
-                self._lost = Lost(f"{stopped} was stopped")
+            if (stopped := self._standstill.stopped_process()) is not None:
+                self._lost = LostProcess(f"{stopped} was stopped")
             return
         if event is None:
             assert self._server is not None
-            self._lost = Lost(f"the fork server ended with exit code {self._server.wait()}")
+            self._lost = LostProcess(f"the fork server ended with exit code {self._server.wait()}")
         # An event of an earlier launch may come late.
         elif event.get("dir") != self._launched:
             return
         elif event.get("event") == "started":
             # The event's pids are those of the server's PID namespace, not of this one.
-            self._watch_for_stops(marked(self._launch_tag) - self._server_pids)
+            self._watch_for_stops(tagged_processes(self._launch_tag) - self._server_pids)
         elif event.get("event") == "store":
             self._port, self._has_store = int(event["port"]), True
         elif event.get("event") == "closed":
@@ -228,7 +235,7 @@ class ForkServerLauncher(Unobserved):
         obeyed = not self._is_busy and self._lost is None
         if not obeyed:
             self._end_server()
-        survivors = kill_marked(self._launch_tag, self._server_pids if obeyed else (), self._dying_s)
+        survivors = kill_tagged(self._launch_tag, self._server_pids if obeyed else (), self._dying_s)
         if survivors:
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
         self._launched = self._port = None
@@ -240,7 +247,7 @@ class ForkServerLauncher(Unobserved):
         # By launch tag, not by pid alone: the ranks of a server that does not answer have to go as well.
         server.kill()
         server.wait()
-        survivors = kill_marked(self._launch_tag, dying_s=self._dying_s)
+        survivors = kill_tagged(self._launch_tag, dying_s=self._dying_s)
         for pipe in (server.stdin, server.stdout):
             assert pipe is not None
             _close_quietly(pipe)

@@ -7,10 +7,10 @@ from pathlib import Path
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.workers.launch import ANY_PORT, Launch
 from shardtune.workers.launchers import operators
-from shardtune.workers.launchers.base import Lost, Observer, Prepared, RankExit
+from shardtune.workers.launchers.base import LostProcess, Observer, Prepared, RankExit
 from shardtune.workers.launchers.cold import RANK_COMMAND, ColdLauncher
-from shardtune.workers.launchers.fork_server import HOST_COMMAND, ForkServerLauncher, ForkUnsafe
-from shardtune.workers.launchers.processes import DYING_S, kill_marked
+from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND, ForkServerLauncher, ForkUnsafe
+from shardtune.workers.launchers.processes import DYING_S, kill_tagged
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class LocalLauncher:
         ready_timeout_s: float,
         cold: bool = False,
         dying_s: float = DYING_S,
-        commands: tuple[Sequence[str], Sequence[str]] = (HOST_COMMAND, RANK_COMMAND),
+        commands: tuple[Sequence[str], Sequence[str]] = (FORK_SERVER_COMMAND, RANK_COMMAND),
         observer: Observer | None = None,
     ):
         """Prepare the launcher, and kill processes that an earlier agent left behind.
@@ -47,7 +47,7 @@ class LocalLauncher:
             else ForkServerLauncher(environment, launch_tag, log_path, ready_timeout_s, server_command, dying_s)
         )
         # The devices are this agent's by lock, so processes with their tag were left by an agent that was killed.
-        kill_marked(launch_tag, dying_s=dying_s)
+        kill_tagged(launch_tag, dying_s=dying_s)
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
@@ -55,7 +55,7 @@ class LocalLauncher:
         return self._current.exits
 
     @property
-    def lost(self) -> Lost | None:
+    def lost(self) -> LostProcess | None:
         """Fork server or rank that was lost during this launch."""
         return self._current.lost
 
@@ -91,10 +91,10 @@ class LocalLauncher:
         """End the ranks, and collect the conditions since the launch."""
         self._current.kill()
         if self._observer is not None and self._launched is not None:
-            self._conditions = self._observer.seen(*self._launched)
+            self._conditions = self._observer.conditions(*self._launched)
         self._launched = None
 
-    def seen(self) -> Conditions:
+    def conditions(self) -> Conditions:
         """Conditions that this host observed during the last launch."""
         return self._conditions
 

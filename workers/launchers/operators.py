@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from shardtune.workers.clock import now_s
-from shardtune.workers.launchers.processes import MARK, PYTHON, start_child
+from shardtune.workers.launchers.processes import LAUNCH_TAG, PYTHON, start_child
 from shardtune.workers.status_note import doing
 from shardtune.workers.trial_dir import tail
 
@@ -28,7 +28,7 @@ def build(
     log_path, started_s = work_dir / "operators.log", now_s()
     status = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
     with doing(work_dir, status), log_path.open("wb") as output:
-        builder = start_child(command, {**environment, MARK: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
+        builder = start_child(command, {**environment, LAUNCH_TAG: launch_tag}, stdout=output, stderr=subprocess.STDOUT)
         try:
             code = _wait(builder, started_s + _LIMIT_S, give_up)
         finally:

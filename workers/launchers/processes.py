@@ -19,7 +19,7 @@ from shardtune.workers.launchers import parent_death
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
 """Command of the interpreter for our own modules. -P is passed on: it keeps a folder `workers` in the current directory from
 being imported."""
-MARK = "SHARDTUNE_POOL"
+LAUNCH_TAG = "SHARDTUNE_POOL"
 """Environment variable with the launch tag: the device pool on which a process works."""
 
 
@@ -85,9 +85,9 @@ def start_child(
     )
 
 
-def marked(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
+def tagged_processes(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
     """Pids of all living processes with the launch tag, except this one. Zombies have no environment and do not count."""
-    entry_text = f"{MARK}={launch_tag}".encode()
+    entry_text = f"{LAUNCH_TAG}={launch_tag}".encode()
     pids = set()
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -100,11 +100,11 @@ def marked(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
     return pids - {os.getpid()}
 
 
-def kill_marked(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
+def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
     """Kill every process with the launch tag until none lives; returns the survivors after `dying_s`, or ten seconds."""
     # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)
-    while survivors := marked(launch_tag) - set(keep):
+    while survivors := tagged_processes(launch_tag) - set(keep):
         for pid in survivors:
             kill_quietly(pid)
         if time.monotonic() > ends_s:

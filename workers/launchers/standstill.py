@@ -21,7 +21,7 @@ class Standstill:
         self._checked_s = 0.0
         self._since_s: float | None = None
 
-    def who(self) -> str | None:
+    def stopped_process(self) -> str | None:
         """Name of a process that was stopped at every check for longer than the patience; else None."""
         now = now_s()
         if now - self._checked_s < self._patience_s / _CHECKS:

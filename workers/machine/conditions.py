@@ -11,23 +11,23 @@ import psutil
 from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.models import ModelSummary
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import Task, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, RankReport
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
-from shardtune.workers.machine.device_health import Fault, Look
+from shardtune.workers.machine.device_health import Fault, GpuObservation
 from shardtune.workers.machine.device_watch import DeviceWatch
-from shardtune.workers.machine.host_load import HostLook
+from shardtune.workers.machine.host_load import HostCounters
 from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
 """Ratio of the slowest to the median rank above which a GPU is a straggler, for one calculation on idle, equal GPUs."""
 
-Result = Measurement | ModelSummary | ResumeMeasurement | Traced | Failure
+Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
 
 
 class HostObserver:
@@ -37,7 +37,7 @@ class HostObserver:
         """Begin to observe; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
         self._watch = watch
         self._host = (host or platform.node())[:200]
-        self._before, self._kills = HostLook.now(), oom_kills()
+        self._before, self._kills = HostCounters.now(), oom_kills()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
         """Return once the GPUs are healthy and free.
@@ -50,11 +50,11 @@ class HostObserver:
 
     def begin(self) -> None:
         """Read the counters: ranks start now."""
-        self._before, self._kills = HostLook.now(), oom_kills()
+        self._before, self._kills = HostCounters.now(), oom_kills()
 
-    def seen(self, directory: Path, launch: Launch) -> Conditions:
+    def conditions(self, directory: Path, launch: Launch) -> Conditions:
         """Conditions since `begin`; the ranks are gone, and their reports are in the trial directory."""
-        after = HostLook.now()
+        after = HostCounters.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
         reports = [TrialDir(directory).report(rank) for rank in ranks]
@@ -63,9 +63,9 @@ class HostObserver:
 
 
 def observe(
-    before: HostLook,
-    after: HostLook,
-    looks: Sequence[Look],
+    before: HostCounters,
+    after: HostCounters,
+    looks: Sequence[GpuObservation],
     reports: Sequence[RankReport | None],
     host: str,
     ranks: range,
@@ -75,7 +75,7 @@ def observe(
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
     # All ranks have ended, so a process that still lives was none of them.
-    devices = device_health.seen(looks, {pid for pid in pids if psutil.pid_exists(pid)})
+    devices = device_health.summarize_devices(looks, {pid for pid in pids if psutil.pid_exists(pid)})
     node = NodeConditions(
         host=host,
         first_rank=ranks.start,
@@ -94,25 +94,25 @@ def observe(
     )
 
 
-def judged(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
+def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
     """Add the conditions to a result.
 
     A fault of the device replaces the result by a failure, and an implausible measurement is marked as suspect.
     """
-    if isinstance(result, Traced):
+    if isinstance(result, ProfilerRecording):
         cores = len(os.sched_getaffinity(0))
         return result.model_copy(update={"foreign_cpu_cores": conditions.foreign_cpu_cores, "host_cpu_cores": cores})
     if task.kind == "model_summary" or isinstance(result, ModelSummary):
         return result
     # A device's own fault explains a slow rank, so it comes before the straggler.
-    fault = device_health.fault(conditions.devices) or straggler(task.cluster, conditions)
+    fault = device_health.find_fault(conditions.devices) or straggler(task.cluster, conditions)
     if fault is not None and (fault.excuses_failures or isinstance(result, Measurement)):
         return Failure(kind=FailureKind.DEVICE, message=fault.message, conditions=conditions)
     if isinstance(result, Failure):
         return result.model_copy(update={"conditions": conditions})
     if not isinstance(task, TrialTask) or not isinstance(result, Measurement):
         return result
-    suspect = plausibility.doubt(task, result, peak_flops)
+    suspect = plausibility.implausibility(task, result, peak_flops)
     return result.model_copy(update={"conditions": conditions, "suspect": suspect})
 
 

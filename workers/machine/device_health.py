@@ -37,7 +37,7 @@ class Process(BaseModel):
     memory_bytes: int | None
 
 
-class DeviceLook(BaseModel):
+class DeviceObservation(BaseModel):
     """Observation of one device, as `nvml_watch` prints it; None for figures that the device does not give."""
 
     uuid: str
@@ -51,11 +51,11 @@ class DeviceLook(BaseModel):
     xids: list[int] = []
 
 
-class Look(BaseModel):
+class GpuObservation(BaseModel):
     """Observation of all devices at one moment on CLOCK_BOOTTIME."""
 
     at_s: float
-    devices: list[DeviceLook]
+    devices: list[DeviceObservation]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Fault:
     """Whether an error of the run may come from it, an out-of-memory included; otherwise only its speed."""
 
 
-def broken(look: Look) -> list[str]:
+def broken_devices(look: GpuObservation) -> list[str]:
     """Devices that must not be used any more, with reason and remedy."""
     problems = []
     for device in look.devices:
@@ -85,7 +85,7 @@ def broken(look: Look) -> list[str]:
     return problems
 
 
-def occupied(look: Look, base_bytes: Mapping[str, int]) -> list[str]:
+def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
     """Devices on which processes or remains of a run hold memory, while no rank of this worker runs."""
     problems = []
     for device in look.devices:
@@ -101,7 +101,7 @@ def occupied(look: Look, base_bytes: Mapping[str, int]) -> list[str]:
     return problems
 
 
-def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
+def summarize_devices(looks: Sequence[GpuObservation], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
     """Summary of each device over a run, from the observation before it to the last; `foreign` are pids of other programs."""
     # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
@@ -114,7 +114,9 @@ def seen(looks: Sequence[Look], foreign: Collection[int]) -> tuple[DeviceSeen, .
     return tuple(_device_summary(first, later, foreign) for first, later in by_uuid if later)
 
 
-def _device_summary(first: DeviceLook, later: Sequence[DeviceLook], foreign: Collection[int]) -> DeviceSeen:
+def _device_summary(
+    first: DeviceObservation, later: Sequence[DeviceObservation], foreign: Collection[int]
+) -> DeviceSeen:
     reasons = [device.clock_reasons for device in later if device.clock_reasons is not None]
     strangers = {p.pid: p for device in later for p in device.processes or () if p.pid in foreign}
     last = later[-1]
@@ -140,7 +142,7 @@ def _fraction(looks: Iterable[bool]) -> float | None:
     return sum(observations) / len(observations) if observations else None
 
 
-def fault(devices: Sequence[DeviceSeen]) -> Fault | None:
+def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
     """Fault that takes the run's result away; None where no device has one."""
     # Faults that excuse failures come first, whichever device has them; throttling excuses none.
     for device in devices:

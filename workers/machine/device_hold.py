@@ -8,7 +8,7 @@ from shardtune.workers import status_note
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.launchers.base import LaunchFailed, Prepared
 from shardtune.workers.launchers.cold import RANK_COMMAND
-from shardtune.workers.launchers.fork_server import HOST_COMMAND
+from shardtune.workers.launchers.fork_server import FORK_SERVER_COMMAND
 from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.launchers.processes import rank_environment
 from shardtune.workers.machine import device_lock, rank_devices
@@ -24,14 +24,16 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -> Iterator[tuple[Gpus, LocalLauncher]]:
+def hold_devices(
+    settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0
+) -> Iterator[tuple[Gpus, LocalLauncher]]:
     """Hold this machine's devices, a watch on them and a launcher for them; on exit no child process is left.
 
     `patience_s` is how long a former holder of the devices may take to be gone.
     """
-    chosen = find_gpus().first(ranks)
+    chosen = find_gpus().for_ranks(ranks)
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
-    launch_tag = device_lock.pool_mark(settings.work_dir, chosen.uuids)
+    launch_tag = device_lock.launch_tag(settings.work_dir, chosen.uuids)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
     with _lock(settings, chosen, patience_s), contextlib.ExitStack() as stack:
         status_note.clear(settings.work_dir)
@@ -48,7 +50,7 @@ def hold(settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0) -
             settings.host_ready_s,
             cold=settings.cold,
             dying_s=_DYING_S[bool(chosen.devices)],
-            commands=((*HOST_COMMAND, str(ranks_of(chosen, ranks))), RANK_COMMAND),
+            commands=((*FORK_SERVER_COMMAND, str(ranks_of(chosen, ranks))), RANK_COMMAND),
             observer=HostObserver(watch),
         )
         stack.callback(launcher.close)
@@ -60,7 +62,7 @@ def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextl
     # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.share is not None:
         return contextlib.nullcontext()
-    return device_lock.hold(settings.work_dir, chosen.uuids, patience_s=patience_s)
+    return device_lock.hold_locks(settings.work_dir, chosen.uuids, patience_s=patience_s)
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:

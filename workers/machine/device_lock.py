@@ -16,14 +16,14 @@ class DevicesBusy(Exception):
     """Another agent holds one of the devices."""
 
 
-def pool_mark(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
+def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
     """Name for the device set, equal for every agent that could hold its lock; it tags all processes on the devices."""
     identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def hold(
+def hold_locks(
     work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None, patience_s: float = 0.0
 ) -> Iterator[None]:
     """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.

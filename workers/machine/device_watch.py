@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from shardtune.workers.clock import now_s
 from shardtune.workers.launchers.processes import PYTHON, start_child
 from shardtune.workers.machine import device_health
-from shardtune.workers.machine.device_health import Look
+from shardtune.workers.machine.device_health import GpuObservation
 from shardtune.workers.status_note import doing
 
 WATCH_COMMAND = (*PYTHON, "-m", "shardtune.workers.machine.nvml_watch")
@@ -45,7 +45,7 @@ class DeviceWatch:
         self._uuids = list(uuids)
         self._command = command
         self._patience_s = patience_s
-        self._observations: deque[Look] = deque(maxlen=_KEPT)
+        self._observations: deque[GpuObservation] = deque(maxlen=_KEPT)
         self._base_bytes: dict[str, int] = {}
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -66,7 +66,7 @@ class DeviceWatch:
     def _read(self, stdout: IO[bytes]) -> None:
         try:
             for line in stdout:
-                self._observations.append(Look.model_validate_json(line))
+                self._observations.append(GpuObservation.model_validate_json(line))
         except (OSError, ValueError, ValidationError) as error:
             log.warning("the GPUs cannot be watched any more: %s", error)
 
@@ -94,18 +94,18 @@ class DeviceWatch:
         look = self._observations[-1] if self._observations else None
         if look is None or now_s() - look.at_s > _FRESH_S:
             return "NVML has reported nothing about them lately; see the worker's log"
-        broken = device_health.broken(look)
+        broken = device_health.broken_devices(look)
         if broken:
             raise DevicesUnfit("; ".join(broken))
-        return "; ".join(device_health.occupied(look, self._base_bytes)) or None
+        return "; ".join(device_health.occupied_devices(look, self._base_bytes)) or None
 
-    def _keep_base(self, look: Look) -> None:
+    def _keep_base(self, look: GpuObservation) -> None:
         """Keep the lowest memory use of a free device, to which it must return after a run."""
         for device in look.devices:
             used = device.memory_used_bytes
             self._base_bytes[device.uuid] = min(used, self._base_bytes.get(device.uuid, used))
 
-    def between(self, begin_s: float, end_s: float) -> list[Look]:
+    def between(self, begin_s: float, end_s: float) -> list[GpuObservation]:
         """Last observation before `begin_s`, and those until `end_s`."""
         looks = [look for look in self._observations if look.at_s <= end_s]
         before = [look for look in looks if look.at_s <= begin_s]

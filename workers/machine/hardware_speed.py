@@ -47,11 +47,11 @@ def measure(
     report = HardwareReport(
         cluster=offered.cluster, fingerprint=offered.fingerprint, measured=measured, notes=notes(fingerprint)
     )
-    keep(work_dir, offered, report)
+    store(work_dir, offered, report)
     return report
 
 
-def keep(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
+def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
     """Store a report for `stored`; written in one piece, so that a killed process leaves a whole report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")

@@ -17,7 +17,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
-class HostLook:
+class HostCounters:
     """Counters of the host at one moment."""
 
     at_s: float
@@ -28,11 +28,11 @@ class HostLook:
     """Seconds for which the control group's CPU limit held threads back; None where not counted."""
 
     @classmethod
-    def now(cls) -> "HostLook":
+    def now(cls) -> "HostCounters":
         """Read the counters."""
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
-    def until(self, later: "HostLook", ranks_cpu_s: Iterable[float | None]) -> Conditions:
+    def until(self, later: "HostCounters", ranks_cpu_s: Iterable[float | None]) -> Conditions:
         """Conditions from this moment to `later`; `ranks_cpu_s` is the CPU time that each rank spent meanwhile."""
         rank_times = list(ranks_cpu_s)
         foreign = None

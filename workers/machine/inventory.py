@@ -12,7 +12,7 @@ from pydantic import BaseModel, JsonValue, ValidationError
 from shardtune.api_schemas.base import GIB, Dtype
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.api_schemas.machines.host_partition import HostPartition
-from shardtune.api_schemas.training.environment_settings import recorded
+from shardtune.api_schemas.training.environment_settings import recorded_variables
 from shardtune.api_schemas.training.native_dtypes import of_capability
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.workers.config.allowlist import Allowed
@@ -67,7 +67,7 @@ class Gpus(BaseModel):
         kinds = Counter(kind for _, _, kind in self.links)
         return ", ".join(f"{count}×{kind}" for kind, count in sorted(kinds.items())) or None
 
-    def first(self, ranks: int | None) -> "Gpus":
+    def for_ranks(self, ranks: int | None) -> "Gpus":
         """Devices that `ranks` ranks use.
 
         Raises:
@@ -132,7 +132,7 @@ def ranks_of(gpus: Gpus, ranks: int | None) -> int:
     return len(gpus.devices) or ranks or DEFAULT_CPU_RANKS
 
 
-def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float = 1.0) -> Cluster:
+def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: float = 1.0) -> Cluster:
     """Cluster of the largest trial on this machine: its GPUs, or CPU ranks where there are none.
 
     `part` is the fraction of the host's memory that may be used.
@@ -140,7 +140,7 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, part: float
     Raises:
         ValueError: memory was declared for GPUs, which report their own.
     """
-    host_gib = part * host_facts.host_memory_gib()
+    host_gib = fraction * host_facts.host_memory_gib()
     if not gpus.devices:
         count = ranks_of(gpus, ranks)
         rank_gib = round(_RANKS_FRACTION * host_gib / count, 2)
@@ -197,7 +197,7 @@ def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
         cpu_max_mhz=host_facts.cpu_max_mhz(),
         nics=host_facts.nics(),
         native_dtypes=_native_dtypes(first, libraries),
-        environment=recorded(os.environ),
+        environment=recorded_variables(os.environ),
     )
 
 
@@ -220,11 +220,11 @@ def inventory(
     ranks: int | None,
     memory_gib: float | None,
     allowed: Allowed = Allowed(),
-    share: HostPartition | None = None,
+    partition: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
     """Inventory that a worker on this machine offers; `share` is its host partition, `details` are for people."""
-    offered = cluster(gpus, ranks, memory_gib, share.part if share is not None else 1.0)
+    offered = cluster(gpus, ranks, memory_gib, partition.part if partition is not None else 1.0)
     return Inventory(
         cluster=offered,
         fingerprint=fingerprint(gpus, libraries),
@@ -234,6 +234,6 @@ def inventory(
         own_scripts=tuple(sorted(allowed.scripts)),
         matmul_flops=libraries.matmul_flops,
         peak_flops=figures(offered.gpu).peak_bf16_flops,
-        share=share,
+        share=partition,
         details={"host": platform.node(), "gpu_uuids": list(gpus.uuids), **details},
     )

@@ -13,17 +13,17 @@ _ANSWERS_S = 300.0
 """Seconds that the process may take."""
 
 
-def found(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
+def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
     """Libraries that a process of the launcher has probed, else those of `ask`.
 
     Raises:
         DetectionFailed: see `ask`.
     """
     # The fork server's facts come first: another process that imports the ranks' libraries takes seconds.
-    return ask(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)
+    return probe(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)
 
 
-def ask(gpus: Gpus, ranks: int | None = None) -> Libraries:
+def probe(gpus: Gpus, ranks: int | None = None) -> Libraries:
     """Run `workers.rank.inventory` in its own process.
 
     Given a number of ranks, it also measures how fast one of them multiplies, on devices that this process holds.

@@ -35,7 +35,7 @@ class Watch:
             return events
         return None
 
-    def looks(self) -> Iterator[dict[str, Any]]:
+    def observations(self) -> Iterator[dict[str, Any]]:
         """Yield an observation now, and one after each period."""
         while True:
             yield {
@@ -101,7 +101,7 @@ def main() -> None:
     """Print observations until the reader is gone."""
     pynvml.nvmlInit()
     with contextlib.suppress(BrokenPipeError):
-        for look in Watch(sys.argv[1:]).looks():
+        for look in Watch(sys.argv[1:]).observations():
             print(json.dumps(look), flush=True)
 
 

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from shardtune.api_schemas.machines.hardware import Fingerprint, Inventory
 from shardtune.workers.config.allowlist import Allowed
-from shardtune.workers.config.overrides import overridden
+from shardtune.workers.config.overrides import override
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries, find_gpus, inventory
@@ -31,14 +31,14 @@ def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
     measured = hardware_speed.stored(settings.work_dir, detected)
     fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(
-        update={"measured": measured, "fingerprint": overridden(fingerprint, settings.fingerprint_override)}
+        update={"measured": measured, "fingerprint": override(fingerprint, settings.fingerprint_override)}
     )
 
 
-def look_again(settings: WorkerSettings, libraries: Libraries) -> Fingerprint | None:
+def detect_again(settings: WorkerSettings, libraries: Libraries) -> Fingerprint | None:
     """Present fingerprint, with the libraries that the ranks were started with; None where it cannot be detected."""
     try:
-        return offer(settings, find_gpus().first(settings.ranks), libraries).fingerprint
+        return offer(settings, find_gpus().for_ranks(settings.ranks), libraries).fingerprint
     except (DetectionFailed, ValueError) as error:
         # No reason to end here: `device_watch` decides about a GPU that is gone.
         log.warning("the fingerprint could not be detected again: %s", error)

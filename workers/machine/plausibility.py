@@ -10,7 +10,7 @@ _MOST_DATA_WAIT = 0.2
 _CLOCK_SLACK = 1.01
 
 
-def doubt(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
+def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
     """Reason why the measurement cannot be true; None where it can."""
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:

@@ -15,14 +15,14 @@ from shardtune.workers.launchers.base import LaunchFailed, RanksAlive
 from shardtune.workers.machine.device_lock import DevicesBusy
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.inventory import DetectionFailed
-from shardtune.workers.node.agent_line import AgentLine
+from shardtune.workers.node.agent_line import AgentConnection
 from shardtune.workers.node.serve import serve
 from shardtune.workers.trial_dir import DiskFull
 
 DONE, CANNOT_WORK, BAD_INPUT = 0, 1, 2
 
 
-def main(serve: Callable[[Begin, AgentLine], None] = serve) -> int:
+def main(serve: Callable[[Begin, AgentConnection], None] = serve) -> int:
     """Serve the agent at the other end of the pipe; returns the exit code."""
     # Ignored: an engine signals every process of a job at once, but the agent orders the end. Otherwise a lost host and a
     # job that was told to stop would look the same.
@@ -33,9 +33,9 @@ def main(serve: Callable[[Begin, AgentLine], None] = serve) -> int:
     # Libraries print; only messages may reach the agent.
     os.dup2(2, 1)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    line = AgentLine(sys.stdin.buffer, outgoing)
+    line = AgentConnection(sys.stdin.buffer, outgoing)
     try:
-        begin = line.first()
+        begin = line.read_first()
         if begin is None:
             return DONE
         line.start(begin.lease_s)

@@ -38,7 +38,7 @@ def interface_of(address: str) -> str | None:
     return next((entry.interface for entry in of_this_host() if entry.address == address), None)
 
 
-class TriedPorts:
+class ProbePorts:
     """Ports that are open for other nodes to try until the rendezvous, and for a short time only: any program may connect."""
 
     def __init__(self, patience_s: float = _LISTEN_S) -> None:

@@ -15,11 +15,11 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import LeaseClock, now_s
 from shardtune.workers.gang.messages import (
-    MOST_BYTES,
+    MAX_LINE_BYTES,
     AgentMessage,
-    Beat,
-    BeatAnswer,
     Begin,
+    NodeHeartbeat,
+    NodeHeartbeatAnswer,
     from_agent,
     to_line,
 )
@@ -41,18 +41,18 @@ class NodeLease:
         self._sent_s: dict[int, float] = {}
         self._ranks_end_s: float | None = None
 
-    def sent(self, beat: int) -> None:
+    def note_sent(self, beat: int) -> None:
         """Note that a heartbeat is sent now."""
         self._sent_s[beat] = now_s()
         self._sent_s.pop(beat - _SENT_KEPT, None)
 
-    def answered(self, answer: BeatAnswer) -> None:
+    def renew(self, answer: NodeHeartbeatAnswer) -> None:
         """Renew the lease by the agent's answer to a heartbeat."""
         sent_s = self._sent_s.get(answer.beat)
         if sent_s is None:
             # Too old to renew anything: a lease counted from its sending would be over.
             return
-        self._clock.renewed(sent_s, answer.lease_s)
+        self._clock.renew(sent_s, answer.lease_s)
         left_s = answer.ranks_end_in_s
         self._ranks_end_s = None if left_s is None else sent_s + left_s
 
@@ -67,7 +67,7 @@ class NodeLease:
         return own_s if self._ranks_end_s is None else min(own_s, self._ranks_end_s)
 
 
-class AgentLine:
+class AgentConnection:
     """Connection to the agent: reads orders and sends messages, from `start` on."""
 
     def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
@@ -80,17 +80,17 @@ class AgentLine:
         self._lease: NodeLease | None = None
         self._beat_s = 1.0
         self._renewed: Callable[[float], None] = lambda _: None
-        self.moved: tuple[int, Progress | None] = (0, None)
+        self.progress_change: tuple[int, Progress | None] = (0, None)
         """Change counter and progress for the next heartbeats. The main thread sets it, since the heartbeat thread
         reads no files."""
 
-    def first(self) -> Begin | None:
+    def read_first(self) -> Begin | None:
         """First message of the agent; None where the pipe closed before it.
 
         Raises:
             ValueError: the first message is not `begin`.
         """
-        line = self._incoming.readline(MOST_BYTES)
+        line = self._incoming.readline(MAX_LINE_BYTES)
         if not line:
             return None
         begin = from_agent(line)
@@ -120,7 +120,7 @@ class AgentLine:
         assert self._lease is not None
         return not self._is_open or self._lease.must_end()
 
-    def order(self, timeout_s: float) -> AgentMessage | None:
+    def next_order(self, timeout_s: float) -> AgentMessage | None:
         """Next order; None when there is none in time."""
         try:
             return self._orders.get(timeout=timeout_s) if timeout_s > 0 else self._orders.get_nowait()
@@ -137,10 +137,10 @@ class AgentLine:
     def _read(self) -> None:
         assert self._lease is not None
         try:
-            while (line := self._incoming.readline(MOST_BYTES)).endswith(b"\n"):
+            while (line := self._incoming.readline(MAX_LINE_BYTES)).endswith(b"\n"):
                 message = from_agent(line)
-                if isinstance(message, BeatAnswer):
-                    self._lease.answered(message)
+                if isinstance(message, NodeHeartbeatAnswer):
+                    self._lease.renew(message)
                     self._renewed(self._lease.ranks_end_s)
                 else:
                     self._orders.put(message)
@@ -154,7 +154,7 @@ class AgentLine:
         over = threading.Event()
         while self._is_open:
             beat += 1
-            self._lease.sent(beat)
-            moved, progress = self.moved
-            self.send(Beat(beat=beat, moved=moved, progress=progress))
+            self._lease.note_sent(beat)
+            moved, progress = self.progress_change
+            self.send(NodeHeartbeat(beat=beat, moved=moved, progress=progress))
             over.wait(self._beat_s)

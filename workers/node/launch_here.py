@@ -8,26 +8,26 @@ from pathlib import Path
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
-from shardtune.workers.gang.messages import HelperLost, LaunchOrder, LaunchOver, LaunchRejected, RankEnded, StageOrder
+from shardtune.workers.gang.messages import HelperLost, LaunchEnded, LaunchOrder, LaunchRejected, RankEnded, StageOrder
 from shardtune.workers.launch import ANY_PORT
 from shardtune.workers.launchers.base import LocalRanks, RankExit, RanksAlive
-from shardtune.workers.node.agent_line import AgentLine
+from shardtune.workers.node.agent_line import AgentConnection
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 log = logging.getLogger(__name__)
 
 
-class LaunchHere:
+class NodeLaunch:
     """Launch on this host, from its staging to its end."""
 
-    def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentLine) -> None:
+    def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
         self._directory: TrialDir | None = None
         self._directory_lock = threading.Lock()
         self._order: int | None = None
         self._sent_exits, self._is_loss_sent = 0, False
 
-    def renewed(self, ranks_end_s: float) -> None:
+    def move_deadline(self, ranks_end_s: float) -> None:
         """Move the ranks' deadline; called in a thread, with each answer of the agent."""
         with self._directory_lock:
             if self._directory is not None:
@@ -69,7 +69,7 @@ class LaunchHere:
             directory.write_script(self._allowed.scripts[order.task.model.script])
         return directory
 
-    def begin(self, order: LaunchOrder) -> None:
+    def start(self, order: LaunchOrder) -> None:
         """Start the staged launch's ranks.
 
         Raises:
@@ -84,7 +84,7 @@ class LaunchHere:
         """Whether a launch is in progress."""
         return self._order is not None
 
-    def look(self, timeout_s: float) -> None:
+    def send_events(self, timeout_s: float) -> None:
         """Wait for events of the ranks, and send them to the agent.
 
         Raises:
@@ -98,7 +98,7 @@ class LaunchHere:
             self._is_loss_sent = True
             self._line.send(HelperLost(order=self._order, message=lost.message))
 
-    def rejected(self, reason: str) -> None:
+    def reject(self, reason: str) -> None:
         """Tell the agent that the ranks could not be started after all; the agent ends the launch."""
         assert self._order is not None
         self._line.send(LaunchRejected(order=self._order, reason=reason[:8000]))
@@ -107,8 +107,8 @@ class LaunchHere:
     def _send_events(self) -> None:
         assert self._directory is not None
         stamp = self._directory.progress_stamp() or 0
-        if stamp != self._line.moved[0]:
-            self._line.moved = (stamp, self._directory.progress())
+        if stamp != self._line.progress_change[0]:
+            self._line.progress_change = (stamp, self._directory.progress())
         for end in self._launcher.exits[self._sent_exits :]:
             self._sent_exits += 1
             self._line.send(self._rank_ended(end, self._directory))
@@ -129,7 +129,7 @@ class LaunchHere:
             log_tail=directory.log_tail(end.rank) if end.code else None,
         )
 
-    def end(self, order: int) -> LaunchOver:
+    def end(self, order: int) -> LaunchEnded:
         """End the ranks and every process that they left."""
         survivors = None
         try:
@@ -138,8 +138,8 @@ class LaunchHere:
             survivors = str(error)
         if self._order is not None:
             self._send_events()
-        self._order, self._line.moved = None, (0, None)
-        return LaunchOver(order=order, survivors=survivors, seen=self._launcher.seen())
+        self._order, self._line.progress_change = None, (0, None)
+        return LaunchEnded(order=order, survivors=survivors, seen=self._launcher.conditions())
 
 
 def _measured(directory: TrialDir) -> MeasuredHardware | None:

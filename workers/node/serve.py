@@ -33,10 +33,10 @@ from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine import device_hold, library_probe
 from shardtune.workers.machine.device_watch import DevicesUnfit
 from shardtune.workers.machine.inventory import Gpus, Libraries, ranks_of
-from shardtune.workers.machine.offered_inventory import look_again, offer
+from shardtune.workers.machine.offered_inventory import detect_again, offer
 from shardtune.workers.node import addresses
-from shardtune.workers.node.agent_line import AgentLine
-from shardtune.workers.node.launch_here import LaunchHere
+from shardtune.workers.node.agent_line import AgentConnection
+from shardtune.workers.node.launch_here import NodeLaunch
 from shardtune.workers.trial_dir import DiskFull
 
 _IDLE_S, _BUSY_S = 0.5, 0.05
@@ -47,7 +47,7 @@ _FORMER = 3
 log = logging.getLogger(__name__)
 
 
-def serve(begin: Begin, line: AgentLine) -> None:
+def serve(begin: Begin, line: AgentConnection) -> None:
     """Serve the agent until the connection is over; no child process is left then.
 
     Raises:
@@ -61,13 +61,13 @@ def serve(begin: Begin, line: AgentLine) -> None:
         os.environ.pop(name, None)
     os.environ.update(begin.environment)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
-    with device_hold.hold(settings, settings.ranks, patience_s=_FORMER * begin.lease_s) as (gpus, launcher):
+    with device_hold.hold_devices(settings, settings.ranks, patience_s=_FORMER * begin.lease_s) as (gpus, launcher):
         prepared = device_hold.prepare(settings, launcher, lambda: line.is_over)
         if prepared is None or line.is_over:
             return
-        libraries = library_probe.found(prepared, gpus, ranks_of(gpus, settings.ranks))
+        libraries = library_probe.of_prepared(prepared, gpus, ranks_of(gpus, settings.ranks))
         line.send(_ready(settings, gpus, libraries, prepared, allowed))
-        Node(settings, allowed, line, launcher, lambda: look_again(settings, libraries)).obey_all()
+        Node(settings, allowed, line, launcher, lambda: detect_again(settings, libraries)).carry_out_orders()
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
@@ -86,11 +86,11 @@ def _ready(
         isolation=prepared.isolation,
         operators_built=prepared.operators_built,
         addresses=addresses.of_this_host(),
-        code=contents(allowed),
+        code=code_digests(allowed),
     )
 
 
-def contents(allowed: Allowed) -> dict[str, str]:
+def code_digests(allowed: Allowed) -> dict[str, str]:
     """Digests of the allowed code by name, so that hosts with different files under one name are told apart."""
     scripts = {
         f"script {name}": hashlib.sha256(script.path.read_bytes()).hexdigest()
@@ -121,19 +121,19 @@ class Node:
         self,
         settings: WorkerSettings,
         allowed: Allowed,
-        line: AgentLine,
+        line: AgentConnection,
         launcher: LocalLauncher,
-        look_again: Callable[[], Fingerprint | None],
+        inspect_again: Callable[[], Fingerprint | None],
     ) -> None:
         """Prepare for orders; `look_again` returns the present fingerprint, or None where it is unknown."""
-        self._line, self._launcher, self._inspect_again = line, launcher, look_again
-        self._launch, self._probe_ports = LaunchHere(settings, allowed, launcher, line), addresses.TriedPorts()
-        line.on_renewal(self._launch.renewed)
+        self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
+        self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()
+        line.on_renewal(self._launch.move_deadline)
 
-    def obey_all(self) -> None:
+    def carry_out_orders(self) -> None:
         """Carry out orders until the connection is over."""
         while not self._line.is_over:
-            order = self._line.order(0 if self._launch.is_running else _IDLE_S)
+            order = self._line.next_order(0 if self._launch.is_running else _IDLE_S)
             if order is not None:
                 self._obey(order)
             elif self._launch.is_running:
@@ -141,9 +141,9 @@ class Node:
 
     def _send_rank_events(self) -> None:
         try:
-            self._launch.look(_BUSY_S)
+            self._launch.send_events(_BUSY_S)
         except LaunchFailed as error:
-            self._launch.rejected(str(error))
+            self._launch.reject(str(error))
 
     def _obey(self, order: AgentMessage) -> None:
         match order:
@@ -172,7 +172,7 @@ class Node:
                     self._probe_ports.close()
                     port = self._launch.stage(order)
                 case LaunchOrder():
-                    self._launch.begin(order)
+                    self._launch.start(order)
         except (DevicesUnfit, DiskFull, LaunchFailed, ValueError, OSError) as error:
             return OrderDone(order=order.order, error=str(error)[:8000])
         return OrderDone(order=order.order, port=port, fingerprint=fingerprint)

@@ -22,8 +22,8 @@ within 30 s."""
 
 
 @contextlib.contextmanager
-def turn(
-    folder: Path, share: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
+def hold_for_run(
+    folder: Path, partition: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
 ) -> Iterator[bool]:
     """Hold the devices during a run, and with `is_alone` the whole host; False when `give_up` ended the wait.
 
@@ -36,7 +36,7 @@ def turn(
     until_s = now_s() + patience_s
     # Always in the same order, so that two workers with overlapping sets cannot each hold half.
     locks = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]
-    locks += [(device, fcntl.LOCK_EX) for device in sorted(share.devices)]
+    locks += [(device, fcntl.LOCK_EX) for device in sorted(partition.devices)]
     with contextlib.ExitStack() as stack:
         for lock_name, mode in locks:
             path = folder / f"{lock_name}.lock"

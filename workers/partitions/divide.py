@@ -25,7 +25,7 @@ class Division:
     name: str
     """Name such as `1x3`: the fourth worker of those with one rank."""
     ranks: int
-    share: HostPartition
+    partition: HostPartition
     gpu_uuids: tuple[str, ...]
     cores: frozenset[int]
 

@@ -13,10 +13,10 @@ def wait_for_all(give_up: Callable[[], bool]) -> bool:
     """Tell the parent that this worker has measured, and return once all have; False when `give_up` ended the wait."""
     sys.stdout.buffer.write(READY)
     sys.stdout.buffer.flush()
-    return hears(sys.stdin.buffer, GO, give_up)
+    return receives(sys.stdin.buffer, GO, give_up)
 
 
-def hears(pipe: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
+def receives(pipe: IO[bytes], word: bytes, give_up: Callable[[], bool]) -> bool:
     """Whether the other side of a pipe sends a word before it closes and before `give_up` ends the wait."""
     while not give_up():
         # Short waits: a signal only sets a flag, which `give_up` reads.

@@ -18,4 +18,4 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 if not Path("/dev/nvidiactl").exists() or os.environ.get("CUDA_VISIBLE_DEVICES") == "":
     # For a rank started by hand; an agent sets it. Without it DeepSpeed tries every accelerator it knows, and warns.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-deepspeed_nvml.keep_away()
+deepspeed_nvml.install_hook()

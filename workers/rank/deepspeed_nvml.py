@@ -30,7 +30,7 @@ class _Finder(MetaPathFinder):
         return spec
 
 
-def keep_away() -> None:
+def install_hook() -> None:
     """Install the hook; call it before DeepSpeed is imported, which creates the accelerator."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

@@ -42,10 +42,10 @@ class Device(Protocol):
     def release_cache(self) -> None:
         """Return memory to the device that the allocator caches unused."""
 
-    def count_from_here(self) -> bool:
+    def reset_peaks(self) -> bool:
         """Reset the counted memory peaks; False where the device counts none."""
 
-    def counted(self) -> Memory | None:
+    def memory_peaks(self) -> Memory | None:
         """Memory peaks since the reset; None where the device counts none."""
 
     def free_bytes(self) -> int | None:
@@ -76,10 +76,10 @@ class CpuDevice:
 
     def release_cache(self) -> None: ...
 
-    def count_from_here(self) -> bool:
+    def reset_peaks(self) -> bool:
         return False
 
-    def counted(self) -> Memory | None:
+    def memory_peaks(self) -> Memory | None:
         return None
 
     def free_bytes(self) -> int | None:
@@ -119,12 +119,12 @@ class CudaDevice:
     def release_cache(self) -> None:
         torch.cuda.empty_cache()
 
-    def count_from_here(self) -> bool:
+    def reset_peaks(self) -> bool:
         """Reset the counters of CUDA's caching allocator, which cost nothing."""
         torch.cuda.reset_peak_memory_stats(self.tensors)
         return True
 
-    def counted(self) -> Memory | None:
+    def memory_peaks(self) -> Memory | None:
         """Peaks that CUDA's caching allocator has counted."""
         stats = torch.cuda.memory_stats(self.tensors)
         free, total = torch.cuda.mem_get_info(self.tensors)

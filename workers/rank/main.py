@@ -21,25 +21,25 @@ from shardtune.workers.rank.measure import memory, speed_check
 from shardtune.workers.rank.measure.moments import MomentRecorder
 from shardtune.workers.rank.model import context
 from shardtune.workers.rank.process import cpu_adam, deadline, environment
-from shardtune.workers.rank.rank_context import MakeDevice, Place
-from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.rank_context import MakeDevice, RankContext
+from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training import model_summary, resume_check, trace, user_script, wrap
 from shardtune.workers.rank.training import step as steps
-from shardtune.workers.rank.training.loop import Loop, run_all
+from shardtune.workers.rank.training.loop import Loop, run_steps
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
 """Seconds after which SIGALRM ends a rank that cannot leave its peers; its report is already written."""
 
-MakeTrainer = Callable[[nn.Module, Setting], Trainer]
+MakeTrainer = Callable[[nn.Module, TrainingSetup], Trainer]
 
 
-def run(folder: Path, make_trainer: MakeTrainer = wrap.trainer, make_device: MakeDevice = of_kind) -> int:
+def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device: MakeDevice = of_kind) -> int:
     """Run the task of a trial directory as the rank that the environment names; returns the exit code.
 
     Always writes a report, unless the process is killed.
     """
-    deadline.hold(folder)
+    deadline.enforce(folder)
     rank = int(os.environ.get("RANK", "0"))
     attempt = RankAttempt(folder, rank, make_trainer, make_device)
     try:
@@ -83,10 +83,10 @@ class RankAttempt:
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
         """Train and measure, check resuming, or trace; raises any error."""
         self._progress.write(Progress(phase="starting"))
-        place = Place.from_environment(task.cluster.device, self._make_device)
+        place = RankContext.from_environment(task.cluster.device, self._make_device)
         self.device = place.accelerator
         environment.apply(task.config, place)
-        cpu_adam.ensure(task, lambda: self._progress.write(Progress(phase="starting")))
+        cpu_adam.ensure_built(task, lambda: self._progress.write(Progress(phase="starting")))
         place.accelerator.use()
         if isinstance(task, TrialTask) and task.model.script is not None:
             return self._run_script(task, place)
@@ -99,26 +99,26 @@ class RankAttempt:
             return self._run_derived(task, place)
         # Before the meter starts: the check's matrices must not count in the trial's peak.
         pace_s = speed_check.seconds(place)
-        meter = memory.meter(place.accelerator)
+        meter = memory.start_meter(place.accelerator)
         begin = time.perf_counter()
-        with self._progress.ticking(Progress(phase="building")):
+        with self._progress.refreshed(Progress(phase="building")):
             built = self._build(task, place)
         wrap_time = time.perf_counter() - begin
         loop = Loop(built.trainer.parameter_checksum, built.setting, built.step, self._progress)
         first_forward_s = _since_launch_s()
-        run_all(loop.steps(meter), built.trainer)
+        run_steps(loop.steps(meter), built.trainer)
         self._progress.write(Progress(phase="finishing", step=len(loop.outcome.losses)))
         return _report(place, loop, meter, wrap_time).model_copy(
             update={"first_forward_s": first_forward_s, "steps_ended_s": _since_launch_s(), "pace_s": pace_s}
         )
 
     def _build(
-        self, task: TrialTask, place: Place, *, is_traced: bool = False, recorder: MomentRecorder | None = None
-    ) -> resume_check.Built:
+        self, task: TrialTask, place: RankContext, *, is_traced: bool = False, recorder: MomentRecorder | None = None
+    ) -> resume_check.RankTraining:
         step = steps.of(task.model, task.workload, context.group_of(task, place))
         if is_traced:
             step = trace.NamedStep(step)
-        setting = Setting.of(task, place, step.loss)
+        setting = TrainingSetup.of(task, place, step.loss)
         model = step.build_model()
         parameters = sum(parameter.numel() for parameter in model.parameters())
         if recorder is not None:
@@ -127,12 +127,12 @@ class RankAttempt:
         if recorder is not None:
             recorder.watch_states(model)
         self.phase = "training"
-        return resume_check.Built(setting, step, self._trainer, parameters)
+        return resume_check.RankTraining(setting, step, self._trainer, parameters)
 
-    def _run_derived(self, task: ResumeTask | TraceTask, place: Place) -> RankReport:
+    def _run_derived(self, task: ResumeTask | TraceTask, place: RankContext) -> RankReport:
         begin = time.perf_counter()
         recorder = trace.moment_recorder(task, place) if isinstance(task, TraceTask) else None
-        with self._progress.ticking(Progress(phase="building")), trace.told_where(recorder):
+        with self._progress.refreshed(Progress(phase="building")), trace.described_oom(recorder):
             built = self._build(task.trial, place, is_traced=isinstance(task, TraceTask), recorder=recorder)
         wrap_time = time.perf_counter() - begin
         if isinstance(task, TraceTask):
@@ -157,7 +157,7 @@ class RankAttempt:
             self._trainer.close()
             dist.destroy_process_group()
 
-    def _run_script(self, task: TrialTask, place: Place) -> RankReport:
+    def _run_script(self, task: TrialTask, place: RankContext) -> RankReport:
         """Run the user's script in place of build, wrap and train, and measure it."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
@@ -171,7 +171,7 @@ class RankAttempt:
         return report.model_copy(update={"pace_s": pace_s})
 
 
-def _report(place: Place, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
+def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time: float | None) -> RankReport:
     outcome = loop.outcome
     timed = len(outcome.losses) - len(outcome.trajectory) - len(outcome.warmup_step_times_s)
     return RankReport(

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 
 _TIMEOUT = datetime.timedelta(minutes=10)
 """Timeout of a collective, longer than any single step with compilation; the agent's deadlines are the real limits."""
@@ -20,14 +20,14 @@ _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
 """Environment variables by which a launcher says that it serves a store for the ranks."""
 
 
-def use_loopback(place: Place) -> None:
+def use_loopback(place: RankContext) -> None:
     """Make gloo use the loopback interface for ranks of one host; launchers name the interface for several hosts."""
     # gloo would otherwise resolve the host name, which need not be resolvable.
     if place.local_world_size == place.world_size:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
-def join(place: Place, trial_dir: Path) -> None:
+def join(place: RankContext, trial_dir: Path) -> None:
     """Initialise torch.distributed: gloo for CPU tensors, and NCCL for those of a GPU."""
     use_loopback(place)
     backend = "cpu:gloo,cuda:nccl" if place.is_cuda else "gloo"
@@ -48,18 +48,18 @@ def join(place: Place, trial_dir: Path) -> None:
         dist.init_process_group(backend, timeout=_TIMEOUT, device_id=_device_id(place))
 
 
-def _device_id(place: Place) -> torch.device | None:
+def _device_id(place: RankContext) -> torch.device | None:
     return place.device if place.is_cuda else None
 
 
-def largest(values: list[float], place: Place) -> list[float]:
+def largest(values: list[float], place: RankContext) -> list[float]:
     """Element-wise maximum over ranks."""
     tensor = torch.tensor(values, dtype=torch.float64, device=place.device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return [float(value) for value in tensor.tolist()]
 
 
-def mean(tensor: torch.Tensor, place: Place) -> list[float]:
+def mean(tensor: torch.Tensor, place: RankContext) -> list[float]:
     """Element-wise mean over ranks, computed in fp64."""
     total = tensor.to(torch.float64)
     dist.all_reduce(total)

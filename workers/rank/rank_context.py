@@ -20,7 +20,7 @@ def device_kind() -> DeviceKind:
 
 
 @dataclass(frozen=True)
-class Place:
+class RankContext:
     """Ranks, sizes and device of one rank, as its launcher set them."""
 
     rank: int
@@ -30,7 +30,7 @@ class Place:
     accelerator: Device
 
     @classmethod
-    def from_environment(cls, kind: DeviceKind, make_device: MakeDevice = of_kind) -> "Place":
+    def from_environment(cls, kind: DeviceKind, make_device: MakeDevice = of_kind) -> "RankContext":
         """Read the variables that torchrun and the fork server set."""
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         world_size = int(os.environ.get("WORLD_SIZE", "1"))

@@ -51,7 +51,7 @@ class ProgressFile:
         _replace(self._path, progress.model_dump_json())
 
     @contextlib.contextmanager
-    def ticking(self, progress: Progress) -> Iterator[None]:
+    def refreshed(self, progress: Progress) -> Iterator[None]:
         """Write the progress now and every few seconds, so that a long operation is no standstill. The deadline bounds it."""
         over = threading.Event()
 

@@ -14,7 +14,7 @@ from shardtune import __version__
 from shardtune.service.cli.lazy_module import load
 
 
-class CommandPlace(NamedTuple):
+class CommandEntry(NamedTuple):
     """Location and help of a command."""
 
     module: str
@@ -26,47 +26,47 @@ class CommandPlace(NamedTuple):
 
 
 # The help stands here and in the command: the overview must not import every command's module to print its table.
-PLACES = {
-    "tune": CommandPlace(
+COMMANDS = {
+    "tune": CommandEntry(
         "tune",
         "Find the fastest configuration on this machine, or over hosts, and write it as ready-to-use files.",
     ),
-    "serve": CommandPlace(
+    "serve": CommandEntry(
         "serve", "Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."
     ),
-    "worker": CommandPlace(
+    "worker": CommandEntry(
         "local",
         "Run a worker with the options of `python -m shardtune.workers` (see `shardtune worker --help`).",
     ),
-    "best": CommandPlace("best", "Print the recommended configuration of a finished study."),
-    "compare": CommandPlace(
+    "best": CommandEntry("best", "Print the recommended configuration of a finished study."),
+    "compare": CommandEntry(
         "compare", "Compare configurations side by side: differing knobs, measured speed, memory and cost."
     ),
-    "export": CommandPlace("export", "Write the files of a configuration."),
-    "run-trial": CommandPlace(
+    "export": CommandEntry("export", "Write the files of a configuration."),
+    "run-trial": CommandEntry(
         "local", "Run one trial on this machine, or over hosts, without a service, and print its measurement."
     ),
-    "measure-hardware": CommandPlace(
+    "measure-hardware": CommandEntry(
         "local",
         "Measure the rates of this machine, or of hosts, for predictions (about a minute); `predict --cluster local` and workers use them.",
     ),
-    "predict": CommandPlace(
+    "predict": CommandEntry(
         "predict",
         "Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial.",
     ),
-    "explain": CommandPlace(
+    "explain": CommandEntry(
         "explain",
         "Explain the step time of a training job: computing, communication, waiting for other ranks, the host.",
     ),
-    "db": CommandPlace("database", "Migrate or back up the database."),
-    "keys": CommandPlace("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
-    "projects": CommandPlace("keys", "Manage projects and their quotas in the same database.", "projects_app"),
-    "fingerprints": CommandPlace("fingerprints", "Show the hardware and software of the workers, and their changes."),
-    "studies": CommandPlace("studies", "List, create, follow and change studies of a running service."),
-    "workers": CommandPlace("workers", "List and manage workers of a running service (`shardtune worker` runs one)."),
-    "schedules": CommandPlace("schedules", "Manage schedules, which measure recommendations again within a budget."),
-    "costs": CommandPlace("costs", "Print GPU-seconds and their price by project, month and cause."),
-    "retunes": CommandPlace(
+    "db": CommandEntry("database", "Migrate or back up the database."),
+    "keys": CommandEntry("keys", "Manage API keys in the database of SHARDTUNE_DATABASE_URL or --state-dir."),
+    "projects": CommandEntry("keys", "Manage projects and their quotas in the same database.", "projects_app"),
+    "fingerprints": CommandEntry("fingerprints", "Show the hardware and software of the workers, and their changes."),
+    "studies": CommandEntry("studies", "List, create, follow and change studies of a running service."),
+    "workers": CommandEntry("workers", "List and manage workers of a running service (`shardtune worker` runs one)."),
+    "schedules": CommandEntry("schedules", "Manage schedules, which measure recommendations again within a budget."),
+    "costs": CommandEntry("costs", "Print GPU-seconds and their price by project, month and cause."),
+    "retunes": CommandEntry(
         "schedules", "List and cancel retunes (repeated measurements of recommendations).", "retunes_app"
     ),
 }
@@ -74,7 +74,7 @@ PLACES = {
 
 def command(name: str) -> TyperCommand | TyperGroup:
     """Import a command, with its options, by its name on the command line."""
-    place = PLACES[name]
+    place = COMMANDS[name]
     module = load(f"shardtune.service.cli.commands.{place.module}")
     loaded = get_command(getattr(module, place.name))
     # Typer makes no group of an application with one command, so that `best` has none to look in.
@@ -98,11 +98,11 @@ class _CommandTable(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
-        return list(PLACES)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
         """Return a command by its name; None for an unknown name."""
-        return _LazyCommand(cmd_name, help=PLACES[cmd_name].help) if cmd_name in PLACES else None
+        return _LazyCommand(cmd_name, help=COMMANDS[cmd_name].help) if cmd_name in COMMANDS else None
 
 
 # Typer's own tracebacks are off: they print local variables, which may hold an API key or a database's password.

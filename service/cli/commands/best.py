@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.connection import connect_or_start, find_study
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir, StudyId
 
@@ -27,8 +27,8 @@ def best(
     as_json: AsJson = False,
 ) -> None:
     """Print the recommended configuration of a finished study."""
-    with connected(service, state_dir, key_file) as client:
-        stored = study_named(client, study)
+    with connect_or_start(service, state_dir, key_file) as client:
+        stored = find_study(client, study)
         result, trials = client.best(stored.study_id), client.trials(stored.study_id)
         if as_json:
             print(json.dumps(summary.as_json(stored, result, trials)))

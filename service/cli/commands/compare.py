@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shardtune.api_schemas.studies.comparisons import MOST_COMPARED, Comparison
-from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.connection import connect_or_start, find_study
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AsJson, KeyFile, Service, StateDir
@@ -43,7 +43,7 @@ def compare(
         raise InputError(
             f"STUDY ({', '.join(picks)}): give two to {MOST_COMPARED} different configurations, such as A B or A:0 A:3"
         )
-    with connected(service, state_dir, key_file) as client:
+    with connect_or_start(service, state_dir, key_file) as client:
         comparison = client.compare([_resolve_last(client, pick) for pick in picks])
     if comparison.not_found:
         raise InputError(
@@ -56,16 +56,16 @@ def compare(
 def _resolve_last(client: api.ServiceClient, pick: str) -> str:
     """Replace `last` by the newest study's id."""
     name, colon, number = pick.partition(":")
-    return f"{study_named(client, name).study_id}{colon}{number}" if name == "last" else pick
+    return f"{find_study(client, name).study_id}{colon}{number}" if name == "last" else pick
 
 
 def _table_lines(comparison: Comparison) -> list[str]:
     rows = [("", tuple(f"{side.study_id}:{side.trial_number}" for side in comparison.configs))]
     rows += [("configuration", tuple(side.description for side in comparison.configs))]
     shown = (
-        *comparison_words.figures(comparison),
-        *(line for line in comparison_words.knobs(comparison) if line.differs),
-        *(line for line in comparison_words.subjects(comparison.configs) if line.differs),
+        *comparison_words.figure_rows(comparison),
+        *(line for line in comparison_words.knob_rows(comparison) if line.differs),
+        *(line for line in comparison_words.training_rows(comparison.configs) if line.differs),
     )
     rows += [(line.name, line.values) for line in shown]
     # Plain columns, not a Rich table: four configurations are wider than 80 columns, which Rich would fold.

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from shardtune.api_schemas.retuning.costs import CostReport
-from shardtune.service.cli.connection import running
+from shardtune.service.cli.connection import connect
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
 app = typer.Typer()
@@ -20,7 +20,7 @@ def costs(
     as_json: AsJson = False,
 ) -> None:
     """Print GPU-seconds and their price by project, month and cause."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         report = client.costs(months, project)
     print(report.model_dump_json() if as_json else "\n".join(_cost_lines(report)) or "no GPU-seconds were used")
 

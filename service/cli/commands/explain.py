@@ -14,15 +14,15 @@ from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import AllowModel, AsJson, KeyFile, Service, StateDir, worker_options
 from shardtune.service.wording.diagnosis_words import (
     bytes_in_words,
+    collective_in_words,
     columns_in_words,
-    cost,
     expected_in_words,
     findings_in_words,
+    fraction_of_step,
     memory_in_words,
-    sentences,
-    share,
+    profiling_cost,
     speed_in_words,
-    use_in_words,
+    summary_sentences,
 )
 
 if TYPE_CHECKING:
@@ -80,14 +80,14 @@ def explain(
             raise InputError(
                 f"--try measures on this machine; leave out --service ({service}), and unset SHARDTUNE_SERVICE_URL if it is set"
             )
-        diagnosis = explain_request.asked(study or "last", trial, service, key_file, timeout_s)
+        diagnosis = explain_request.request_diagnosis(study or "last", trial, service, key_file, timeout_s)
     elif trace is None:
-        recorded = trace_run.record(study or "last", trial, state_dir, worker_options(allow_model, None))
-        diagnosis = trace_files.explained_trial(recorded)
+        recorded = trace_run.record_trial(study or "last", trial, state_dir, worker_options(allow_model, None))
+        diagnosis = trace_files.explain_trial(recorded)
         if try_remedy:
-            diagnosis = remedy_job.tried(recorded, diagnosis, state_dir, worker_options(allow_model, None))
+            diagnosis = remedy_job.measure_remedy(recorded, diagnosis, state_dir, worker_options(allow_model, None))
     else:
-        diagnosis = trace_files.explained(trace)
+        diagnosis = trace_files.explain_folder(trace)
     if as_json:
         print(diagnosis.model_dump_json())
     else:
@@ -103,7 +103,7 @@ def show(diagnosis: Diagnosis) -> None:
     if diagnosis.collectives:
         console.print(_collectives_table(diagnosis))
     console.print()
-    for sentence in sentences(diagnosis):
+    for sentence in summary_sentences(diagnosis):
         console.print(sentence)
     if diagnosis.expected:
         console.print(expected_in_words(diagnosis))
@@ -113,7 +113,7 @@ def show(diagnosis: Diagnosis) -> None:
     for line in findings_in_words(diagnosis):
         console.print(line)
     if diagnosis.recorded is not None:
-        console.print(cost(diagnosis.recorded))
+        console.print(profiling_cost(diagnosis.recorded))
     for note in diagnosis.notes:
         console.print(f"note: {note}", style="dim")
 
@@ -167,12 +167,12 @@ def _collectives_table(diagnosis: Diagnosis) -> Table:
 
 def _collective_row(collective: CollectiveFigures, diagnosis: Diagnosis) -> list[str]:
     return [
-        use_in_words(collective),
+        collective_in_words(collective),
         "" if collective.group_size is None else str(collective.group_size),
         f"{collective.calls:,.1f}",
         "" if collective.message_bytes is None else bytes_in_words(collective.message_bytes),
         "" if collective.bytes_per_s is None else speed_in_words(collective.bytes_per_s),
         f"{1e3 * collective.transferring_s:,.2f}",
         f"{1e3 * collective.waiting_s:,.2f}",
-        f"{share(collective.exposed_s, diagnosis):.1%}",
+        f"{fraction_of_step(collective.exposed_s, diagnosis):.1%}",
     ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from shardtune.api_schemas.studies.exports import ExportFormat
-from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.connection import connect_or_start, find_study
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import (
@@ -51,9 +51,9 @@ def export(
     # Before connecting, which may start a service on the state directory for seconds.
     if form not in get_args(ExportFormat):
         raise InputError(f"--format ({form!r}) is unknown; use one of {', '.join(get_args(ExportFormat))}")
-    with connected(service, state_dir, key_file) as client:
-        stored = study_named(client, study)
+    with connect_or_start(service, state_dir, key_file) as client:
+        stored = find_study(client, study)
         files = client.export(stored.study_id, which, form)
     lossy = export_job.LossyOptions(state_dir, worker_options(allow_model, allow_script)) if measure_lossy else None
-    answer = {"study_id": stored.study_id, **export_job.run(files, out, lossy)}
+    answer = {"study_id": stored.study_id, **export_job.write_and_check(files, out, lossy)}
     print(json.dumps(answer) if as_json else export_job.as_text(answer))

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from shardtune.api_schemas.machines.fingerprints import Effect, FingerprintDetail, FingerprintHolder, FingerprintRecord
-from shardtune.service.cli.connection import running
+from shardtune.service.cli.connection import connect
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 
 app = typer.Typer(help="Show the hardware and software of the workers, and their changes.", no_args_is_help=True)
@@ -21,7 +21,7 @@ def list_fingerprints(
     as_json: AsJson = False,
 ) -> None:
     """Print fingerprints, newest first, with their workers, times and changes."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         records = client.fingerprints(worker, current)
     if as_json:
         typer.echo(json.dumps({"fingerprints": [record.model_dump(mode="json") for record in records]}))
@@ -37,7 +37,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print the fields of a fingerprint, its workers, and the recommendations measured under it."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         record = client.fingerprint(fingerprint_id)
     typer.echo(record.model_dump_json() if as_json else "\n".join([*lines(record), *details(record)]))
 

@@ -113,7 +113,7 @@ def create(
 def list_keys(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
     """Print keys without their secrets, newest first."""
     with _open_context(state_dir) as context:
-        page = manage_keys.page(context, None, _MOST_ROWS)
+        page = manage_keys.list_keys(context, None, _MOST_ROWS)
     if as_json:
         print(page.model_dump_json())
     else:
@@ -152,7 +152,7 @@ def revoke(key_id: KeyId, state_dir: StateDir = Path(".shardtune"), as_json: AsJ
 def list_projects(state_dir: StateDir = Path(".shardtune"), as_json: AsJson = False) -> None:
     """Print projects with their quotas."""
     with _open_context(state_dir) as context:
-        page = projects.page(context, None, _MOST_ROWS)
+        page = projects.list_projects(context, None, _MOST_ROWS)
     lines = [f"{p.project_id}  {json.dumps(p.quotas.model_dump())}" for p in page.projects]
     _print(page, as_json, "\n".join(lines))
 
@@ -203,7 +203,7 @@ def set_project(
         raise InputError(*study_file.error_lines(error)) from None
     with _open_context(state_dir) as context:
         spec = ProjectSpec(quotas=quotas, requires_approval=requires_approval, retuning=retuning)
-        stored = projects.put(context, project, spec)
+        stored = projects.put_project(context, project, spec)
     _print(stored, as_json, f"{stored.project_id}  {json.dumps(stored.quotas.model_dump())}")
 
 
@@ -212,7 +212,7 @@ def _open_context(state_dir: Path) -> Iterator[contexts.Context]:
     """Open the database with the rules of the service, without running one."""
     url = local_stack.database_url(state_dir)
     # The first key is often created before the service has ever run: the database may not exist yet.
-    local_stack.prepare(url)
+    local_stack.prepare_database_at(url)
     try:
         with local_stack.database_errors(), _context_of(url) as context:
             yield context

@@ -32,7 +32,7 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True)
-class AskedModel:
+class ModelArgument:
     """Content of the command's argument: a preset, a config.json or a study file."""
 
     values: dict[str, Any]
@@ -44,7 +44,7 @@ class AskedModel:
 class PredictOptions:
     """Command-line options of `predict`."""
 
-    model: AskedModel
+    model: ModelArgument
     cluster: Cluster | str
     sequence_length: int | None
     micro_batch: int
@@ -119,23 +119,23 @@ def _predict_table(request: PredictionRequest, options: PredictOptions) -> Predi
     """Predict from the closed form of the architecture, or without one from the model as built here."""
     if not options.trace:
         try:
-            return fastest.table(request)
+            return fastest.answer_request(request)
         except model_shape.NoClosedForm:
             # The user's own code is counted by a worker that allows it, never by the command line.
             if request.model.is_own:
                 raise
-    model_summary = model_trace.profile_of(request.model, request.sequence_length)
-    return fastest.table(request.model_copy(update={"model_summary": model_summary}))
+    model_summary = model_trace.count_model(request.model, request.sequence_length)
+    return fastest.answer_request(request.model_copy(update={"model_summary": model_summary}))
 
 
-def asked_model(name: str) -> AskedModel:
+def read_model(name: str) -> ModelArgument:
     """Read the argument: a preset's name, or the path of a config.json or study file.
 
     Raises:
         InputError: the argument is none of these.
     """
     if name in preset_names():
-        return AskedModel({"model": name})
+        return ModelArgument({"model": name})
     path = Path(name)
     # A mistyped preset is more likely than a file without a suffix.
     if path.suffix != ".json" and not path.exists():
@@ -143,12 +143,12 @@ def asked_model(name: str) -> AskedModel:
         raise InputError(f"model ({name!r}) is not a preset; use one of {presets}, or a config.json, or a study file")
     content = study_file.read_json_object(path)
     if "model" in content:
-        study = study_file.study_spec(content, path.parent)
+        study = study_file.validate_study(content, path.parent)
         fields = ("sequence_length", "global_batch", "precision", "attention")
         workload = {field: getattr(study.workload, field) for field in fields}
-        return AskedModel({"model": study.model, **workload}, study.cluster)
+        return ModelArgument({"model": study.model, **workload}, study.cluster)
     try:
-        return AskedModel({"model": ModelSpec.model_validate(content)})
+        return ModelArgument({"model": ModelSpec.model_validate(content)})
     except ValidationError as error:
         raise InputError(*(entry["msg"].removeprefix("Value error, ") for entry in error.errors())) from None
 
@@ -190,7 +190,7 @@ def command(
     as_json: AsJson = False,
 ) -> None:
     """Predict the fastest configurations that fit, and memory and speed of each strategy, without running a trial."""
-    subject = asked_model(model)
+    subject = read_model(model)
     cluster_name: Cluster | str = subject.cluster if cluster is None and hardware is None else cluster or "local"
     report = hardware_report(cluster_name, hardware, state_dir)
     options = PredictOptions(

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from shardtune.api_schemas.access.keys import PROJECT_PATTERN
 from shardtune.api_schemas.retuning.retunes import Retune, RetunePage, RetuneState
 from shardtune.api_schemas.retuning.schedules import Schedule, SchedulePage, ScheduleSpec, Trigger
-from shardtune.service.cli.connection import running
+from shardtune.service.cli.connection import connect
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
@@ -91,7 +91,7 @@ def create(
         spec = ScheduleSpec.model_validate(values)
     except ValidationError as error:
         raise InputError(*study_file.error_lines(error)) from None
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         _print_schedule(client.create_schedule(spec, project), as_json)
 
 
@@ -100,7 +100,7 @@ def list_schedules(
     service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Print schedules, newest first."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         # The API's own page, so that --json prints the object that the API answers.
         page = SchedulePage(schedules=tuple(client.schedules()))
     _print_value(page, "\n".join(map(_schedule_line, page.schedules)) or "no schedules", as_json)
@@ -114,7 +114,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Print a schedule and the results of its last ticks."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         schedule = client.schedule(schedule_id)
     ticks = [f"  {retune_words.tick(tick, schedule.timezone)}" for tick in schedule.last_ticks] or ["  no tick yet"]
     _print_value(schedule, "\n".join([_schedule_line(schedule), *ticks]), as_json)
@@ -161,7 +161,7 @@ def delete(
     as_json: AsJson = False,
 ) -> None:
     """Delete a schedule and its ticks."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         # Fetched before: a service answers a deletion with an empty body, and --json prints the deleted schedule.
         schedule = client.schedule(schedule_id)
         client.delete_schedule(schedule_id)
@@ -178,7 +178,7 @@ def list_retunes(
     as_json: AsJson = False,
 ) -> None:
     """Print retunes, newest first."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         page = RetunePage(retunes=tuple(client.retunes(target_key=target_key, schedule_id=schedule, state=state)))
     _print_value(page, "\n".join(map(_retune_line, page.retunes)) or "no retunes", as_json)
 
@@ -191,7 +191,7 @@ def show_retune(
     as_json: AsJson = False,
 ) -> None:
     """Print a retune with its cause, cost and outcome."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         retune = client.retune(retune_id)
     _print_value(retune, _retune_text(retune), as_json)
 
@@ -204,13 +204,13 @@ def cancel_retune(
     as_json: AsJson = False,
 ) -> None:
     """Cancel a queued or running retune; its recommendation does not change."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         retune = client.retune(retune_id, "cancel")
     _print_value(retune, _retune_text(retune), as_json)
 
 
 def _change_schedule(schedule_id: str, action: str, service: str, key_file: KeyFile, as_json: bool) -> None:
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         _print_schedule(client.schedule(schedule_id, action), as_json)
 
 
@@ -225,7 +225,7 @@ def _print_value(value: BaseModel, text: str, as_json: bool) -> None:
 def _schedule_line(schedule: Schedule) -> str:
     last = f"; last {retune_words.tick(schedule.last_ticks[0], schedule.timezone)}" if schedule.last_ticks else ""
     upcoming = retune_words.next_run(schedule, datetime.now(UTC))
-    return f"{schedule.schedule_id}  {schedule.name}  {retune_words.when(schedule)}; next: {upcoming}{last}"
+    return f"{schedule.schedule_id}  {schedule.name}  {retune_words.trigger_text(schedule)}; next: {upcoming}{last}"
 
 
 def _retune_text(retune: Retune) -> str:

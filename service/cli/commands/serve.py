@@ -63,7 +63,7 @@ def serve(
     """Run the service. SQLite is migrated at start; migrate other databases with `shardtune db upgrade`."""
     settings = environment.read_settings(**_database_setting(state_dir))
     logs.configure(settings.log_level)
-    local_stack.prepare(settings.database_url)
+    local_stack.prepare_database_at(settings.database_url)
     server.allow_files(settings.max_connections)
     context = contexts.Context.opened(settings)
     config = server.ServerConfig(application.create_app(settings, context), settings, host=host, port=port)

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.studies.study import Study, StudyState
 from shardtune.api_schemas.studies.study_changes import CloneRequest, Extension
-from shardtune.service.cli.connection import running, study_named
+from shardtune.service.cli.connection import connect, find_study
 from shardtune.service.cli.errors import InputError, Interrupted, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService, StudyId
-from shardtune.service.cli.signals import signals_interrupt
+from shardtune.service.cli.signals import raise_on_signals
 
 if TYPE_CHECKING:
     from shardtune.service.cli import study_file, summary
@@ -51,12 +51,12 @@ def list_studies(
     as_json: AsJson = False,
 ) -> None:
     """Print studies, newest first."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         studies = client.studies(state or (), limit)
     if as_json:
         print(json.dumps({"studies": [study.model_dump(mode="json") for study in studies]}))
     else:
-        print("\n".join(map(summary.study_line, studies)) or "no studies")
+        print("\n".join(map(summary.study_row, studies)) or "no studies")
 
 
 @app.command()
@@ -81,18 +81,18 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a study from a file."""
-    spec = study_file.study_spec(study_file.read_json_object(file), file.parent)
+    spec = study_file.validate_study(study_file.read_json_object(file), file.parent)
     with (
-        running(service, key_file) as client,
+        connect(service, key_file) as client,
         _interruptible_with("interrupted; the study was cancelled, results are kept"),
     ):
         created = client.create_study(spec, study_id)
         for line in created.warnings:
-            job.say(f"note: {line}")
+            job.print_progress(f"note: {line}")
         if not wait:
             _print_study(created, as_json)
             return
-        job.say(f"study {created.study_id}")
+        job.print_progress(f"study {created.study_id}")
         # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
         with client.owning(created.study_id):
             _follow_study(client, created.study_id, timeout_s, as_json)
@@ -107,8 +107,8 @@ def wait(
     as_json: AsJson = False,
 ) -> None:
     """Follow a study until it ends, and print its answer. Ctrl-C stops only the waiting; the study continues."""
-    with running(service, key_file) as client, _interruptible_with("no longer waiting; the study continues"):
-        _follow_study(client, study_named(client, study).study_id, timeout_s, as_json)
+    with connect(service, key_file) as client, _interruptible_with("no longer waiting; the study continues"):
+        _follow_study(client, find_study(client, study).study_id, timeout_s, as_json)
 
 
 @app.command()
@@ -217,8 +217,8 @@ def pareto(
     as_json: AsJson = False,
 ) -> None:
     """Print the fastest trial for each amount of memory."""
-    with running(service, key_file) as client:
-        front = client.pareto(study_named(client, study).study_id)
+    with connect(service, key_file) as client:
+        front = client.pareto(find_study(client, study).study_id)
     if as_json:
         print(front.model_dump_json())
         return
@@ -235,8 +235,8 @@ def importance(
     as_json: AsJson = False,
 ) -> None:
     """Print the importance of each knob for speed."""
-    with running(service, key_file) as client:
-        importances = client.importance(study_named(client, study).study_id)
+    with connect(service, key_file) as client:
+        importances = client.importance(find_study(client, study).study_id)
     if as_json:
         print(importances.model_dump_json())
         return
@@ -251,14 +251,14 @@ def importance(
 def _change_study(
     name: str, service: str, key_file: Path | None, as_json: bool, act: Callable[[ServiceClient, Study], Study]
 ) -> None:
-    with running(service, key_file) as client:
-        _print_study(act(client, study_named(client, name)), as_json)
+    with connect(service, key_file) as client:
+        _print_study(act(client, find_study(client, name)), as_json)
 
 
 @contextmanager
 def _interruptible_with(words: str) -> Iterator[None]:
     # SIGTERM, too: a cancelled CI job must leave no study that nobody waits for.
-    with signals_interrupt():
+    with raise_on_signals():
         try:
             yield
         except KeyboardInterrupt:
@@ -268,7 +268,7 @@ def _interruptible_with(words: str) -> Iterator[None]:
 def _follow_study(client: ServiceClient, study_id: str, timeout_s: float | None, as_json: bool) -> None:
     """Print progress on stderr until the study ends, then its answer."""
     # Lines, not the live table: `studies wait` mostly runs in scripts and CI.
-    with progress_lines.LineView(job.say) as view:
+    with progress_lines.LineView(job.print_progress) as view:
 
         def show_progress(study: Study) -> None:
             # The clock of an ended study stands still: it may be followed hours later.
@@ -282,7 +282,7 @@ def _follow_study(client: ServiceClient, study_id: str, timeout_s: float | None,
         except TimeoutError as error:
             raise PlatformFailure(f"{error}; the study continues") from None
     if study.result is None:
-        raise job.without_result(study, client.trials(study_id))
+        raise job.error_without_result(study, client.trials(study_id))
     if as_json:
         print(json.dumps(summary.as_json(study, study.result, client.trials(study_id))))
     else:

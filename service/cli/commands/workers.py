@@ -10,7 +10,7 @@ import typer
 from shardtune.api_schemas.machines.demand import Need
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.leases import Worker
-from shardtune.service.cli.connection import running
+from shardtune.service.cli.connection import connect
 from shardtune.service.cli.errors import InputError
 from shardtune.service.cli.options import DEFAULT_SERVICE, AsJson, KeyFile, RunningService
 from shardtune.service.wording import host_words
@@ -28,7 +28,7 @@ Name = Annotated[str, typer.Argument(help="Worker name or id.")]
 @app.command("list")
 def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Print all registered workers, by name."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         workers = client.workers()
     if as_json:
         print(json.dumps({"workers": [worker.model_dump(mode="json") for worker in workers]}))
@@ -39,7 +39,7 @@ def list_workers(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = 
 @app.command("demand")
 def show_demand(service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False) -> None:
     """Print the workers that open studies need, for an autoscaler to start or stop."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         demand = client.demand()
     if as_json:
         print(demand.model_dump_json())
@@ -68,7 +68,7 @@ def free(
     name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None, as_json: AsJson = False
 ) -> None:
     """Release a worker's name from the key that registered it, so that another key of the project may use it."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         worker = client.free_worker(_find_worker(client, name).worker_id)
     print(worker.model_dump_json() if as_json else _worker_line(worker))
 
@@ -76,13 +76,13 @@ def free(
 @app.command()
 def forget(name: Name, service: RunningService = DEFAULT_SERVICE, key_file: KeyFile = None) -> None:
     """Remove a worker that is gone; it appears again when it registers."""
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         client.forget_worker(_find_worker(client, name).worker_id)
     print(f"{name} is removed")
 
 
 def _set_draining(name: str, service: str, key_file: KeyFile, as_json: bool, draining: bool) -> None:
-    with running(service, key_file) as client:
+    with connect(service, key_file) as client:
         worker = client.drain(_find_worker(client, name).worker_id, draining)
     print(worker.model_dump_json() if as_json else _worker_line(worker))
 

@@ -7,14 +7,16 @@ from pathlib import Path
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.diagnosis_runs import TrialDiagnosis
 from shardtune.api_schemas.trials.trial import TrialState
-from shardtune.service.cli.connection import running, study_named
+from shardtune.service.cli.connection import connect, find_study
 from shardtune.service.cli.errors import NothingFeasible, PlatformFailure
 from shardtune.service.client import ServiceClient, ServiceRejected
 
 _POLL_S = 1.0
 
 
-def asked(study: str, number: int | None, service: str, key_file: Path | None, timeout_s: float | None) -> Diagnosis:
+def request_diagnosis(
+    study: str, number: int | None, service: str, key_file: Path | None, timeout_s: float | None
+) -> Diagnosis:
     """Return the diagnosis of a trial (None: of the recommended one); a stored diagnosis is not made again.
 
     Raises:
@@ -22,8 +24,8 @@ def asked(study: str, number: int | None, service: str, key_file: Path | None, t
         NothingFeasible: the profiled run failed by its own fault, such as memory.
         PlatformFailure: the run failed otherwise, was cancelled, or `timeout_s` passed.
     """
-    with running(service, key_file) as client:
-        stored = study_named(client, study)
+    with connect(service, key_file) as client:
+        stored = find_study(client, study)
         chosen = client.best(stored.study_id).best.trial_number if number is None else number
         current = _stored_diagnosis(client, stored.study_id, chosen) or client.diagnose(stored.study_id, chosen)
         if current.diagnosis is None:

@@ -4,40 +4,40 @@ from pathlib import Path
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.service.cli.errors import InputError
-from shardtune.service.cli.explain.trace_run import Recorded
+from shardtune.service.cli.explain.trace_run import RecordedTrial
 from shardtune.traces import folder as traces
 from shardtune.traces.json_pieces import UnreadableTrace
 from shardtune.tuner.diagnosis import explain
 from shardtune.tuner.diagnosis.findings import traced_trial
 
 
-def explained(folder: Path) -> Diagnosis:
+def explain_folder(folder: Path) -> Diagnosis:
     """Diagnose a job from its traces alone.
 
     Raises:
         InputError: see `diagnosis_of`.
     """
-    return explain.explained(diagnosis_of(folder), None, None)
+    return explain.explain(read_diagnosis(folder), None, None)
 
 
-def explained_trial(recorded: Recorded) -> Diagnosis:
+def explain_trial(recorded: RecordedTrial) -> Diagnosis:
     """Diagnose a recorded trial; its remedies stay within the study's space and pass the memory gate.
 
     Raises:
         InputError: see `diagnosis_of`.
     """
-    diagnosis = diagnosis_of(Path(recorded.traced.folder)).model_copy(update={"recorded": recorded.traced})
+    diagnosis = read_diagnosis(Path(recorded.traced.folder)).model_copy(update={"recorded": recorded.traced})
     trial = traced_trial.of_study(recorded.study, recorded.task.config, recorded.measured)
-    return explain.explained(diagnosis, trial, recorded.measured)
+    return explain.explain(diagnosis, trial, recorded.measured)
 
 
-def diagnosis_of(folder: Path) -> Diagnosis:
+def read_diagnosis(folder: Path) -> Diagnosis:
     """Read the traces in a folder, one per rank, into a diagnosis without findings.
 
     Raises:
         InputError: the folder has no traces, or one cannot be read to its end.
     """
     try:
-        return traces.diagnosis_of(folder)
+        return traces.diagnose_folder(folder)
     except UnreadableTrace as error:
         raise InputError(f"--trace ({folder}): {error}") from None

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.studies.study import Study
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.leases import TrialTask
-from shardtune.service.cli.connection import connected, study_named
+from shardtune.service.cli.connection import connect_or_start, find_study
 from shardtune.service.cli.errors import InputError, PlatformFailure
 from shardtune.service.cli.processes import MODULE
 from shardtune.service.client import ServiceClient
@@ -23,25 +23,25 @@ _TRIAL_FAILED = 3
 _SHOWN_LINES = 8
 
 
-class Recorded(NamedTuple):
+class RecordedTrial(NamedTuple):
     """Traces of a trial, with its study, its task and the machine's measured rates."""
 
-    traced: Traced
+    traced: ProfilerRecording
     study: Study
     task: TrialTask
     measured: MeasuredHardware | None
     """Rates that a worker of the study's cluster measured; None where no worker did."""
 
 
-def record(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> Recorded:
+def record_trial(study: str, number: int | None, state_dir: Path, worker_options: Sequence[str]) -> RecordedTrial:
     """Record some steps of a trial (None: of the recommended one); the study does not change.
 
     Raises:
         InputError: there is no such study or trial, or its ranks are not all on this machine.
         PlatformFailure: the run failed; the message holds the last lines of its output.
     """
-    with connected(None, state_dir) as client:
-        stored = study_named(client, study)
+    with connect_or_start(None, state_dir) as client:
+        stored = find_study(client, study)
         task = _task_of_trial(client, stored, number)
         measured = _measured_hardware(client, stored)
     if task.cluster.nodes > 1:
@@ -52,7 +52,7 @@ def record(study: str, number: int | None, state_dir: Path, worker_options: Sequ
     sys.stderr.write(f"running {task.config.describe()} once more, under the profiler\n")
     # A study's id may be the user's choice: it becomes the name of a folder.
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", f"trace-{stored.study_id}-{'best' if number is None else number}")
-    return Recorded(_run_profiled(task, name, state_dir, worker_options), stored, task, measured)
+    return RecordedTrial(_run_profiled(task, name, state_dir, worker_options), stored, task, measured)
 
 
 def _task_of_trial(client: ServiceClient, study: Study, number: int | None) -> TrialTask:
@@ -80,12 +80,12 @@ def _measured_hardware(client: ServiceClient, study: Study) -> MeasuredHardware 
     return next((report for report in alike if report is not None), None)
 
 
-def _run_profiled(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> Traced:
+def _run_profiled(task: TrialTask, name: str, state_dir: Path, worker_options: Sequence[str]) -> ProfilerRecording:
     command = [*MODULE, "shardtune.workers", "run-trial", "-", "--trace", "--folder", name, "--json"]
     command += ["--work-dir", str(state_dir / "worker"), *worker_options]
     process = subprocess.run(command, input=task.model_dump_json(), capture_output=True, text=True, check=False)
     try:
-        return Traced.model_validate_json(process.stdout)
+        return ProfilerRecording.model_validate_json(process.stdout)
     except ValidationError:
         tail = [f"  {line}" for line in (process.stderr + process.stdout).strip().splitlines()[-_SHOWN_LINES:]]
         end = "failed" if process.returncode == _TRIAL_FAILED else f"ended with exit code {process.returncode}"

@@ -13,7 +13,7 @@ from shardtune.service.cli.processes import MODULE
 _LIMIT_S = 600
 
 
-def profile_of(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
+def count_model(model: ModelSpec, sequence_length: int | None) -> ModelSummary:
     """Count parameters and FLOPs on the model as transformers builds it, without memory for weights.
 
     Raises:

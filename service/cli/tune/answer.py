@@ -13,11 +13,11 @@ from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient
 
-MORE_PAIRS = 6
+FEWEST_MORE_PAIRS = 6
 """Minimum number of further pairs to propose: if one of them is lost, the smallest sufficient number no longer suffices."""
 
 
-def give(client: ServiceClient, study: Study, options: TuneOptions) -> None:
+def write_and_print(client: ServiceClient, study: Study, options: TuneOptions) -> None:
     """Write the files and print the answer, with the command that decides an undecided one."""
     assert study.result is not None
     paths, trials = write_files(options.out, client.export(study.study_id).files), client.trials(study.study_id)
@@ -26,11 +26,11 @@ def give(client: ServiceClient, study: Study, options: TuneOptions) -> None:
         return
     launch_line = _launch_line(options.out, paths)
     print(summary.as_text(study, study.result, trials, client.rejections(study.study_id), paths, launch_line))
-    if (command := what_settles(study, study.result, options)) is not None:
+    if (command := next_command(study, study.result, options)) is not None:
         print(f"{'to decide':<12}{command}")
 
 
-def what_settles(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
+def next_command(study: Study, result: StudyResult, options: TuneOptions) -> str | None:
     """Return the next command for an undecided study, with its reason; None for a decided one."""
     if result.undecided is None:
         return None
@@ -39,7 +39,7 @@ def what_settles(study: Study, result: StudyResult, options: TuneOptions) -> str
         # `explain --try` runs studies from a temporary file: only that command can run one again.
         command = options.from_the_start() if options.study_id is None else "the same command"
         return f"run it again while nothing else uses this machine, so that pairs vary less: {command}"
-    pairs = min(max(needed, MORE_PAIRS), allowed)
+    pairs = min(max(needed, FEWEST_MORE_PAIRS), allowed)
     command = options.again("--add-pairs", str(pairs))
     # The final comparison ends with the pair that confirms: an allowance for lost pairs costs nothing where none is lost.
     return (

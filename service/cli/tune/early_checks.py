@@ -11,7 +11,7 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.service.cli.errors import InputError
-from shardtune.service.http.errors import Invalid, from_value_error
+from shardtune.service.http.errors import Invalid, invalid_from_value_error
 from shardtune.service.studies import validation
 from shardtune.tuner.prediction import catalogue
 
@@ -22,7 +22,7 @@ _PLENTY_GIB = 1e5
 """Placeholder for a rank's memory in GiB: only the worker knows it, and no check here uses it."""
 
 
-def check(spec: StudyRequest, ranks: int | None) -> None:
+def check_study(spec: StudyRequest, ranks: int | None) -> None:
     """Reject a study that no worker could run.
 
     Raises:
@@ -50,7 +50,7 @@ def _expected_cluster(spec: StudyRequest, ranks: int | None) -> Cluster | None:
         try:
             return catalogue.parse_cluster(spec.cluster)
         except ValueError as error:
-            raise from_value_error("cluster", error) from None
+            raise invalid_from_value_error("cluster", error) from None
     # Torch would say which GPUs, and takes seconds to import; the driver's device says that there are some.
     if _NVIDIA.exists():
         return None

@@ -23,7 +23,7 @@ from shardtune.service.cli import study_file
 from shardtune.service.cli.errors import InputError, Interrupted, NothingFeasible, PlatformFailure
 from shardtune.service.cli.lazy_module import LazyModule
 from shardtune.service.cli.processes import detect_inventory
-from shardtune.service.cli.signals import signals_interrupt
+from shardtune.service.cli.signals import raise_on_signals
 from shardtune.service.cli.tune.options import TuneOptions
 from shardtune.service.cli.tune.progress_lines import LineView
 
@@ -53,7 +53,7 @@ class _Progress:
     """Whether the service has stored the study, or its additional pairs."""
 
 
-def say(line: str) -> None:
+def print_progress(line: str) -> None:
     """Print one line of progress on stderr."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
@@ -74,10 +74,10 @@ def tune(options: TuneOptions) -> None:
         spec = _read_study(options)
         early_checks.check_own_code(spec.model, options.allowed)
         if not options.hosts:
-            early_checks.check(spec, options.ranks)
+            early_checks.check_study(spec, options.ranks)
     _check_out_is_writable(options.out)
     progress = _Progress()
-    with local_stack.state_directory(options.state_dir) as state_dir, signals_interrupt():
+    with local_stack.state_directory(options.state_dir) as state_dir, raise_on_signals():
         try:
             with local_stack.local_service(state_dir) as client:
                 _run_study(client, state_dir, spec, options, progress)
@@ -92,15 +92,15 @@ def _read_study(options: TuneOptions) -> StudyRequest:
         )
     values = study_file.read_json_object(options.study)
     if study_file.is_bare_config(values):
-        spec, words = study_file.study_of_config(values, detect_inventory(options.ranks, options.hosts))
-        say(words)
+        spec, words = study_file.default_study(values, detect_inventory(options.ranks, options.hosts))
+        print_progress(words)
     else:
-        spec = study_file.study_spec(values, options.study.parent)
+        spec = study_file.validate_study(values, options.study.parent)
     spec, replaced = study_file.with_options(
         spec, ranks=options.ranks, max_trials=options.max_trials, memory_gib=options.memory_gib
     )
     for line in replaced:
-        say(line)
+        print_progress(line)
     return spec
 
 
@@ -131,25 +131,27 @@ def _run_study(
     _pause_other_studies(client, study)
     try:
         # A first start may build DeepSpeed's operators for minutes: the address is printed before, not after.
-        say(f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}")
-        worker.start(say)
+        print_progress(
+            f"pages at {client.base_url}; starting a worker {'over the hosts' if options.hosts else 'on this machine'}"
+        )
+        worker.start(print_progress)
         if study is None:
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
             study = _submit(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
         progress.has_begun = True
-        say(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
+        print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
-        say(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
+        print_progress(f"watch it at {client.base_url}/studies/{study.study_id} (later: {later})")
         for line in study.warnings:
-            say(f"note: {line}")
+            print_progress(f"note: {line}")
         study = _follow_study(client, worker, study.study_id)
     finally:
         worker.stop()
     if study.result is None:
-        raise without_result(study, client.trials(study.study_id))
-    answer.give(client, study, options)
+        raise error_without_result(study, client.trials(study.study_id))
+    answer.write_and_print(client, study, options)
 
 
 def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None:
@@ -159,7 +161,7 @@ def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None
         for other in client.studies():
             if other.state is StudyState.RUNNING and (study is None or other.study_id != study.study_id):
                 client.pause(other.study_id, paused=True)
-                say(f"study {other.study_id} is unfinished and was paused; --resume continues the newest")
+                print_progress(f"study {other.study_id} is unfinished and was paused; --resume continues the newest")
     if study is not None and study.state is StudyState.PAUSED:
         client.pause(study.study_id, paused=False)
 
@@ -209,7 +211,7 @@ def _follow_study(client: api.ServiceClient, worker: local_stack.LocalWorker, st
     """Show the progress of the study until it ends."""
     console = Console(stderr=True)
     started = time.monotonic()
-    with live_table.LiveView(console) if console.is_terminal else LineView(say) as view:
+    with live_table.LiveView(console) if console.is_terminal else LineView(print_progress) as view:
         while True:
             study, trials, rejections = _fetch_progress(client, study_id)
             view.show(study, trials, rejections, time.monotonic() - started)
@@ -232,7 +234,7 @@ def _fetch_progress(client: api.ServiceClient, study_id: str) -> tuple[Study, li
         ) from None
 
 
-def without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
+def error_without_result(study: Study, trials: Sequence[Trial]) -> NothingFeasible | PlatformFailure:
     """Return the error of a study without a result: no feasible configuration, or a platform failure."""
     reason = study.reason or f"the study is {study.state.value}"
     reasons = sorted(

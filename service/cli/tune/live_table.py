@@ -56,7 +56,7 @@ def render(
     table.add_column("tokens/s/GPU", justify="right", no_wrap=True)
     table.add_column("peak memory", justify="right", no_wrap=True)
     table.add_column("", ratio=2, no_wrap=True, overflow="ellipsis")
-    descriptions = disambiguate.of_trials(trials)
+    descriptions = disambiguate.describe_trials(trials)
     for trial in visible:
         is_best = best is not None and trial.number == best.trial_number
         table.add_row(
@@ -65,7 +65,10 @@ def render(
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
             study_words.memory(study_words.peak_memory(trial)),
-            Text("best so far" if is_best else study_words.reason(trial), style="bold green" if is_best else "yellow"),
+            Text(
+                "best so far" if is_best else study_words.failure_line(trial),
+                style="bold green" if is_best else "yellow",
+            ),
         )
     hidden = len(trials) - len(visible)
     return Group(
@@ -96,11 +99,11 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     ended = sum(study_words.is_done(trial) for trial in trials)
     counts = [f"{ended} of {limit} trials" if limit else f"{ended} trials"]
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        complete, most = len(study_words.validation_runs(study, trials)), study_words.most_confirm_runs(study)
+        complete, most = len(study_words.validation_runs(study, trials)), study_words.most_validation_runs(study)
         counts += [f"{complete} of at most {most} validation runs"] if most else []
     elif study.phase is not StudyPhase.DONE:
         counts.append(f"then about {time_left.validation_runs_expected(study)} validation runs")
-    remaining = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
+    remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
     counts.append(f"{study_words.duration(elapsed_s)} so far" + (f", {remaining} left" if remaining else ""))
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.

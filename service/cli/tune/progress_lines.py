@@ -54,7 +54,7 @@ class LineView:
                 self._confirmed.add(run.run_id)
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
-                    f"validation run {len(self._confirmed)} of at most {study_words.most_confirm_runs(study)}: "
+                    f"validation run {len(self._confirmed)} of at most {study_words.most_validation_runs(study)}: "
                     f"trial {trial.number}, {figure} tokens/s/GPU"
                 )
         self._print_resume_checks(trials)
@@ -64,7 +64,7 @@ class LineView:
         for trial, run, attempt in _disturbed_attempts(trials):
             if (run.run_id, attempt) not in self._disturbed:
                 self._disturbed.add((run.run_id, attempt))
-                name = study_words.kind_of_run(run.purpose)
+                name = study_words.run_name(run.purpose)
                 self._write(
                     f"disturbed by other processes, repeated: {name} of trial {trial.number}, attempt {attempt}"
                 )
@@ -110,15 +110,15 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, i
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
     limit = study.spec.budget.max_trials
     name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
-    description = disambiguate.of_trials(trials)[trial.number]
+    description = disambiguate.describe_trials(trials)[trial.number]
     if trial.state is TrialState.COMPLETE:
         is_best = study.best_so_far is not None and study.best_so_far.trial_number == trial.number
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
-            f"{study_words.memory(study_words.peak_memory(trial))}{study_words.predicted(trial)}{study_words.tested(trial)}"
+            f"{study_words.memory(study_words.peak_memory(trial))}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
             + (", best so far" if is_best else "")
         )
-        remaining = time_left.left(study, time_left.made_by(study, trials), elapsed_s)
+        remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)
         return line + (f" ({remaining} left)" if remaining else "")
-    reason = study_words.reason(trial) or study_words.pruned(trial)
+    reason = study_words.failure_line(trial) or study_words.pruning_note(trial)
     return f"{name}: {description}: {trial.state.value}" + (f", {reason}" if reason else "")

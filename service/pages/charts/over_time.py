@@ -26,7 +26,7 @@ _FEWEST = 2
 
 
 @dataclass(frozen=True)
-class SpeedThen:
+class SpeedMeasurement:
     """One measurement of the tuning target."""
 
     at: datetime
@@ -40,7 +40,7 @@ class SpeedThen:
     """CSS class: `own` for recommended answers, `early` for others, `canary`, or `infeasible` for a slow canary."""
 
 
-def over_time(measurements: Sequence[SpeedThen]) -> Plot | None:
+def over_time(measurements: Sequence[SpeedMeasurement]) -> Plot | None:
     """Return the chart of measurements, oldest first; None below two."""
     if len(measurements) < _FEWEST:
         return None
@@ -77,7 +77,7 @@ def over_time(measurements: Sequence[SpeedThen]) -> Plot | None:
     )
 
 
-def _mark(x: float, y: float, measured: SpeedThen) -> Mark:
+def _mark(x: float, y: float, measured: SpeedMeasurement) -> Mark:
     shape = {"canary": "diamond", "infeasible": "cross"}.get(measured.kind, "circle")
     title = f"{measured.words}: {rate(measured.tokens_per_s_per_gpu)} tokens/s/GPU, {exact(measured.at)}"
     return Mark(x, y, shape, measured.kind, title, measured.href)

@@ -27,7 +27,7 @@ _MOST_MARKS = 400
 """Maximum number of points; more cannot be told apart and make the page heavy."""
 
 
-def peak(point: TrialPoint) -> float | None:
+def limit_peak_gib(point: TrialPoint) -> float | None:
     """Return the peak in GiB that the memory limit applies to (reserved on a GPU, allocated on CPU ranks), if known."""
     return point.failure_peak_gib if point.measured_peak_gib is None else point.measured_peak_gib
 
@@ -66,7 +66,7 @@ def best_so_far(points: Sequence[TrialPoint], link: str) -> Plot | None:
 
 def speed_against_memory(points: Sequence[TrialPoint], limit_gib: float, link: str, best: int | None) -> Plot | None:
     """Return the chart of measured trials, with the Pareto front of the feasible ones and the memory limit."""
-    sized_points = [(m, p) for p in points if (m := peak(p)) is not None]
+    sized_points = [(m, p) for p in points if (m := limit_peak_gib(p)) is not None]
     units, unit = memory_unit([m for m, _ in sized_points] or [limit_gib])
     sized, limit = [(m * units, p) for m, p in sized_points], limit_gib * units
     measured = [(m, p) for m, p in sized if p.tokens_per_s_per_gpu is not None]
@@ -118,7 +118,7 @@ def _speed(point: TrialPoint) -> float:
 def _mark(x: float, y: float, point: TrialPoint, link: str, is_best: bool = False) -> Mark:
     backend = str(point.config["strategy"]["kind"])
     feasible = point.state.is_feasible
-    title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory(peak(point))}"
+    title = f"Trial {point.number}: {backend_name(backend)}, {rate(point.tokens_per_s_per_gpu)} tokens/s/GPU, {memory(limit_peak_gib(point))}"
     if point.state != "complete":
         title += f"; {point.failure_kind or point.state}"
     kind = f"s-{backend}" + (" answer" if is_best else "") if feasible else "infeasible"

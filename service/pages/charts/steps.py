@@ -63,7 +63,7 @@ def timeline(shown: Timeline) -> Steps:
     return _drawn([_lane(lane, scale, cell_s) for lane in shown.lanes], scale)
 
 
-def present(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
+def legend(diagnosis: Diagnosis) -> tuple[tuple[str, str], ...]:
     """Return kind and display name of each part for the legend."""
     return tuple((name, PART_WORDS[name]) for name in PART_NAMES if getattr(diagnosis.parts, f"{name}_s") > 0)
 

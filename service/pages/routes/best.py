@@ -9,7 +9,7 @@ from shardtune.db.listing import Page
 from shardtune.db.queries.overview import BEST_SORTS
 from shardtune.service.pages.rendering import render
 from shardtune.service.pages.views import best
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 
 router = APIRouter()
 
@@ -17,7 +17,7 @@ router = APIRouter()
 @router.get("/")
 def show_best(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     q: Annotated[str, Query(max_length=200)] = "",
     device: Annotated[str, Query(max_length=200)] = "",
     sort: str = "age",

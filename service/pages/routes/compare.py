@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from shardtune.service.pages.rendering import render
 from shardtune.service.pages.views.compare import comparison
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.studies.comparison import compare
 
 router = APIRouter()
@@ -15,7 +15,7 @@ router = APIRouter()
 
 @router.get("/compare")
 def show_comparison(
-    request: Request, context: InContext, pick: Annotated[list[str] | None, Query(max_length=50)] = None
+    request: Request, context: ContextDep, pick: Annotated[list[str] | None, Query(max_length=50)] = None
 ) -> Response:
     """Compare up to four answers or trials, knob by knob."""
     return render(request, "compare.html", c=comparison(compare(context, pick or ())))

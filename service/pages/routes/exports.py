@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from shardtune.api_schemas.studies.exports import Export, ExportFormat
 from shardtune.service.http.errors import Invalid, NotFound
 from shardtune.service.pages.rendering import render
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.studies import create_and_read as rules
 
 router = APIRouter(prefix="/studies/{study_id}/export")
@@ -21,10 +21,10 @@ FORMS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 
 @router.get("")
 def show_export(
-    request: Request, context: InContext, study_id: str, which: str = "best", form: str = "standard"
+    request: Request, context: ContextDep, study_id: str, which: str = "best", form: str = "standard"
 ) -> Response:
     """Show the files of one format, and the settings that the format cannot express."""
-    study = rules.read(context, study_id)
+    study = rules.read_study(context, study_id)
     chosen = _form(form)
     try:
         export, rejected = rules.export_as(context, study_id, which, chosen), ""
@@ -35,7 +35,7 @@ def show_export(
 
 
 @router.get("/{name}")
-def download(context: InContext, study_id: str, name: str, which: str = "best", form: str = "standard") -> Response:
+def download(context: ContextDep, study_id: str, name: str, which: str = "best", form: str = "standard") -> Response:
     """Download a file; `all.zip` holds every possible format of the configuration, one folder each."""
     if name == "all.zip":
         return _attached(_zipped(_every_form(context, study_id, which)), f"{study_id}-{which}.zip", "application/zip")

@@ -16,8 +16,8 @@ from starlette.concurrency import run_in_threadpool
 from shardtune.db.queries import overview
 from shardtune.service.access import streams
 from shardtune.service.pages import cookies, page_access
-from shardtune.service.process.context import Context, InContext
-from shardtune.service.studies.create_and_read import must_exist
+from shardtune.service.process.context import Context, ContextDep
+from shardtune.service.studies.create_and_read import get_study
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ _RECONNECT_MS = 2000
 
 
 @router.get("/studies/{study_id}/live")
-async def follow(request: Request, context: InContext, study_id: str) -> Response:
+async def follow(request: Request, context: ContextDep, study_id: str) -> Response:
     """Send `changed` after each change of the page, and `ended` once, after the last change."""
     await run_in_threadpool(_check_access, context, study_id)
-    is_still_in = partial(page_access.is_still_in, context, cookies.read(request, cookies.SESSION))
+    is_still_in = partial(page_access.session_is_valid, context, cookies.read(request, cookies.SESSION))
     changes = _changes(
         context, study_id, request.headers.get("last-event-id"), streams.StreamPermit(context, is_still_in)
     )
-    return streams.hold(context, request, changes)
+    return streams.open_stream(context, request, changes)
 
 
 async def _changes(
@@ -44,7 +44,7 @@ async def _changes(
 ) -> AsyncIterator[bytes]:
     yield format_sse_event(retry=_RECONNECT_MS)
     # `stopping`: an open stream would hold up a shutdown; `permit`: a revoked key or ended session ends it, too.
-    while not context.stopping and await permit.holds():
+    while not context.stopping and await permit.is_valid():
         try:
             state = await run_in_threadpool(_read_pulse, context, study_id)
         except SQLAlchemyError:
@@ -65,7 +65,7 @@ async def _changes(
 
 def _check_access(context: Context, study_id: str) -> None:
     with context.db.read() as session:
-        must_exist(context, session, study_id)
+        get_study(context, session, study_id)
 
 
 def _read_pulse(context: Context, study_id: str) -> tuple[str, bool] | None:

@@ -9,8 +9,8 @@ from starlette.responses import Response
 from shardtune.service.http.errors import ApiError
 from shardtune.service.pages import cookies
 from shardtune.service.pages.page_access import log_in, log_out
-from shardtune.service.pages.rendering import Checked, render, see_other
-from shardtune.service.process.context import InOpenContext
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
+from shardtune.service.process.context import OpenContextDep
 
 router = APIRouter()
 
@@ -23,10 +23,10 @@ def ask(request: Request, to: Annotated[str, Query(max_length=2000)] = "/") -> R
     return render(request, "login.html", to=_own_address(to), message="")
 
 
-@router.post("/login", dependencies=[Checked])
+@router.post("/login", dependencies=[CsrfChecked])
 def enter(
     request: Request,
-    context: InOpenContext,
+    context: OpenContextDep,
     key: Annotated[str, Form(max_length=500)] = "",
     to: Annotated[str, Form(max_length=2000)] = "/",
 ) -> Response:
@@ -40,8 +40,8 @@ def enter(
     return response
 
 
-@router.post("/logout", dependencies=[Checked])
-def leave(request: Request, context: InOpenContext) -> Response:
+@router.post("/logout", dependencies=[CsrfChecked])
+def leave(request: Request, context: OpenContextDep) -> Response:
     """End the session and redirect to the login page."""
     log_out(context, cookies.read(request, cookies.SESSION))
     response = see_other("/login")

@@ -9,13 +9,13 @@ from starlette.responses import Response
 from shardtune.service.access.actions import Action
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Invalid
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import quotas
 from shardtune.service.pages.views.new_study.calculator import new_page
 from shardtune.service.pages.views.new_study.form import StudyForm, study_request
 from shardtune.service.pages.views.new_study.form_fields import FormErrors
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.studies import create_and_read
 from shardtune.service.workers import registry
 
@@ -23,24 +23,24 @@ router = APIRouter(prefix="/new")
 
 
 @router.get("")
-def start(request: Request, context: InContext, form: Annotated[StudyForm, Query()]) -> Response:
+def start(request: Request, context: ContextDep, form: Annotated[StudyForm, Query()]) -> Response:
     """Show the form, with the values of the query string."""
     return _show_form(request, context, form)
 
 
-@router.post("/calculate", dependencies=[Checked, may(Action.PREDICT)])
-def calculate(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
+@router.post("/calculate", dependencies=[CsrfChecked, requires(Action.PREDICT)])
+def calculate(request: Request, context: ContextDep, form: Annotated[StudyForm, Form()]) -> Response:
     """Show the form again with its predictions; nothing is stored."""
     return _show_form(request, context, form)
 
 
-@router.post("", dependencies=[Checked, may(Action.CREATE_STUDY)])
-def create(request: Request, context: InContext, form: Annotated[StudyForm, Form()]) -> Response:
+@router.post("", dependencies=[CsrfChecked, requires(Action.CREATE_STUDY)])
+def create(request: Request, context: ContextDep, form: Annotated[StudyForm, Form()]) -> Response:
     """Create the study, or show the form again with its errors."""
     try:
         with context.db.read() as session:
-            request_body = study_request(form, registry.live(context, session))
-        study = create_and_read.create(context, request_body)
+            request_body = study_request(form, registry.live_workers(context, session))
+        study = create_and_read.create_study(context, request_body)
     except FormErrors as error:
         return _show_form(request, context, form, error.errors, 422)
     except Invalid as error:
@@ -53,5 +53,5 @@ def _show_form(
     request: Request, context: Context, form: StudyForm, errors: Sequence[FieldError] = (), status: int = 200
 ) -> Response:
     with context.db.read() as session:
-        shown = new_page(form, registry.live(context, session), errors, quotas.own_usage(context))
+        shown = new_page(form, registry.live_workers(context, session), errors, quotas.own_usage(context))
     return render(request, "new.html", status=status, p=shown)

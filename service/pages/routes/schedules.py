@@ -11,10 +11,10 @@ from shardtune.service.access import retune_budget
 from shardtune.service.access.actions import Action
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.http.errors import Conflict, Invalid
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views.schedules import ScheduleForm, ScheduleFormErrors, cards, choices, lines, spec_of
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.retuning import records
 from shardtune.service.schedules import manage as rules
 
@@ -25,16 +25,16 @@ _MOST = 100
 
 
 @router.get("")
-def show_schedules(request: Request, context: InContext) -> Response:
+def show_schedules(request: Request, context: ContextDep) -> Response:
     """Show schedules, a form for a new one, and the newest retunes."""
     return _show_page(request, context, ScheduleForm())
 
 
-@router.post("", dependencies=[Checked, may(Action.CREATE_SCHEDULE)])
-def create_schedule(request: Request, context: InContext, form: Annotated[ScheduleForm, Form()]) -> Response:
+@router.post("", dependencies=[CsrfChecked, requires(Action.CREATE_SCHEDULE)])
+def create_schedule(request: Request, context: ContextDep, form: Annotated[ScheduleForm, Form()]) -> Response:
     """Create a schedule, or show the form again with its errors."""
     try:
-        rules.create(context, spec_of(form))
+        rules.create_schedule(context, spec_of(form))
     except ScheduleFormErrors as error:
         return _show_page(request, context, form, error.errors)
     except (Invalid, Conflict) as error:
@@ -42,49 +42,49 @@ def create_schedule(request: Request, context: InContext, form: Annotated[Schedu
     return see_other("/schedules")
 
 
-@router.post("/{schedule_id}/pause", dependencies=[Checked, may(Action.PAUSE_SCHEDULE)])
-def pause(context: InContext, schedule_id: str) -> Response:
+@router.post("/{schedule_id}/pause", dependencies=[CsrfChecked, requires(Action.PAUSE_SCHEDULE)])
+def pause(context: ContextDep, schedule_id: str) -> Response:
     """Pause a schedule."""
     rules.pause(context, schedule_id, True)
     return see_other("/schedules")
 
 
-@router.post("/{schedule_id}/resume", dependencies=[Checked, may(Action.RESUME_SCHEDULE)])
-def resume(context: InContext, schedule_id: str) -> Response:
+@router.post("/{schedule_id}/resume", dependencies=[CsrfChecked, requires(Action.RESUME_SCHEDULE)])
+def resume(context: ContextDep, schedule_id: str) -> Response:
     """Resume a schedule with its next tick."""
     rules.pause(context, schedule_id, False)
     return see_other("/schedules")
 
 
-@router.post("/{schedule_id}/run", dependencies=[Checked, may(Action.RUN_SCHEDULE)])
-def run(context: InContext, schedule_id: str) -> Response:
+@router.post("/{schedule_id}/run", dependencies=[CsrfChecked, requires(Action.RUN_SCHEDULE)])
+def run(context: ContextDep, schedule_id: str) -> Response:
     """Run a schedule now: measure its tuning targets again."""
-    rules.run(context, schedule_id)
+    rules.run_now(context, schedule_id)
     return see_other("/schedules")
 
 
-@router.post("/{schedule_id}/delete", dependencies=[Checked, may(Action.DELETE_SCHEDULE)])
-def delete(context: InContext, schedule_id: str) -> Response:
+@router.post("/{schedule_id}/delete", dependencies=[CsrfChecked, requires(Action.DELETE_SCHEDULE)])
+def delete(context: ContextDep, schedule_id: str) -> Response:
     """Delete a schedule."""
     rules.delete(context, schedule_id)
     return see_other("/schedules")
 
 
-@router.post("/retunes/{retune_id}/cancel", dependencies=[Checked, may(Action.CANCEL_RETUNE)])
-def cancel_retune(context: InContext, retune_id: str) -> Response:
+@router.post("/retunes/{retune_id}/cancel", dependencies=[CsrfChecked, requires(Action.CANCEL_RETUNE)])
+def cancel_retune(context: ContextDep, retune_id: str) -> Response:
     """Cancel a queued or running retune."""
-    records.cancel(context, retune_id)
+    records.cancel_retune(context, retune_id)
     return see_other("/schedules#retunes")
 
 
 def _show_page(request: Request, context: Context, form: ScheduleForm, errors: Sequence[FieldError] = ()) -> Response:
-    stored = rules.page(context, None, None, _MOST).schedules
+    stored = rules.list_schedules(context, None, None, _MOST).schedules
     # The newest retunes serve twice: as the list, and as the ticks of schedules without times.
-    newest = records.page(context, RetuneFilter(), None, _MOST).retunes
+    newest = records.list_retunes(context, RetuneFilter(), None, _MOST).retunes
     names = {schedule.schedule_id: schedule.name for schedule in stored}
     with context.db.read() as session:
         shown, selectable = lines(session, newest, names), choices(session, context.principal.home)
-        accounts = retune_budget.accounts(context, session, context.principal.home)
+        accounts = retune_budget.budgets_of(context, session, context.principal.home)
     return render(
         request,
         "schedules.html",

@@ -10,25 +10,25 @@ from shardtune.api_schemas.access.keys import KeySpec
 from shardtune.service.access import manage_keys
 from shardtune.service.access.actions import Action
 from shardtune.service.http.validation_errors import field_error
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, see_other
 from shardtune.service.pages.routes import webhooks
 from shardtune.service.pages.views.settings import show
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 
-router = APIRouter(prefix="/settings", dependencies=[may(Action.READ_KEYS)])
+router = APIRouter(prefix="/settings", dependencies=[requires(Action.READ_KEYS)])
 
 
 @router.get("")
-def show_settings(request: Request, context: InContext) -> Response:
+def show_settings(request: Request, context: ContextDep) -> Response:
     """Show keys and webhooks, with forms for new ones."""
     return show(request, context)
 
 
-@router.post("/keys", dependencies=[Checked, may(Action.CREATE_KEY)])
+@router.post("/keys", dependencies=[CsrfChecked, requires(Action.CREATE_KEY)])
 def create_key(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     name: Annotated[str, Form(max_length=200)] = "",
     project: Annotated[str, Form(max_length=200)] = "",
     days: Annotated[str, Form(max_length=20)] = "",
@@ -46,8 +46,8 @@ def create_key(
     return show(request, context, secret=key.secret.get_secret_value(), created=f"Key {spec.name}")
 
 
-@router.post("/keys/{key_id}/revoke", dependencies=[Checked, may(Action.REVOKE_KEY)])
-def revoke_key(context: InContext, key_id: str) -> Response:
+@router.post("/keys/{key_id}/revoke", dependencies=[CsrfChecked, requires(Action.REVOKE_KEY)])
+def revoke_key(context: ContextDep, key_id: str) -> Response:
     """Revoke a key."""
     manage_keys.revoke(context, key_id)
     return see_other("/settings")

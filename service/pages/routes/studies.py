@@ -14,11 +14,11 @@ from shardtune.db.queries import overview
 from shardtune.db.queries.trial_points import TRIAL_SORTS, TrialFilter
 from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import best, recommendation, words
 from shardtune.service.pages.views import study as views
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.recommendations import decisions
 from shardtune.service.studies import actions, deletion, extension
 from shardtune.service.studies import create_and_read as rules
@@ -31,7 +31,7 @@ _LIST = 40
 @router.get("")
 def list_studies(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     q: Annotated[str, Query(max_length=200)] = "",
     state: str = "",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
@@ -60,7 +60,7 @@ def list_studies(
 @router.get("/{study_id}")
 def show_study(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     study_id: str,
     sort: str = "number",
     order: str = "asc",
@@ -75,7 +75,7 @@ def show_study(
     selection = Page(sort, order == "desc", views.PAGE, (page - 1) * views.PAGE)
     states = (TrialState(state),) if state in set(TrialState) else ()
     with context.db.read() as session:
-        row = rules.must_exist(context, session, study_id)
+        row = rules.get_study(context, session, study_id)
         shown = views.study_page(
             session, row, TrialFilter(states, backend or None, reason or None), selection, context.now()
         )
@@ -91,27 +91,27 @@ def show_study(
     )
 
 
-@router.post("/{study_id}/rerun", dependencies=[Checked, may(Action.CLONE_STUDY)])
-def rerun(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/rerun", dependencies=[CsrfChecked, requires(Action.CLONE_STUDY)])
+def rerun(context: ContextDep, study_id: str) -> Response:
     """Create the study again, for the hardware and software of now."""
-    again = rules.create(context, rules.read(context, study_id).spec)
+    again = rules.create_study(context, rules.read_study(context, study_id).spec)
     return see_other(f"/studies/{again.study_id}")
 
 
-@router.post("/{study_id}/extend", dependencies=[Checked, may(Action.EXTEND_STUDY)])
-def extend(context: InContext, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
+@router.post("/{study_id}/extend", dependencies=[CsrfChecked, requires(Action.EXTEND_STUDY)])
+def extend(context: ContextDep, study_id: str, add_trials: Annotated[int, Form(ge=1, le=MOST_TRIALS)]) -> Response:
     """Add trials to the study."""
     extension.extend(context, study_id, Extension(add_trials=add_trials))
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/recommendation/{action}", dependencies=[Checked, may(Action.DECIDE_ON_BEST)])
-def decide(context: InContext, study_id: str, action: str) -> Response:
+@router.post("/{study_id}/recommendation/{action}", dependencies=[CsrfChecked, requires(Action.DECIDE_ON_BEST)])
+def decide(context: ContextDep, study_id: str, action: str) -> Response:
     """Approve, reject, pin, unpin or roll back to the study's recommendation."""
     if action not in tuple(UserDecision):
         raise NotFound("unknown_action", f"A recommendation can be {', '.join(UserDecision)}, not {action!r}.")
     with context.db.read() as session:
-        row = rules.must_exist(context, session, study_id)
+        row = rules.get_study(context, session, study_id)
         recommended = recommendation.of_study(session, study_id)
     if recommended is None:
         raise NotFound("unknown_recommendation", f"Study {study_id} has no recommendation.")
@@ -121,36 +121,36 @@ def decide(context: InContext, study_id: str, action: str) -> Response:
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/pause", dependencies=[Checked, may(Action.PAUSE_STUDY)])
-def pause(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/pause", dependencies=[CsrfChecked, requires(Action.PAUSE_STUDY)])
+def pause(context: ContextDep, study_id: str) -> Response:
     """Pause the study."""
     actions.pause(context, study_id, paused=True)
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/resume", dependencies=[Checked, may(Action.RESUME_STUDY)])
-def resume(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/resume", dependencies=[CsrfChecked, requires(Action.RESUME_STUDY)])
+def resume(context: ContextDep, study_id: str) -> Response:
     """Resume the study."""
     actions.pause(context, study_id, paused=False)
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/cancel", dependencies=[Checked, may(Action.CANCEL_STUDY)])
-def cancel(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/cancel", dependencies=[CsrfChecked, requires(Action.CANCEL_STUDY)])
+def cancel(context: ContextDep, study_id: str) -> Response:
     """Cancel the study."""
     actions.cancel(context, study_id)
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/delete", dependencies=[Checked, may(Action.DELETE_STUDY)])
-def delete(context: InContext, study_id: str, withdraw: Annotated[bool, Form()] = False) -> Response:
+@router.post("/{study_id}/delete", dependencies=[CsrfChecked, requires(Action.DELETE_STUDY)])
+def delete(context: ContextDep, study_id: str, withdraw: Annotated[bool, Form()] = False) -> Response:
     """Hide the study from all lists."""
     deletion.delete(context, study_id, withdraw)
     return see_other(f"/studies/{study_id}")
 
 
-@router.post("/{study_id}/undelete", dependencies=[Checked, may(Action.UNDELETE_STUDY)])
-def undelete(context: InContext, study_id: str) -> Response:
+@router.post("/{study_id}/undelete", dependencies=[CsrfChecked, requires(Action.UNDELETE_STUDY)])
+def undelete(context: ContextDep, study_id: str) -> Response:
     """Restore the deleted study."""
     deletion.undelete(context, study_id)
     return see_other(f"/studies/{study_id}")

@@ -5,44 +5,44 @@ from starlette.responses import Response
 
 from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import NotFound
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views.diagnosis.page import why_page
 from shardtune.service.pages.views.trial import trial_page
-from shardtune.service.process.context import InContext
+from shardtune.service.process.context import ContextDep
 from shardtune.service.routes.diagnoses import attached_trace
 from shardtune.service.studies import diagnoses
-from shardtune.service.studies.create_and_read import must_exist
+from shardtune.service.studies.create_and_read import get_study
 
 router = APIRouter(prefix="/studies/{study_id}/trials")
 
 
 @router.get("/{number}")
-def show_trial(request: Request, context: InContext, study_id: str, number: int) -> Response:
+def show_trial(request: Request, context: ContextDep, study_id: str, number: int) -> Response:
     """Show a trial of a study."""
     with context.db.read() as session:
-        shown = trial_page(session, must_exist(context, session, study_id), number)
+        shown = trial_page(session, get_study(context, session, study_id), number)
     if shown is None:
         raise NotFound("unknown_trial", f"There is no trial {number} in study {study_id}.")
     return render(request, "trial.html", p=shown)
 
 
 @router.get("/{number}/why")
-def show_why(request: Request, context: InContext, study_id: str, number: int) -> Response:
+def show_why(request: Request, context: ContextDep, study_id: str, number: int) -> Response:
     """Show the diagnosis of the trial's last profiled run."""
     with context.db.read() as session:
-        shown = why_page(session, must_exist(context, session, study_id), number)
+        shown = why_page(session, get_study(context, session, study_id), number)
     return render(request, "why.html", p=shown)
 
 
 @router.get("/{number}/trace/{rank}")
-def download_trace(context: InContext, study_id: str, number: int, rank: int) -> Response:
+def download_trace(context: ContextDep, study_id: str, number: int, rank: int) -> Response:
     """Download one rank's trace of the last profiled run."""
     return attached_trace(diagnoses.raw_trace(context, study_id, number, rank), study_id, number, rank)
 
 
-@router.post("/{number}/why", dependencies=[Checked, may(Action.DIAGNOSE_TRIAL)])
-def ask_why(context: InContext, study_id: str, number: int) -> Response:
+@router.post("/{number}/why", dependencies=[CsrfChecked, requires(Action.DIAGNOSE_TRIAL)])
+def ask_why(context: ContextDep, study_id: str, number: int) -> Response:
     """Request a profiled run of the trial."""
-    diagnoses.ask(context, study_id, number)
+    diagnoses.request_diagnosis(context, study_id, number)
     return see_other(f"/studies/{study_id}/trials/{number}/why")

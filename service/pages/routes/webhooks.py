@@ -10,10 +10,10 @@ from shardtune.api_schemas.notifications.webhooks import WebhookSpec
 from shardtune.service.access.actions import Action
 from shardtune.service.http.errors import Invalid
 from shardtune.service.http.validation_errors import field_error
-from shardtune.service.pages.page_access import may
-from shardtune.service.pages.rendering import Checked, render, see_other
+from shardtune.service.pages.page_access import requires
+from shardtune.service.pages.rendering import CsrfChecked, render, see_other
 from shardtune.service.pages.views import settings
-from shardtune.service.process.context import Context, InContext
+from shardtune.service.process.context import Context, ContextDep
 from shardtune.service.webhooks import manage
 
 router = APIRouter(prefix="/webhooks")
@@ -23,10 +23,10 @@ _PAGE = 25
 _STATES = ("delivered", "waiting", "failed")
 
 
-@router.post("", dependencies=[Checked, may(Action.CREATE_WEBHOOK)])
+@router.post("", dependencies=[CsrfChecked, requires(Action.CREATE_WEBHOOK)])
 def create_webhook(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     url: Annotated[str, Form(max_length=4000)] = "",
     study: Annotated[str, Form(max_length=200)] = "",
     event: Annotated[list[str] | None, Form()] = None,
@@ -45,7 +45,7 @@ def create_webhook(
 @router.get("/{webhook_id}")
 def show_webhook(
     request: Request,
-    context: InContext,
+    context: ContextDep,
     webhook_id: str,
     state: str = "",
     page: Annotated[int, Query(ge=1, le=100_000)] = 1,
@@ -54,35 +54,35 @@ def show_webhook(
     return _show(request, context, webhook_id, state=state if state in _STATES else "", page=page)
 
 
-@router.post("/{webhook_id}/rotate", dependencies=[Checked, may(Action.ROTATE_WEBHOOK)])
-def rotate_secret(request: Request, context: InContext, webhook_id: str) -> Response:
+@router.post("/{webhook_id}/rotate", dependencies=[CsrfChecked, requires(Action.ROTATE_WEBHOOK)])
+def rotate_secret(request: Request, context: ContextDep, webhook_id: str) -> Response:
     """Create a new secret and show it, only this once."""
     return _show(request, context, webhook_id, secret=manage.rotate(context, webhook_id).secret)
 
 
-@router.post("/{webhook_id}/test", dependencies=[Checked, may(Action.TEST_WEBHOOK)])
-async def test_webhook(context: InContext, webhook_id: str) -> Response:
+@router.post("/{webhook_id}/test", dependencies=[CsrfChecked, requires(Action.TEST_WEBHOOK)])
+async def test_webhook(context: ContextDep, webhook_id: str) -> Response:
     """Send a test message now; the list of messages shows its result."""
-    await manage.test(context, webhook_id)
+    await manage.send_test(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-@router.post("/{webhook_id}/delete", dependencies=[Checked, may(Action.DELETE_WEBHOOK)])
-def delete_webhook(context: InContext, webhook_id: str) -> Response:
+@router.post("/{webhook_id}/delete", dependencies=[CsrfChecked, requires(Action.DELETE_WEBHOOK)])
+def delete_webhook(context: ContextDep, webhook_id: str) -> Response:
     """Delete the webhook and its messages."""
     manage.delete(context, webhook_id)
     return see_other("/settings")
 
 
-@router.post("/{webhook_id}/enable", dependencies=[Checked, may(Action.ENABLE_WEBHOOK)])
-def enable_webhook(context: InContext, webhook_id: str) -> Response:
+@router.post("/{webhook_id}/enable", dependencies=[CsrfChecked, requires(Action.ENABLE_WEBHOOK)])
+def enable_webhook(context: ContextDep, webhook_id: str) -> Response:
     """Enable the webhook."""
     manage.enable(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")
 
 
-@router.post("/{webhook_id}/disable", dependencies=[Checked, may(Action.DISABLE_WEBHOOK)])
-def disable_webhook(context: InContext, webhook_id: str) -> Response:
+@router.post("/{webhook_id}/disable", dependencies=[CsrfChecked, requires(Action.DISABLE_WEBHOOK)])
+def disable_webhook(context: ContextDep, webhook_id: str) -> Response:
     """Disable the webhook."""
     manage.disable(context, webhook_id)
     return see_other(f"/settings/webhooks/{webhook_id}")

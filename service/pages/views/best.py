@@ -19,7 +19,7 @@ from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_studies
 from shardtune.service.studies import views as shown
 from shardtune.service.wording import cluster_words, time_left
-from shardtune.service.wording.time_left import RunsMade
+from shardtune.service.wording.time_left import RunCounts
 from shardtune.tuner.objective import available_gib
 
 PAGE = 25
@@ -94,42 +94,42 @@ def read_models(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
     """Convert rows to studies; two queries count the trials of all of them."""
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)
-    return [shown.study(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
+    return [shown.study_view(row, counts.get(row.id, {}), rejected.get(row.id, 0)) for row in rows]
 
 
 def running_rows(session: Session, rows: Sequence[StudyRow], now: datetime) -> tuple[RunningRow, ...]:
     """Return studies with their progress."""
     open_studies = read_models(session, rows)
     purposes = purpose.of_studies(session, open_studies)
-    run_counts = runs_made(session, [study for study in open_studies if study.state is StudyState.RUNNING])
+    run_counts = runs_by_study(session, [study for study in open_studies if study.state is StudyState.RUNNING])
     return tuple(
         _running_row(study, purposes[study.study_id], run_counts.get(study.study_id), now) for study in open_studies
     )
 
 
-def runs_made(session: Session, open_studies: Sequence[Study]) -> dict[str, RunsMade]:
+def runs_by_study(session: Session, open_studies: Sequence[Study]) -> dict[str, RunCounts]:
     """Count and time the runs of each study, by study id, to estimate its time left."""
     costs = overview.run_costs(session, [study.study_id for study in open_studies])
     return {study.study_id: _count_runs(study, costs[study.study_id]) for study in open_studies}
 
 
-def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunsMade:
+def _count_runs(study: Study, costs: Mapping[tuple[RunPurpose, int], RunCosts]) -> RunCounts:
     search, validation = costs.get((RunPurpose.SEARCH, 0)), costs.get((RunPurpose.VALIDATION, study.final_comparison))
     world = study.cluster.world_size
     # The same estimate as `time_left.made_by`, from sums in SQL: the list must not load every trial.
-    return RunsMade(
+    return RunCounts(
         finished=finished(study),
-        shortest_s=search.shortest / world if search else None,
-        fresh=validation.runs if validation else 0,
-        fresh_s=validation.mean / world if validation else None,
+        shortest_search_s=search.shortest / world if search else None,
+        validation_runs=validation.runs if validation else 0,
+        mean_validation_s=validation.mean / world if validation else None,
     )
 
 
-def _running_row(study: Study, why: Purpose, runs: RunsMade | None, now: datetime) -> RunningRow:
+def _running_row(study: Study, why: Purpose, runs: RunCounts | None, now: datetime) -> RunningRow:
     tone, sentence = words.verdict(study, why.outcome)
     return RunningRow(
         study=study,
-        cluster=cluster_words.told_apart(study.cluster),
+        cluster=cluster_words.cluster_with_memory(study.cluster),
         workload=words.workload(study.spec.workload),
         state_tone=words.STATE_TONES[study.state],
         purpose=why,
@@ -148,9 +148,9 @@ def finished(study: Study) -> int:
     )
 
 
-def _activity(study: Study, runs: RunsMade, now: datetime) -> str:
-    remaining = time_left.left(study, runs, (now - (study.started_at or study.created_at)).total_seconds())
-    return words.phase(study, runs.fresh) + (f" · {remaining} left" if remaining else "")
+def _activity(study: Study, runs: RunCounts, now: datetime) -> str:
+    remaining = time_left.estimate(study, runs, (now - (study.started_at or study.created_at)).total_seconds())
+    return words.phase(study, runs.validation_runs) + (f" · {remaining} left" if remaining else "")
 
 
 def answer(study: Study) -> Contender | None:
@@ -171,7 +171,7 @@ def _best_row(study: Study, machines: Sequence[OfferedMachine], served: Recommen
     # A retune may have replaced the study's own result: the row shows what training jobs get.
     return StudyLine(
         study=study,
-        cluster=cluster_words.told_apart(study.cluster),
+        cluster=cluster_words.cluster_with_memory(study.cluster),
         workload=words.workload(study.spec.workload),
         best=best,
         peak_gib=contender_peak(best),

@@ -32,9 +32,9 @@ def comparison(compared: Comparison) -> ComparisonPage:
     """Return the values of the page of a comparison."""
     return ComparisonPage(
         columns=tuple(_column(side) for side in compared.configs),
-        figures=comparison_words.figures(compared),
-        subjects=comparison_words.subjects(compared.configs),
-        knobs=comparison_words.knobs(compared),
+        figures=comparison_words.figure_rows(compared),
+        subjects=comparison_words.training_rows(compared.configs),
+        knobs=comparison_words.knob_rows(compared),
         missing=compared.not_found,
     )
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from shardtune.api_schemas.access.keys import Project
 from shardtune.service.access import projects
-from shardtune.service.access.quotas import QuotaUse, used, used_of_limits
+from shardtune.service.access.quotas import QuotaUse, quota_use, quota_use_if_limited
 from shardtune.service.process.context import Context
 from shardtune.service.wording import study_words
 
@@ -24,17 +24,17 @@ class ProjectLine:
 
 def lines(context: Context) -> list[ProjectLine]:
     """Return the projects visible to the sender, with their use of today."""
-    visible = projects.page(context, None, _MOST).projects
+    visible = projects.list_projects(context, None, _MOST).projects
     now = context.now()
     with context.db.read() as session:
-        uses = {project.project_id: used(session, project.project_id, now) for project in visible}
+        uses = {project.project_id: quota_use(session, project.project_id, now) for project in visible}
     return [_project_line(project, use) for project in visible if (use := uses[project.project_id]) is not None]
 
 
 def own_usage(context: Context) -> str:
     """Describe the use of the sender's own project in a sentence; empty without a limit."""
     with context.db.read() as session:
-        use = used_of_limits(session, context.principal.home, context.now())
+        use = quota_use_if_limited(session, context.principal.home, context.now())
     if use is None:
         return ""
     return f"Project {context.principal.home}: {_studies(use)} running; {_gpu_time(use)} used today (UTC)."

@@ -8,7 +8,7 @@ from typing import assert_never
 from sqlalchemy.orm import Session
 
 from shardtune.api_schemas.machines.fingerprints import Freshness
-from shardtune.api_schemas.recommendations.best import DecisionAction, RecommendationState, Renewed
+from shardtune.api_schemas.recommendations.best import DecisionAction, EarlierVerdict, RecommendationState
 from shardtune.api_schemas.retuning.retunes import RetuneState
 from shardtune.api_schemas.studies.study import StudyResult
 from shardtune.db.queries import best, retunes, study_recommendations
@@ -84,7 +84,7 @@ class Recommended:
     tone: str
     result: StudyResult
     """Recommended result; after a retune it may differ from the study's own."""
-    renewed: Renewed | None
+    renewed: EarlierVerdict | None
     """Original verdict, where a retune measured the recommendation again and kept it."""
     renewed_at: datetime | None
     """Time of the original recommendation."""
@@ -108,7 +108,7 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
     rows = study_recommendations.of_studies(session, study_ids)
     # A fixed number of queries for any number of studies.
     cases = {_target_id(row) for row in rows.values()}
-    served, proposals = best.served_of(session, cases), best.newest_proposals(session, cases)
+    served, proposals = best.get_targets(session, cases), best.newest_proposals(session, cases)
     again, first = retunes.newest(session, cases), _first_times(session, list(rows.values()))
     return {
         study: _combine(
@@ -124,9 +124,9 @@ def of_study(session: Session, study_id: str) -> Recommended | None:
     if row is None:
         return None
     proposal = best.newest_proposal(session, *_target_id(row))
-    case, again = best.served(session, *_target_id(row)), retunes.newest(session, [_target_id(row)])
+    case, again = best.get_target(session, *_target_id(row)), retunes.newest(session, [_target_id(row)])
     # A change of hardware gives the tuning target a new key: what is recommended now is stored under that one.
-    now = best.served(session, row.project_id, case.superseded_by) if case and case.superseded_by else None
+    now = best.get_target(session, row.project_id, case.superseded_by) if case and case.superseded_by else None
     return _combine(
         row, case, proposal, again.get(_target_id(row)), _first_times(session, [row]), _decisions(session, row), now
     )
@@ -147,7 +147,7 @@ def _combine(
 ) -> Recommended:
     """Combine the rows; `first` has times of original recommendations, `now` the target under its present key."""
     is_serving = row.state is RecommendationState.SERVING
-    served = now.serving if now is not None else case.serving if case is not None else None
+    served = now.recommended if now is not None else case.recommended if case is not None else None
     is_superseded = case is not None and case.superseded_by is not None
     renewed = row.answer.renewed
     return Recommended(
@@ -172,7 +172,7 @@ def _combine(
 def _again(retune: RetuneRow) -> LatestRetune:
     is_over = retune.state is RetuneState.ENDED
     return LatestRetune(
-        words=retune_words.came_of(retune.state, retune.outcome),
+        words=retune_words.newest_outcome(retune.state, retune.outcome),
         why=retune_words.short_reason(retune.outcome, retune.reason),
         is_over=is_over,
         at=retune.ended_at or retune.started_at or retune.created_at,

@@ -39,7 +39,7 @@ class ShownTarget:
 
 
 @dataclass(frozen=True)
-class Ticked:
+class TickLine:
     """Time and result of a schedule's tick."""
 
     at: datetime
@@ -54,7 +54,7 @@ class ScheduleCard:
     trigger: str
     next_run: str
     """Time of the next run; empty for a schedule without times."""
-    ticks: tuple[Ticked, ...]
+    ticks: tuple[TickLine, ...]
     must_wait: bool
     """Whether a run by hand would wait for the schedule's window."""
     cases: str
@@ -136,7 +136,7 @@ def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -
     return tuple(
         ScheduleCard(
             schedule=schedule,
-            trigger=retune_words.when(schedule),
+            trigger=retune_words.trigger_text(schedule),
             next_run=retune_words.next_run(schedule, now) if schedule.next_tick_at is not None else "",
             ticks=_ticks(schedule, newest),
             must_wait=not times.is_open(schedule.windows, schedule.timezone, now),
@@ -150,7 +150,7 @@ def cards(stored: Sequence[Schedule], newest: Sequence[Retune], now: datetime) -
 def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) -> tuple[RetuneLine, ...]:
     """Return a line for each retune; `names` are the schedules' names by id."""
     # One query for all lines: the page is fetched again every few seconds.
-    served = best.served_of(session, {(retune.project_id, retune.target_key) for retune in newest})
+    served = best.get_targets(session, {(retune.project_id, retune.target_key) for retune in newest})
     return tuple(
         RetuneLine(
             retune=retune,
@@ -171,7 +171,9 @@ def lines(session: Session, newest: Sequence[Retune], names: Mapping[str, str]) 
 
 def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
     """Return value and label of each choice of tuning targets."""
-    rows = [(row, case) for row in schedules.serving_cases(session, project_id) if (case := _target(row)) is not None]
+    rows = [
+        (row, case) for row in schedules.recommended_targets(session, project_id) if (case := _target(row)) is not None
+    ]
     models = sorted({case.model for _, case in rows})
     cases = [(f"key:{row.target_key}", f"{case.model}, {case.cluster}, {case.workload}") for row, case in rows]
     return (
@@ -183,15 +185,17 @@ def choices(session: Session, project_id: str) -> tuple[tuple[str, str], ...]:
 
 def _target(row: TuningTargetRow | None) -> ShownTarget | None:
     # The row outlives its recommendation: a withdrawn one leaves the target without an answer.
-    if row is None or row.serving is None:
+    if row is None or row.recommended is None:
         return None
-    answer = row.serving.answer
-    return ShownTarget(answer.model.name, cluster_words.told_apart(answer.cluster), words.workload(answer.workload))
+    answer = row.recommended.answer
+    return ShownTarget(
+        answer.model.name, cluster_words.cluster_with_memory(answer.cluster), words.workload(answer.workload)
+    )
 
 
-def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
+def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[TickLine, ...]:
     """Return the last ticks; schedules triggered by changes have retunes instead of ticks."""
-    ticks = [Ticked(tick.at, retune_words.tick_words(tick)) for tick in schedule.last_ticks]
+    ticks = [TickLine(tick.at, retune_words.tick_result(tick)) for tick in schedule.last_ticks]
     if schedule.trigger in (Trigger.FINGERPRINT, Trigger.DRIFT):
         own = [
             retune
@@ -199,7 +203,7 @@ def _ticks(schedule: Schedule, newest: Sequence[Retune]) -> tuple[Ticked, ...]:
             if retune.schedule_id == schedule.schedule_id and retune.cause != RetuneCause.MANUAL
         ]
         ticks += [
-            Ticked(retune.created_at, f": {retune_words.cause(retune.cause, retune.changed_fields)}: 1 retune")
+            TickLine(retune.created_at, f": {retune_words.cause(retune.cause, retune.changed_fields)}: 1 retune")
             for retune in own
         ]
     return tuple(sorted(ticks, key=lambda tick: tick.at, reverse=True)[:_MOST_TICKS])

@@ -7,7 +7,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from shardtune.api_schemas.access.keys import Scope
-from shardtune.api_schemas.notifications.events import EVENT_TYPES, WHAT_MATTERS
+from shardtune.api_schemas.notifications.events import DEFAULT_WEBHOOK_EVENTS, EVENT_TYPES
 from shardtune.service.access import manage_keys
 from shardtune.service.http.error_codes import FieldError
 from shardtune.service.pages.rendering import render
@@ -32,13 +32,13 @@ def show(  # nosec B107 # empty where no secret is shown
         request,
         "settings.html",
         status=422 if errors else 200,
-        keys=manage_keys.page(context, None, _MOST).keys,
+        keys=manage_keys.list_keys(context, None, _MOST).keys,
         scopes=list(Scope),
         projects=quotas.lines(context),
-        webhooks=webhooks.everyone(context),
+        webhooks=webhooks.list_webhooks(context),
         event_types=EVENT_TYPES,
         errors=errors,
         secret=secret,
         created=created,
-        typed=typed or {"events": WHAT_MATTERS},
+        typed=typed or {"events": DEFAULT_WEBHOOK_EVENTS},
     )

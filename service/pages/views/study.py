@@ -17,7 +17,7 @@ from shardtune.db.tables.studies import StudyRow
 from shardtune.service.pages.charts.interval import Interval, interval
 from shardtune.service.pages.charts.parallel import Parallel, parallel
 from shardtune.service.pages.charts.plot import Plot
-from shardtune.service.pages.charts.search import best_so_far, peak, speed_against_memory
+from shardtune.service.pages.charts.search import best_so_far, limit_peak_gib, speed_against_memory
 from shardtune.service.pages.views import best, freshness, purpose, target_speed, words
 from shardtune.service.pages.views.expected_speed import Expected, expected
 from shardtune.service.pages.views.freshness import StudyFreshness
@@ -151,7 +151,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         tone=tone,
         sentence=sentence,
         details=words.split_reason(study)[1] if study.state is StudyState.FAILED else "",
-        changes=disambiguate.changes(study.result) if study.result else "",
+        changes=disambiguate.changed_knobs(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
         trust=(*trust(study, complete, validation_runs), Trust(_FRESH_TONES[fresh.word], fresh.why))
@@ -174,14 +174,14 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         recommended=recommended,
         since=target_speed.chart(session, row.id) if recommended else None,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
-        has_unusable=any(peak(p) is not None and not p.state.is_feasible for p in points),
+        has_unusable=any(limit_peak_gib(p) is not None and not p.state.is_feasible for p in points),
     )
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:
     done = best.finished(study)
-    runs = best.runs_made(session, [study])[study.study_id]
-    confirmed = runs.fresh
+    runs = best.runs_by_study(session, [study])[study.study_id]
+    confirmed = runs.validation_runs
     end = study.finished_at or now
     elapsed = (end - (study.started_at or study.created_at)).total_seconds()
     running = study.state is StudyState.RUNNING
@@ -192,9 +192,9 @@ def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> S
         total=done if study.state is StudyState.COMPLETE else max(study.spec.budget.most_trials, done),
         is_open_ended=study.spec.budget.max_trials is None,
         confirmed=confirmed,
-        validation_runs=study_words.most_confirm_runs(study),
+        validation_runs=study_words.most_validation_runs(study),
         activity=_activity(session, study, confirmed) if running else "",
-        remaining=time_left.left(study, runs, elapsed) if running else "",
+        remaining=time_left.estimate(study, runs, elapsed) if running else "",
         rivals=overview.count_running(session, row.project_id) - 1 if running else 0,
         elapsed_s=elapsed,
     )
@@ -211,11 +211,11 @@ def _activity(session: Session, study: Study, confirmed: int) -> str:
     # Several workers may run trials at once; the newest run is the one to show.
     run = running[-1]
     assert run.trial is not None
-    where = f"trial {run.trial.number}: {study_words.step(run.progress)}"
+    where = f"trial {run.trial.number}: {study_words.describe_step(run.progress)}"
     if run.purpose == RunPurpose.RESUME_CHECK:
         return f"resume check of the winner, {where}"
     if study.phase is StudyPhase.FINAL_COMPARISON:
-        return f"{study_words.fresh_position(study, confirmed)}, {where}"
+        return f"{study_words.validation_position(study, confirmed)}, {where}"
     return where
 
 
@@ -231,7 +231,7 @@ def _failure(state: str, kind: str, number: int) -> tuple[str, str, str, int]:
 
 def _trial_lines(shown: Sequence[TrialPoint], fastest: float) -> tuple[TrialLine, ...]:
     configs = [TrialConfig.model_validate(point.config) for point in shown]
-    names = disambiguate.distinct(configs)
+    names = disambiguate.distinct_descriptions(configs)
     return tuple(_trial_line(p, c, name, fastest) for p, c, name in zip(shown, configs, names, strict=True))
 
 
@@ -244,7 +244,7 @@ def _trial_line(point: TrialPoint, config: TrialConfig, name: str, fastest: floa
         point=point,
         config=config,
         name=name,
-        peak_gib=peak(point),
+        peak_gib=limit_peak_gib(point),
         tone=words.TRIAL_TONES[TrialState(point.state)],
         reason=reason,
         of_best=(point.tokens_per_s_per_gpu or 0) / fastest if feasible and fastest else None,

@@ -9,7 +9,7 @@ from shardtune.api_schemas.retuning.canaries import CanaryVerdict
 from shardtune.db.queries import canaries, study_recommendations
 from shardtune.db.tables.best import RecommendationRow
 from shardtune.db.tables.canaries import CanaryRow
-from shardtune.service.pages.charts.over_time import SpeedThen, over_time
+from shardtune.service.pages.charts.over_time import SpeedMeasurement, over_time
 from shardtune.service.pages.charts.plot import Plot
 
 _MOST = 200
@@ -30,17 +30,17 @@ def chart(session: Session, study_id: str) -> Plot | None:
     if row is None:
         return None
     # A change of hardware or software gives the target a new key: the chart spans all of them.
-    keys = study_recommendations.keys_of_case(session, row.project_id, row.target_key)
-    measurements = [_answer(answer) for answer in study_recommendations.of_case(session, row.project_id, keys, _MOST)]
-    measurements += _canaries(canaries.measured(session, row.project_id, keys, _MOST))
+    keys = study_recommendations.keys_of_target(session, row.project_id, row.target_key)
+    measurements = [_answer(answer) for answer in study_recommendations.of_target(session, row.project_id, keys, _MOST)]
+    measurements += _canaries(canaries.measured_canaries(session, row.project_id, keys, _MOST))
     return over_time(sorted(measurements, key=lambda measured: measured.at))
 
 
-def _answer(row: RecommendationRow) -> SpeedThen:
+def _answer(row: RecommendationRow) -> SpeedMeasurement:
     best = row.answer.result.best
     source = "a retune" if row.answer.renewed is not None else "a study"
     state = "" if row.state in _SERVED else f", {row.state.value}"
-    return SpeedThen(
+    return SpeedMeasurement(
         at=row.created_at,
         tokens_per_s_per_gpu=best.tokens_per_s_per_gpu,
         spread=best.spread,
@@ -50,9 +50,9 @@ def _answer(row: RecommendationRow) -> SpeedThen:
     )
 
 
-def _canaries(rows: Sequence[CanaryRow]) -> list[SpeedThen]:
+def _canaries(rows: Sequence[CanaryRow]) -> list[SpeedMeasurement]:
     return [
-        SpeedThen(
+        SpeedMeasurement(
             at=row.created_at,
             tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
             spread=None,

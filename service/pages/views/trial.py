@@ -74,7 +74,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
     if number not in rows:
         return None
     study = best.read_models(session, [row])[0]
-    trial = shown.trial(rows[number])
+    trial = shown.trial_view(rows[number])
     run = next((run for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     measured = run.measurement if run else None
     reference = _reference(session, row)
@@ -85,7 +85,7 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         tone=words.TRIAL_TONES[trial.state],
         origin=words.origins(study)[trial.origin],
         reason=words.FAILURES.get(trial.failure.kind.value, "") if trial.failure else "",
-        pruned=study_words.pruned(trial),
+        pruned=study_words.pruning_note(trial),
         knobs=flatten(trial.config),
         config_json=trial.config.model_dump_json(indent=2),
         measured=measured,
@@ -121,7 +121,7 @@ def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] 
     # Only for lack of memory is "the next smaller one" an answer.
     if trial.failure is None or trial.failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return None
-    fitting = [shown.trial(row) for row in rows.values() if row.state is TrialState.COMPLETE]
+    fitting = [shown.trial_view(row) for row in rows.values() if row.state is TrialState.COMPLETE]
     sized = [(size, complete) for complete in fitting if (size := study_words.peak_memory(complete)) is not None]
     size, largest = max(sized, key=lambda entry: entry[0], default=(0.0, None))
     return (largest.number, largest.description, size) if largest is not None else None
@@ -134,7 +134,7 @@ def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:
-    snapshot = study_snapshot.view(session, row)
+    snapshot = study_snapshot.read_study(session, row)
     return agreement.final_parity_groups(snapshot.history, snapshot.rejected, snapshot.spec).parity_groups.reference
 
 

@@ -93,7 +93,7 @@ def phase(study: Study, validation_runs: int) -> str:
         case StudyPhase.MODEL_SUMMARY:
             return "counting the model's parameters"
         case StudyPhase.FINAL_COMPARISON:
-            return f"confirming, {study_words.fresh_position(study, validation_runs)}"
+            return f"confirming, {study_words.validation_position(study, validation_runs)}"
         case StudyPhase.SEARCH | StudyPhase.DONE:
             return "searching" if study.system_study is None else "measuring"
         case _:

@@ -126,14 +126,18 @@ def _card(
 def _activity(doing: RunRow | Literal["others"] | None, is_live: bool) -> str:
     if doing is None:
         return "waiting for work" if is_live else "away"
-    return "works for another project" if doing == OTHERS else f"{_run_text(doing)}, {study_words.step(doing.progress)}"
+    return (
+        "works for another project"
+        if doing == OTHERS
+        else f"{_run_text(doing)}, {study_words.describe_step(doing.progress)}"
+    )
 
 
 def _run_text(run: RunRow) -> str:
     return (
         "summarizes the model"
         if run.trial is None
-        else f"{study_words.kind_of_run(run.purpose)} of trial {run.trial.number}"
+        else f"{study_words.run_name(run.purpose)} of trial {run.trial.number}"
     )
 
 

@@ -63,10 +63,10 @@ def _queries(deploy: Path) -> Iterator[str]:
 
 def _exported_metrics() -> set[str]:
     counted = Metrics()
-    counted.granted(RunPurpose.SEARCH)
-    counted.ended(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)
+    counted.count_grant(RunPurpose.SEARCH)
+    counted.count_end(RunPurpose.SEARCH, AttemptEnd.COMPLETE, 1.0)
     now = datetime.now(UTC)
     gauges = Gauges(1, dict.fromkeys(OPEN_TRIAL_STATES, 0), None, None, 0, {StudyState.RUNNING: 1}, Counter())
     spent = CostReport(currency="USD", costs=())
-    page = counted.page(now, gauges, spent, waiting_requests=0, streams=0).decode()
+    page = counted.render(now, gauges, spent, waiting_requests=0, streams=0).decode()
     return {sample.name for family in text_string_to_metric_families(page) for sample in family.samples}

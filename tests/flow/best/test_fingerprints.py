@@ -60,7 +60,7 @@ def test_what_depends_on_a_fingerprint(client):
     (item,) = detail["dependents"]
     assert (item["target_key"], item["freshness"], item["changed_fields"]) == (key, "fresh", [])
     register(client, "sim", NEWER)
-    watch_staleness.watch(client.app.state.context)
+    watch_staleness.mark_stale_and_fresh(client.app.state.context)
     (item,) = client.get(f"/v1/fingerprints/{record['fingerprint_id']}").json()["dependents"]
     assert (item["freshness"], item["changed_fields"]) == ("stale", ["torch"])
     unknown = client.get(f"/v1/fingerprints/{'0' * 32}")

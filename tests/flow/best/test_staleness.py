@@ -32,7 +32,7 @@ def keep_alive(context, clock, seconds, *workers):
         clock.turn(60)
         for worker in workers:
             worker.lease()
-        watch_staleness.watch(context)
+        watch_staleness.mark_stale_and_fresh(context)
 
 
 def retunes(client):
@@ -47,7 +47,7 @@ def staleness_of(client, key):
 @pytest.mark.answered
 def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(client, context, clock, case):
     worker = bring(client)
-    in_threads(lambda _: watch_staleness.watch(context), range(4))
+    in_threads(lambda _: watch_staleness.mark_stale_and_fresh(context), range(4))
     best_answer = best(client)
     assert (best_answer["freshness"], best_answer["changed_fields"]) == ("stale", ["torch"]), (
         "the driver was unknown before"
@@ -55,7 +55,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
     assert best_answer["confidence"]["level"] == "low" and "torch" in best_answer["confidence"]["reasons"][0]
     assert (retunes(client), staleness_of(client, case)) == ([], [])
     keep_alive(context, clock, DEBOUNCE_S, worker)
-    in_threads(lambda _: watch_staleness.watch(context), range(4))
+    in_threads(lambda _: watch_staleness.mark_stale_and_fresh(context), range(4))
     (retune,) = retunes(client)
     assert (retune["target_key"], retune["cause"], fields_of(retune)) == (case, "fingerprint", ["torch"])
     (event,) = staleness_of(client, case)
@@ -67,7 +67,7 @@ def test_a_change_is_seen_at_once_and_causes_one_retune_after_the_debounce(clien
 @pytest.mark.answered
 def test_a_variable_that_was_set_on_the_worker_makes_stale_by_its_name(client, context, case):
     bring(client, fingerprint=FINGERPRINT.model_copy(update={"environment": ("MALLOC_TRIM_THRESHOLD_=131072",)}))
-    watch_staleness.watch(context)
+    watch_staleness.mark_stale_and_fresh(context)
     best_answer = best(client)
     assert (best_answer["freshness"], best_answer["changed_fields"]) == (
         "stale",
@@ -86,7 +86,7 @@ def test_a_change_that_rolls_over_five_workers_is_one_event(client, context, clo
     for n in range(5):
         keep_alive(context, clock, 60, *fleet)
         fleet[n] = bring(client, f"node-{n}")
-        watch_staleness.watch(context)
+        watch_staleness.mark_stale_and_fresh(context)
         assert best(client)["freshness"] == ("stale" if n == 4 else "fresh")
     keep_alive(context, clock, 2 * DEBOUNCE_S, *fleet)
     assert len(retunes(client)) == len(staleness_of(client, case)) == 1
@@ -121,7 +121,7 @@ def test_a_silent_worker_holds_its_fingerprint_for_a_while_and_nobody_alive_says
     keep_alive(context, clock, 120, other)
     assert best(client)["freshness"] == "stale"
     clock.turn(10 * GONE_S)
-    watch_staleness.watch(context)
+    watch_staleness.mark_stale_and_fresh(context)
     assert retunes(client) == []
 
 

@@ -49,8 +49,8 @@ def test_a_canary_that_another_replica_decided_meanwhile_is_left_alone(client, c
     fleet.slow = {"sim-0": 0.8, "sim-1": 0.8}
     fleet.day()
     # As a replica read them before the first judged them.
-    monkeypatch.setattr(canaries, "open_ones", lambda session: session.scalars(select(CanaryRow)).all())
-    assert judge.watch(fleet.context) == 0
+    monkeypatch.setattr(canaries, "open_canaries", lambda session: session.scalars(select(CanaryRow)).all())
+    assert judge.judge_and_begin(fleet.context) == 0
     assert fleet.events(study_id) == ["best.regression"]
 
 

@@ -80,8 +80,8 @@ class Fleet(Lab):
 
     def watch(self):
         for project_id, key in self.cases():
-            send.begin(self.context, project_id, key, DAY_S)
-        judge.watch(self.context)
+            send.begin_if_due(self.context, project_id, key, DAY_S)
+        judge.judge_and_begin(self.context)
 
     def cases(self):
         return [("default", best(self.client)["target_key"])]

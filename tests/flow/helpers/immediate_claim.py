@@ -7,6 +7,6 @@ from shardtune.service.process.context import Context
 
 def grant(context: Context, request: LeaseRequest) -> Lease | None:
     """The worker's live lease, else a waiting run, else a new trial; None when there is none now."""
-    entry = claim.check_in(context, request)
+    entry = claim.record_request(context, request)
     actual = entry if isinstance(entry, Lease) else claim.claim(context, request)
     return actual if isinstance(actual, Lease) else None

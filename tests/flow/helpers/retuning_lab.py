@@ -47,7 +47,7 @@ class Lab:
     def ask(self, cause="fingerprint"):
         with self.context.db.write() as session:
             now = self.context.now()
-            row = queue.request(
+            row = queue.request_retune(
                 session,
                 project_id="default",
                 target_key=best(self.client)["target_key"],
@@ -60,11 +60,11 @@ class Lab:
 
     def step(self):
         """Run one pass of the service's loop."""
-        queue.start_due(self.context, challenge_steps.start)
+        queue.start_due(self.context, challenge_steps.start_challenge)
         with self.context.db.read() as session:
             running = rows.running(session)
         for row in running:
-            challenge_steps.advance(self.context, row)
+            challenge_steps.advance_retune(self.context, row)
 
     def retune(self, cause="fingerprint"):
         """Run a retune from the request to its end; the retune, and its runs study by study."""
@@ -98,7 +98,7 @@ class Lab:
 def ask(context, key, cause="fingerprint", wait_s=0.0, **more):
     with context.db.write() as session:
         due = context.now() + timedelta(seconds=wait_s)
-        request = queue.request(
+        request = queue.request_retune(
             session, project_id="default", target_key=key, cause=cause, not_before=due, now=context.now(), **more
         )
         return request.id

@@ -164,7 +164,7 @@ def test_a_waiting_lease_request_ends_with_its_key(sqlite_url):
         http = httpx.Client(base_url=service.client.base_url, headers=bearer(key), timeout=60, trust_env=False)
         worker = SimulatedWorker(http).register()
         submit = threads.submit(worker.lease, wait_s=30)
-        while not service.context.work_signal.waiting:
+        while not service.context.work_signal.waiting_requests:
             time.sleep(0.01)
         service.client.headers = admin
         service.client.post(f"/v1/keys/{key['key']['key_id']}:revoke").raise_for_status()

@@ -140,7 +140,9 @@ class _Clock:
 
 _STEPS: dict[str, Callable[[Context], object]] = {
     "sweep": expiry.sweep,
-    "start retunes": lambda context: queue.start_due(context, challenge_steps.start),
-    "drive retunes": lambda context: driver.drive(context, challenge_steps.start, challenge_steps.advance),
+    "start retunes": lambda context: queue.start_due(context, challenge_steps.start_challenge),
+    "drive retunes": lambda context: driver.drive(
+        context, challenge_steps.start_challenge, challenge_steps.advance_retune
+    ),
     "deliver": lambda context: asyncio.run(deliveries.deliver_due(context)),
 }

@@ -148,14 +148,18 @@ def test_who_began_a_block_ends_it_before_it_begins_anything_else(client, is_not
 @pytest.mark.postgres
 def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_postgres_url):
     database, other = Database(empty_postgres_url), Database(empty_postgres_url)
-    with database.sole("ask", 0.1) as first, other.sole("ask", 0.1) as second, other.sole("ask more", 0.1) as third:
+    with (
+        database.advisory_lock("ask", 0.1) as first,
+        other.advisory_lock("ask", 0.1) as second,
+        other.advisory_lock("ask more", 0.1) as third,
+    ):
         assert (first, second, third) == (True, False, True)
-    with database.sole("ask", 0.1), other.engine.connect() as connection:
+    with database.advisory_lock("ask", 0.1), other.engine.connect() as connection:
         reserved = "SELECT pid FROM pg_locks JOIN pg_database ON oid = database WHERE locktype = 'advisory'"
         connection.exec_driver_sql(
             f"SELECT pg_terminate_backend(pid) FROM ({reserved} AND datname = current_database()) AS holders"
         )
-        with other.sole("ask", 5) as taken_over:
+        with other.advisory_lock("ask", 5) as taken_over:
             assert taken_over
     database.close()
     other.close()
@@ -164,12 +168,12 @@ def test_a_name_is_held_by_one_replica_and_free_when_that_one_is_gone(empty_post
 @pytest.mark.postgres
 def test_a_connection_keeps_the_statements_that_it_has_prepared_whether_it_got_a_name_or_not(empty_postgres_url):
     database, other = Database(empty_postgres_url), Database(empty_postgres_url, DatabaseLimits(connections=1))
-    with database.sole("held", 0.1):
+    with database.advisory_lock("held", 0.1):
         for _ in range(10):
-            with other.sole("free", 0.1) as got:
+            with other.advisory_lock("free", 0.1) as got:
                 assert got
             other.clock.read()
-        with other.sole("held", 0.02) as got:
+        with other.advisory_lock("held", 0.02) as got:
             assert not got
         with other.engine.connect() as connection:
             kept = connection.exec_driver_sql("SELECT statement FROM pg_prepared_statements").scalars().all()

@@ -135,7 +135,7 @@ def story(url, applied):
             studies = session.scalars(select(StudyRow).order_by(StudyRow.created_at)).all()
             reported = [one_study(session, study) for study in studies]
             retunes = [(row.state, row.cause, row.outcome) for row in session.scalars(select(RetuneRow))]
-            ticks = [(row.state, row.cases) for row in session.scalars(select(ScheduleTickRow))]
+            ticks = [(row.state, row.targets) for row in session.scalars(select(ScheduleTickRow))]
             sent = Counter((row.type, row.state) for row in session.scalars(select(DeliveryRow)))
             return (reported, retunes, ticks, sent), run_history.faults(database, applied)
     finally:

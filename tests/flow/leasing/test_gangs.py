@@ -128,12 +128,12 @@ def test_another_network_between_the_hosts_makes_stale_by_its_bandwidth_and_a_re
     ask = {"model": "llama-tiny", "cluster": OVER_TWO.model_dump_json(), "workload": json.dumps(WORKLOAD)}
     assert best(client, **ask)["freshness"] == "fresh"
     again = gang(client, 0.095)
-    watch_staleness.watch(client.app.state.context)
+    watch_staleness.mark_stale_and_fresh(client.app.state.context)
     best_answer = best(client, **ask)
     assert (best_answer["freshness"], best_answer["changed_fields"]) == ("stale", ["inter_node_gb_per_s"])
     for _ in range(6):
         clock.turn(60)
         again.lease()
-        watch_staleness.watch(client.app.state.context)
+        watch_staleness.mark_stale_and_fresh(client.app.state.context)
     (retune,) = client.get("/v1/retunes").json()["retunes"]
     assert (retune["cause"], fields_of(retune)) == ("fingerprint", ["inter_node_gb_per_s"])

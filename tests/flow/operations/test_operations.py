@@ -54,10 +54,10 @@ def test_old_events_and_logs_are_forgotten_and_measurements_never(client, clock)
     worker.work()
     running = client.post("/v1/studies", json=SPEC, headers={"Idempotency-Key": "job"}).json()["study_id"]
     context = client.app.state.context
-    assert not any(retention.forget(context).values())
+    assert not any(retention.delete_old(context).values())
     before = client.get(f"/v1/studies/{ended}/trials").json()["trials"]
     clock.turn(10**9)
-    forgotten = retention.forget(context)
+    forgotten = retention.delete_old(context)
     assert forgotten["events"] > 10 and forgotten["log_tails"] == 2
     assert forgotten["idempotent_requests"] == 1
     after = client.get(f"/v1/studies/{ended}/trials").json()["trials"]

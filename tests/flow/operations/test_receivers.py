@@ -18,10 +18,10 @@ from sqlalchemy.exc import OperationalError
 from shardtune.db.session import Database
 from shardtune.service.app import create_app
 from shardtune.service.process.context import Context
-from shardtune.service.process.dns_resolver import LookUps
+from shardtune.service.process.dns_resolver import DnsResolver
 from shardtune.service.settings import Settings
 from shardtune.service.webhooks import addresses, deliveries
-from shardtune.service.webhooks.send import Message, Reach, public_tls, send
+from shardtune.service.webhooks.send import DeliveryRules, Message, public_tls, send
 from tests.support.service.scenarios import bearer, create, make_key
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker
 from tests.support.service.webhook_receivers import Receiver, dead_receiver
@@ -213,7 +213,7 @@ def test_only_what_is_reachable_from_anywhere_is_public():
     assert reported == dict.fromkeys(NOT_PUBLIC, False) | dict.fromkeys(PUBLIC, True)
 
 
-class Names(LookUps):
+class Names(DnsResolver):
     """A name server that says something else each time."""
 
     def __init__(self, *answers):
@@ -227,7 +227,9 @@ class Names(LookUps):
 def send_to(url, names, allow_private=False, tls=None):
     """Result of sending a message."""
     message = Message("msg_1", "webhook-1", None, url, (1,), "{}", 1)
-    return asyncio.run(send(message, b"key", datetime.now(UTC), Reach(names, allow_private, tls or public_tls())))
+    return asyncio.run(
+        send(message, b"key", datetime.now(UTC), DeliveryRules(names, allow_private, tls or public_tls()))
+    )
 
 
 @pytest.mark.parametrize("answer", [["127.0.0.1"], ["8.8.8.8", "10.1.2.3"], ["::ffff:10.1.2.3"], ["64:ff9b:1::1"]])
@@ -238,9 +240,9 @@ def test_a_name_that_leads_to_a_private_address_is_not_followed_and_the_address_
 
 
 def test_the_resolver_of_the_system_is_asked_and_believed_no_more_than_any_other(receiver):
-    assert "public addresses alone" in send_to(f"http://localhost:{receiver.port}/", LookUps()).error
-    assert send_to(f"http://localhost:{receiver.port}/", LookUps(), allow_private=True).is_success
-    assert "cannot be resolved" in send_to("http://nowhere.invalid/", LookUps()).error
+    assert "public addresses alone" in send_to(f"http://localhost:{receiver.port}/", DnsResolver()).error
+    assert send_to(f"http://localhost:{receiver.port}/", DnsResolver(), allow_private=True).is_success
+    assert "cannot be resolved" in send_to("http://nowhere.invalid/", DnsResolver()).error
 
 
 def test_a_name_that_changes_after_the_look_up_changes_nothing(receiver):

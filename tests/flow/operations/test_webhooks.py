@@ -137,7 +137,7 @@ def test_a_killed_sender_is_followed_by_another(service, receiver, clock):
     hook(client, receiver, events=["study.created"])
     study(client)
     clock.turn(10**9)
-    assert len(deliveries.claim_due(context, deliveries.UnderWay())) == 1
+    assert len(deliveries.claim_due(context, deliveries.InFlight())) == 1
     assert deliver(context) == 0
     clock.turn(61)
     assert deliver(context) == 1 and len(receiver.got) == 1
@@ -165,7 +165,7 @@ def test_a_stale_recommendation_is_told_once_with_what_changed(service, receiver
     worker.work()
     changed = SimulatedWorker(client, fingerprint=FINGERPRINT.model_copy(update={"kernel": "6.6"})).register()
     for _ in range(8):
-        watch_staleness.watch(context)
+        watch_staleness.mark_stale_and_fresh(context)
         clock.turn(60)
         changed.lease()
     deliver(context)

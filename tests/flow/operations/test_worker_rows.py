@@ -98,7 +98,7 @@ def test_changes_of_a_fingerprint_are_bounded(client, clock):
     assert count(context, FingerprintPeriodRow) == MOST_PERIODS
     clock.turn(2 * 3600)
     # The oldest period that is kept names the fingerprint before it, too.
-    assert retention.forget(context)["fingerprints"] == 9
+    assert retention.delete_old(context)["fingerprints"] == 9
     assert count(context, FingerprintRow) == MOST_PERIODS + 1
 
 
@@ -125,7 +125,7 @@ def test_workers_that_nobody_has_heard_of_are_forgotten_when_they_are_old(client
     busy.work()
     SimulatedWorker(client, name="idle", fingerprint=changed(99)).register()
     clock.turn((context.settings.keep_workers_days + 1) * 86_400)
-    forgotten = retention.forget(context)
+    forgotten = retention.delete_old(context)
     assert (forgotten["workers"], forgotten["workers_gone"], forgotten["fingerprints"]) == (1, 1, 1)
     assert client.get("/v1/workers").json()["workers"] == []
     with context.db.read() as session:

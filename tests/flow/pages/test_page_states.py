@@ -72,7 +72,7 @@ def test_trials_that_read_alike_are_named_by_the_knob_in_which_they_differ():
         for graph, size in ((True, 2), (False, 2), (False, 4))
     ]
     reported = ["DDP, micro batch 2 (static graph yes)", "DDP, micro batch 2 (static graph no)", "DDP, micro batch 4"]
-    assert disambiguate.distinct(configs) == reported
+    assert disambiguate.distinct_descriptions(configs) == reported
 
 
 def test_a_short_search_is_called_short(quick_client):

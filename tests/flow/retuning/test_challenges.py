@@ -159,9 +159,9 @@ def test_replicas_and_repeated_steps_make_one_challenge_and_one_outcome(client):
     retune_id = lab.ask()
     in_threads(lambda _: lab.step(), range(4))
     row = lab.row(retune_id)
-    assert challenge_steps.start(lab.context, row) == row.challenge_study_id, "asked again, the same"
+    assert challenge_steps.start_challenge(lab.context, row) == row.challenge_study_id, "asked again, the same"
     lab.work()
-    in_threads(lambda _: challenge_steps.advance(lab.context, row), range(4))
+    in_threads(lambda _: challenge_steps.advance_retune(lab.context, row), range(4))
     assert client.get(f"/v1/retunes/{retune_id}").json()["outcome"] == "kept"
     assert decisions(client, best(client)["target_key"]) == ["renewed", "proposed"]
     assert len(client.get("/v1/studies").json()["studies"]) == 2

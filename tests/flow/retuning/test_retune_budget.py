@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
@@ -65,7 +65,7 @@ def target_like(session, recorded, index):
             session.add(copied(run, id=name, study_id=there.id, trial_id=other.id, worker_session=None))
             session.flush()
             session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
-    case = Case(study.spec.model, workload, study.cluster)
+    case = TuningTarget(study.spec.model, workload, study.cluster)
     key = case.target_key(study.fingerprint.value)
     answer = serving.answer.model_copy(update={"workload": workload})
     session.add(copied(serving, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
@@ -93,8 +93,8 @@ def cases(context, key, count):
 
 def run_a_day(context, worker):
     worker.register()
-    while queue.start_due(context, challenge_steps.start) + worker.work(500):
-        driver.drive(context, challenge_steps.start, challenge_steps.advance)
+    while queue.start_due(context, challenge_steps.start_challenge) + worker.work(500):
+        driver.drive(context, challenge_steps.start_challenge, challenge_steps.advance_retune)
 
 
 def test_one_project_s_retunes_do_not_hold_up_another_s(service):
@@ -109,7 +109,9 @@ def test_one_project_s_retunes_do_not_hold_up_another_s(service):
         session.add(copied(stored, project_id="b", uses=0))
         session.flush()
         for name in ("default", "b"):
-            queue.request(session, project_id=name, target_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now)
+            queue.request_retune(
+                session, project_id=name, target_key=key, cause=RetuneCause.MANUAL, not_before=now, now=now
+            )
     assert queue.start_due(context, lambda _context, _row: study_id) == 2
 
 
@@ -118,10 +120,10 @@ def test_a_change_of_fifty_recommendations_keeps_to_the_budget_of_each_day_most_
     client, context, _ = service
     by_use = cases(context, best(client)["target_key"], 50)
     worker = SimulatedWorker(client, fingerprint=CHANGED).register()
-    watch_staleness.watch(context)
+    watch_staleness.mark_stale_and_fresh(context)
     clock.turn(context.settings.fingerprint_debounce_s)
     worker.register()
-    watch_staleness.watch(context)
+    watch_staleness.mark_stale_and_fresh(context)
     requested_retunes = client.get("/v1/retunes", params={"limit": 100}).json()["retunes"]
     assert sorted(row["target_key"] for row in requested_retunes) == sorted(by_use)
     assert {tuple(fields_of(row)) for row in requested_retunes} == {("kernel",)}
@@ -146,10 +148,10 @@ def test_two_replicas_do_not_both_spend_what_is_left(service, database_url, cloc
     workers = [SimulatedWorker(client, name=f"second-{n}").register() for n in range(2)]
     for key in cases(context, best(client)["target_key"], 2):
         ask(context, key)
-    queue.start_due(context, challenge_steps.start)
+    queue.start_due(context, challenge_steps.start_challenge)
     with context.db.read() as session:
-        remaining = retune_budget.accounts(context, session, "default")[0].left
-        run = max(retune_budget.likely_run(session, row.challenge_study_id, 2) for row in retunes.running(session))
+        remaining = retune_budget.budgets_of(context, session, "default")[0].gpu_seconds_left
+        run = max(retune_budget.likely_run_cost(session, row.challenge_study_id, 2) for row in retunes.running(session))
     # Enough for one run of either challenge, and not for two.
     settings = context.settings.model_copy(update={"retune_gpu_seconds_per_day": A_DAY - remaining + 1.5 * run})
     replicas = [Context(Database(database_url), settings, clock) for _ in range(2)]
@@ -170,7 +172,7 @@ def test_a_project_has_a_limit_of_its_own(service, clock):
     with context.db.write() as session:
         keys.lock_project(session, "default").retuning = RetunePolicy(gpu_seconds_per_day=3)
     retune_id = ask(context, best(client)["target_key"])
-    assert queue.start_due(context, challenge_steps.start) == 0
+    assert queue.start_due(context, challenge_steps.start_challenge) == 0
     body = client.get(f"/v1/retunes/{retune_id}").json()
     assert body["outcome"] == "skipped" and "project default may use 3 GPU-seconds a day" in body["reason"]
 
@@ -187,13 +189,13 @@ def test_retunes_start_in_their_windows(service, clock):
     client, context, _ = service
     clock.turn(12 * 3600)
     retune_id = manual(client, windows=["22:00-06:00"], timezone="Europe/Berlin")
-    assert queue.start_due(context, challenge_steps.start) == 0
+    assert queue.start_due(context, challenge_steps.start_challenge) == 0
     assert client.get(f"/v1/retunes/{retune_id}").json()["reason"] == (
         "waits for a window of its schedule: 22:00-06:00 (Europe/Berlin)"
     )
     clock.turn(9 * 3600)
     SimulatedWorker(client).register()
-    assert queue.start_due(context, challenge_steps.start) == 1
+    assert queue.start_due(context, challenge_steps.start_challenge) == 1
 
 
 @pytest.mark.parametrize(
@@ -204,7 +206,7 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
     spec = {"name": "worth", "trigger": "fingerprint", "planned_gpu_hours": planned, "likely_gain": gain}
     client.post("/v1/schedules", json=spec).raise_for_status()
     retune_id = ask(context, best(client)["target_key"])
-    queue.start_due(context, challenge_steps.start)
+    queue.start_due(context, challenge_steps.start_challenge)
     body = client.get(f"/v1/retunes/{retune_id}").json()
     assert body["outcome"] == outcome and body["planned_gpu_seconds"] == planned * 3600
     if outcome == "skipped":
@@ -214,10 +216,10 @@ def test_what_cannot_earn_its_cost_is_skipped_in_words(service, planned, gain, o
 def test_a_retune_that_has_used_what_its_schedule_allows_is_stopped(service):
     client, context, worker = service
     retune_id = manual(client, max_gpu_seconds=14)
-    assert queue.start_due(context, challenge_steps.start) == 1
+    assert queue.start_due(context, challenge_steps.start_challenge) == 1
     for _ in range(3):
         worker.do(worker.lease())
-    driver.drive(context, challenge_steps.start, challenge_steps.advance)
+    driver.drive(context, challenge_steps.start_challenge, challenge_steps.advance_retune)
     body = client.get(f"/v1/retunes/{retune_id}").json()
     assert body["outcome"] == "inconclusive" and "18 of the 14 GPU-seconds its schedule allows" in body["reason"]
     assert client.get(f"/v1/studies/{body['challenge_study_id']}").json()["state"] == "cancelled"
@@ -228,7 +230,7 @@ def background(service):
     """A retune's study, begun."""
     client, context, worker = service
     ask(context, best(client)["target_key"])
-    assert queue.start_due(context, challenge_steps.start) == 1
+    assert queue.start_due(context, challenge_steps.start_challenge) == 1
     return client, context, worker
 
 
@@ -252,7 +254,7 @@ def test_where_configured_a_retunes_run_gives_its_worker_up_at_once(database_url
     with local_client(spare_app) as client:
         worker = SimulatedWorker(client).register()
         ask(context, best(client)["target_key"])
-        queue.start_due(context, challenge_steps.start)
+        queue.start_due(context, challenge_steps.start_challenge)
         lease = worker.lease()
         assert worker.heartbeat(lease)["action"] == "continue"
         clock.turn(5)

@@ -49,7 +49,7 @@ def test_a_due_retune_starts_once_and_its_target_is_free_when_it_has_ended(clien
         gain = Gain(value=1.25, ci95=(1.2, 1.3))
         row = rows.lock(session, retune_id)
         row.planned_gpu_seconds = 1000.0
-        records.finish(context, session, row, RetuneOutcome.REPLACED, "replaced", gain)
+        records.end_retune(context, session, row, RetuneOutcome.REPLACED, "replaced", gain)
     ended = client.get(f"/v1/retunes/{retune_id}").json()
     assert (ended["outcome"], ended["expected_saving_gpu_seconds"]) == ("replaced", pytest.approx(200.0))
     assert ended["gpu_seconds"] == client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"] > 0
@@ -137,13 +137,13 @@ def test_a_running_retune_is_cancelled_with_its_study_and_takes_its_run_from_the
     before = best(client)
     retune_id = ask(context, key)
     worker = SimulatedWorker(client).register()
-    assert queue.start_due(context, challenge_steps.start) == 1
+    assert queue.start_due(context, challenge_steps.start_challenge) == 1
     lease = worker.lease()
     assert cancel(client, retune_id).json()["state"] == "ended"
     challenged = client.get(f"/v1/retunes/{retune_id}").json()["challenge_study_id"]
     assert client.get(f"/v1/studies/{challenged}").json()["state"] == "cancelled"
     assert worker.heartbeat(lease)["action"] == "stop" and worker.lease() is None
-    driver.drive(context, challenge_steps.start, challenge_steps.advance)
+    driver.drive(context, challenge_steps.start_challenge, challenge_steps.advance_retune)
     assert best(client)["recommendation_id"] == before["recommendation_id"]
 
 
@@ -159,7 +159,7 @@ def test_what_has_ended_or_is_just_being_started_cannot_be_cancelled(client, cas
 
     assert queue.start_due(context, while_it_starts) == 1
     with context.db.write() as session:
-        records.finish(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
+        records.end_retune(context, session, rows.lock(session, retune_id), RetuneOutcome.KEPT, "kept")
     rejected = cancel(client, retune_id)
     assert (rejected.status_code, rejected.json()["code"]) == (409, "retune_ended")
     assert cancel(client, "retune-none").json()["code"] == "unknown_retune"

@@ -16,10 +16,10 @@ def canary_tick(fleet, schedule):
     fleet.clock.turn(DAY_S)
     for worker in fleet.workers:
         worker.register()
-    assert ticks.account_for(fleet.context) == 1
+    assert ticks.account_for_due(fleet.context) == 1
     for _ in range(3):
         fleet.work()
-        judge.watch(fleet.context)
+        judge.judge_and_begin(fleet.context)
     tick = read(fleet.client, schedule)["last_ticks"][0]
     return tick["state"], tick["cases"], tick["reason"]
 
@@ -56,7 +56,7 @@ def test_the_setting_is_for_targets_without_a_drift_schedule_that_has_times(clie
 
     def periods():
         with context.db.read() as session:
-            return [send.watched(item, session) for item in (context, daily)]
+            return [send.watched_targets(item, session) for item in (context, daily)]
 
     assert periods() == [[], [("default", key, DAY_S)]]
     make(client, trigger="drift", cron=None)

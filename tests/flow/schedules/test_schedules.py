@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 from shardtune.db.queries import retunes as rows
 from shardtune.service.retuning import queue
-from shardtune.service.retuning.records import finish
+from shardtune.service.retuning.records import end_retune
 from shardtune.service.schedules import ticks
 from tests.flow.schedules.schedule_calls import NIGHTLY, act, make, read, retunes
 from tests.support.service.scenarios import bearer, best, make_key, tune
@@ -63,7 +63,7 @@ def test_a_tick_requests_the_targets_it_selects(client, clock):
         make(client, cases={"model": "gpt2"}),
     )
     clock.turn(2 * 3600)
-    assert (ticks.account_for(context), ticks.account_for(context)) == (3, 0)
+    assert (ticks.account_for_due(context), ticks.account_for_due(context)) == (3, 0)
     assert {row["target_key"] for row in retunes(client, schedule_id=every["schedule_id"])} >= {key}
     assert len(retunes(client)) == 2
     (actual,) = read(client, created)["last_ticks"]
@@ -80,7 +80,7 @@ def test_what_is_paused_has_no_ticks_and_makes_up_for_none(client, clock):
     created = make(client)
     assert act(client, created, "pause")["next_tick_at"] is None
     clock.turn(3 * 86_400)
-    assert ticks.account_for(context) == 0
+    assert ticks.account_for_due(context) == 0
     assert act(client, created, "resume")["next_tick_at"] == "2026-01-04T01:30:00Z"
     assert read(client, created)["last_ticks"] == []
 
@@ -106,7 +106,7 @@ def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
     skipping = make(client, cron="0 * * * *", cases={"model": "gpt2"})
     for _ in range(2):
         clock.turn(3600)
-        ticks.account_for(context)
+        ticks.account_for_due(context)
     assert [tick["state"] for tick in read(client, waiting)["last_ticks"]] == ["queued", "started"]
     assert ticks.start_queued(context) == 0
     (running,) = retunes(client)
@@ -119,7 +119,7 @@ def test_ticks_wait_for_the_retunes_before_them_or_are_left_out(client, clock):
 def end(client, retune):
     context = client.app.state.context
     with context.db.write() as session:
-        finish(context, session, rows.lock(session, retune["retune_id"]), RetuneOutcome.KEPT, "kept")
+        end_retune(context, session, rows.lock(session, retune["retune_id"]), RetuneOutcome.KEPT, "kept")
 
 
 def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(client):
@@ -129,7 +129,7 @@ def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(cli
 
     def ask():
         with context.db.write() as session:
-            row = queue.request(
+            row = queue.request_retune(
                 session,
                 project_id="default",
                 target_key=key,

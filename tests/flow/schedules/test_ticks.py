@@ -89,7 +89,7 @@ class Replicas:
             if self._done:
                 return
             try:
-                ticks.account_for(context)
+                ticks.account_for_due(context)
                 ticks.start_queued(context)
             except Exception as error:  # noqa: BLE001 (a thread's error is the test's)
                 self.errors.append(error)
@@ -100,7 +100,7 @@ def end_retunes(context):
     """Finish the requested retunes before the next tick."""
     with context.db.write() as session:
         for row in session.scalars(select(RetuneRow).where(RetuneRow.state == RetuneState.QUEUED)):
-            records.finish(context, session, row, RetuneOutcome.KEPT, "kept")
+            records.end_retune(context, session, row, RetuneOutcome.KEPT, "kept")
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def run_season(four, clock, season):
     context = four.contexts[0]
     clock.moment = begin
     created = {
-        name: manage.create(
+        name: manage.create_schedule(
             context,
             ScheduleSpec(name=name, trigger="cron", timezone="Europe/Berlin", **rules),
             project_id=f"{season}-{name}",

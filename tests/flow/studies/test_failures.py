@@ -90,7 +90,7 @@ def test_a_candidate_that_breaks_in_its_final_comparison_begins_it_anew(quick_cl
     assert observed[12] not in (result["best"]["trial_number"], result["baseline"]["trial_number"])
     assert observed[12] not in result["final_comparison"]["candidates"]
     # Which candidate breaks is drawn with the order of the block; those that are left are screened anew.
-    anew = final_comparison.most_runs(len(result["final_comparison"]["candidates"]), FEWEST_PAIRS)
+    anew = final_comparison.max_runs(len(result["final_comparison"]["candidates"]), FEWEST_PAIRS)
     assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 1 + 4 + anew
 
 

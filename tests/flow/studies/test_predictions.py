@@ -6,7 +6,7 @@ from sqlalchemy import create_engine, text
 
 from shardtune.api_schemas.access.keys import Scope
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS
 from shardtune.tuner.prediction.learning import predict_trial
 from shardtune.tuner.prediction.traced_shape import of_study
 from tests.support.service.local_client import local_client
@@ -32,7 +32,7 @@ def run_study(client, behave, **changes):
 def slow_machine(lease, task):
     """Everything takes three times as long as predicted, and a quarter more memory."""
     shape = of_study(task.model, MODEL_SUMMARY)
-    prediction = predict_trial(shape, task.workload, task.cluster, task.config, NOTHING_LEARNT)
+    prediction = predict_trial(shape, task.workload, task.cluster, task.config, NO_CALIBRATIONS)
     return measurement(prediction.tokens_per_s_per_gpu / 3, peak_gib=prediction.memory_gib * 1.25)
 
 

@@ -105,9 +105,9 @@ def test_old_ones_are_forgotten_and_what_they_told_stays(quick_client, ended, cl
     worker.raw_trace = lambda _: TRACE
     worker.do(traced(quick_client, worker, f"{trials}/0"))
     context = quick_client.app.state.context
-    assert retention.forget(context)["traces"] == 0
+    assert retention.delete_old(context)["traces"] == 0
     clock.turn((context.settings.keep_traces_days + 1) * 86_400)
-    assert retention.forget(context)["traces"] == 1
+    assert retention.delete_old(context)["traces"] == 1
     body = quick_client.get(f"{trials}/0/diagnosis").json()
     assert body["traces"] == [] and body["diagnosis"] is not None
     assert quick_client.get(f"{trials}/0/trace").json()["code"] == "unknown_trace"

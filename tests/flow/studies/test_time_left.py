@@ -43,11 +43,11 @@ def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_ha
     for _ in range(3):  # the profile, then two trials
         worker.do(worker.lease())
     study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
-    runs_made = time_left.made_by(
+    runs_made = time_left.count_runs(
         study, _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
     )
     so_far = sum(worker.lasted)
-    *_, number, unit = time_left.left(study, runs_made, so_far).split()
+    *_, number, unit = time_left.estimate(study, runs_made, so_far).split()
     stated = int(number) * (60 if unit == "min" else 1)
     worker.work()
     assert quick_client.get(f"/v1/studies/{study_id}").json()["state"] == "complete" and runs_made.finished == 2
@@ -71,7 +71,9 @@ def test_pages_count_the_time_of_runs_as_the_command_line_does_with_what_was_rep
     study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
     trials = _TRIALS.validate_python(quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"])
     with database.read() as session:
-        (on_pages,) = best.runs_made(session, [study]).values()
-    runs_made = time_left.made_by(study, trials)
-    assert (on_pages.fresh, on_pages.finished) == (runs_made.fresh, runs_made.finished)
-    assert (on_pages.fresh_s, on_pages.shortest_s) == pytest.approx((runs_made.fresh_s, runs_made.shortest_s))
+        (on_pages,) = best.runs_by_study(session, [study]).values()
+    runs_made = time_left.count_runs(study, trials)
+    assert (on_pages.validation_runs, on_pages.finished) == (runs_made.validation_runs, runs_made.finished)
+    assert (on_pages.mean_validation_s, on_pages.shortest_search_s) == pytest.approx(
+        (runs_made.mean_validation_s, runs_made.shortest_search_s)
+    )

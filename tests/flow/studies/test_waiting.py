@@ -39,10 +39,10 @@ def test_a_study_waits_says_what_it_needs_and_begins_with_its_worker(client, clo
     assert 'shardtune_demand{device="cpu",gpu="cpu",gpus_per_node="2",nodes="1",state="waiting"} 1.0' in metrics
     assert "Waiting for a worker with 2 CPU ranks" in page(client, f"/studies/{study_id}")
     clock.turn(600)
-    assert wait_for_worker.look(context) == 0
+    assert wait_for_worker.begin_or_fail_waiting(context) == 0
     worker = SimulatedWorker(client).register()
     assert worker.lease() is None, "whoever looks for workers begins it"
-    assert (wait_for_worker.look(context), wait_for_worker.look(context)) == (1, 0)
+    assert (wait_for_worker.begin_or_fail_waiting(context), wait_for_worker.begin_or_fail_waiting(context)) == (1, 0)
     assert read(client, study_id)["started_at"] == "2026-01-01T00:10:00Z"
     assert (needs(client)[0]["waiting"], needs(client)[0]["running"], needs(client)[0]["live_workers"]) == ([], 1, 1)
     worker.work()
@@ -56,12 +56,12 @@ def test_its_deadline_ends_it_and_the_time_it_waited_is_not_of_its_budget(quick_
     late = create(quick_client, **LATER | {"wait_for_worker_s": 60.0})
     patient = create(quick_client, **LATER, budget={"max_wall_seconds": 300, "max_trials": 8})
     clock.turn(61)
-    assert wait_for_worker.look(context) == 1
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
     text = read(quick_client, late)
     assert text["state"] == "failed" and "within 60 s; start one there with `shardtune worker`" in text["reason"]
     clock.turn(900)
     worker = SimulatedWorker(quick_client).register()
-    assert wait_for_worker.look(context) == 1
+    assert wait_for_worker.begin_or_fail_waiting(context) == 1
     worker.work()
     assert sum(read(quick_client, patient)["trials"].values()) == 8
 
@@ -100,7 +100,7 @@ def test_a_worker_that_drains_or_is_another_s_is_not_waited_for(quick_client, co
     drained = SimulatedWorker(ours, name="drained").register()
     (row,) = [row for row in ours.get("/v1/workers").json()["workers"] if row["name"] == drained.name]
     ours.post(f"/v1/workers/{row['worker_id']}:drain").raise_for_status()
-    assert wait_for_worker.look(context) == 0
+    assert wait_for_worker.begin_or_fail_waiting(context) == 0
     assert needs(theirs) == [] and needs(ours)[0]["waiting"] == [study_id], "of its own project each sees the needs"
     assert needs(ours)[0]["live_workers"] == 0 and needs(operator)[0]["live_workers"] == 0
 

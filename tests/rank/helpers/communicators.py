@@ -17,8 +17,8 @@ from torch.distributed import distributed_c10d
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.rank_context import Place
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.rank_context import RankContext
+from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
 from tests.support.ranks.tiny_tasks import LLAMA, tiny_task
@@ -42,15 +42,15 @@ for _strategy in STRATEGIES.values():
         _strategy |= {"reduce_bucket_size": 50_000, "allgather_bucket_size": 50_000}
 
 
-def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
+def groups_made(strategy: dict[str, Any], blocks: int, place: RankContext) -> int:
     """Count communicators by building a model of so many blocks and training one step."""
     # DeepSpeed keeps them beyond its engine, and rejects to make them again.
     groups._ZERO_PARAM_INTRA_PARALLEL_GROUP = None
     before = len(distributed_c10d._world.pg_map)
     task = tiny_task(strategy, ranks=RANKS, model=LLAMA | {"num_hidden_layers": blocks})
     step = steps.of(task.model, task.workload)
-    setting = Setting.of(task, place, step.loss)
-    trainer = wrap.trainer(step.build_model(), setting)
+    setting = TrainingSetup.of(task, place, step.loss)
+    trainer = wrap.make_trainer(step.build_model(), setting)
     for micro in range(setting.accumulation):
         samples = data.micro_batch_indices(place.rank, 1, setting.accumulation, micro)
         trainer.micro_step(step.make_batch(0, samples, place.device), last=micro == setting.accumulation - 1)
@@ -61,7 +61,7 @@ def groups_made(strategy: dict[str, Any], blocks: int, place: Place) -> int:
 
 def run_rank(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    place = Place(rank, rank, RANKS, RANKS, CpuDevice())
+    place = RankContext(rank, rank, RANKS, RANKS, CpuDevice())
     os.environ.update(
         {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(RANKS), "LOCAL_WORLD_SIZE": str(RANKS)}
     )

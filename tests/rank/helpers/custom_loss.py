@@ -12,8 +12,8 @@ from torch import nn
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.rank_context import Place
-from shardtune.workers.rank.strategies.base import Setting, causal_loss
+from shardtune.workers.rank.rank_context import RankContext
+from shardtune.workers.rank.strategies.base import TrainingSetup, causal_loss
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
 from tests.support.ranks.tiny_tasks import tiny_task
@@ -30,7 +30,7 @@ def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
     """Print the losses of each strategy as JSON, with the step's loss and with a custom one."""
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    place = Place(rank, rank, 2, 2, CpuDevice())
+    place = RankContext(rank, rank, 2, 2, CpuDevice())
     mesh.join(place, folder)
     losses = {}
     for name, strategy in strategies.items():
@@ -42,10 +42,10 @@ def print_losses(strategies: dict[str, dict[str, Any]], folder: Path) -> None:
     os._exit(0)
 
 
-def _loss(task: Any, place: Place, loss: Any) -> float:
+def _loss(task: Any, place: RankContext, loss: Any) -> float:
     step = steps.of(task.model, task.workload)
-    setting = Setting.of(task, place, loss)
-    trainer = wrap.trainer(step.build_model(), setting)
+    setting = TrainingSetup.of(task, place, loss)
+    trainer = wrap.make_trainer(step.build_model(), setting)
     samples = data.micro_batch_indices(place.rank, task.config.micro_batch, setting.accumulation, 0)
     value = float(trainer.micro_step(step.make_batch(0, samples, place.device), last=True))
     trainer.close()

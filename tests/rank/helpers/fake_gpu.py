@@ -14,7 +14,7 @@ from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
 from shardtune.workers.rank.device import device_peak_gib
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.processes import preloaded_forks
@@ -61,12 +61,12 @@ class PlayedGpu:
     def release_cache(self) -> None:
         self._note("release")
 
-    def count_from_here(self) -> bool:
+    def reset_peaks(self) -> bool:
         self._note("count")
         self._counts = True
         return True
 
-    def counted(self) -> Memory | None:
+    def memory_peaks(self) -> Memory | None:
         return Memory(
             peak_allocated_gib=1.5,
             peak_reserved_gib=3.0,
@@ -89,10 +89,10 @@ class PlayedGpu:
 class _QueuesSteps(DdpTrainer):
     """Device whose steps end for the host before they end for the device."""
 
-    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
         super().__init__(model, setting, config)
-        assert isinstance(setting.place.accelerator, PlayedGpu)
-        self._gpu = setting.place.accelerator
+        assert isinstance(setting.context.accelerator, PlayedGpu)
+        self._gpu = setting.context.accelerator
 
     def optimizer_step(self) -> torch.Tensor | float | None:
         norm = super().optimizer_step()

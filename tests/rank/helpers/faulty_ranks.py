@@ -13,7 +13,7 @@ from torch._inductor.exc import InductorError
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.workers.launch import RESUMES
 from shardtune.workers.rank import main
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.processes import preloaded_forks
@@ -29,7 +29,7 @@ class WithoutAllReduce(DdpTrainer):
 class ScaledTwice(DdpTrainer):
     """Divides the loss by the accumulation twice; Adam hides it, the gradient norm does not."""
 
-    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
         super().__init__(model, setting, config)
         self._accumulation = self._accumulation**2
 
@@ -65,9 +65,9 @@ class RunsOut(DdpTrainer):
         self._steps += last
         return super().micro_step(batch, last)
 
-    def __init__(self, model: nn.Module, setting: Setting, config: DdpConfig) -> None:
+    def __init__(self, model: nn.Module, setting: TrainingSetup, config: DdpConfig) -> None:
         super().__init__(model, setting, config)
-        self._rank, self._steps = setting.place.rank, 0
+        self._rank, self._steps = setting.context.rank, 0
 
     def _run_out(self) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")

@@ -16,7 +16,7 @@ from tests.support.processes import preloaded_forks
 
 def launch_order(folder: Path, launch: Launch) -> dict[str, Any]:
     """Order to the fork server, as a launcher gives it."""
-    return {"launch": str(folder), "as": launch.begun().model_dump(mode="json")}
+    return {"launch": str(folder), "as": launch.started().model_dump(mode="json")}
 
 
 @dataclass

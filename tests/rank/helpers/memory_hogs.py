@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from shardtune.workers.rank import main
-from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training import wrap
 from tests.support.processes import preloaded_forks
 
@@ -63,9 +63,9 @@ def _hold(here: bool) -> None:
 
 
 def _rank(place: Place, folder: Path) -> None:
-    def trainer(model: nn.Module, setting: Setting) -> Trainer:
+    def trainer(model: nn.Module, setting: TrainingSetup) -> Trainer:
         if place.phase == "optimizer":
-            return HogsInOptimizer(wrap.trainer(model, setting))  # type: ignore[return-value]
+            return HogsInOptimizer(wrap.make_trainer(model, setting))  # type: ignore[return-value]
         module = model.get_submodule(place.module)
         own = module.forward
 
@@ -73,7 +73,7 @@ def _rank(place: Place, folder: Path) -> None:
             return Hog.apply(own(*inputs, **more), place.phase)
 
         module.forward = forward
-        return wrap.trainer(model, setting)
+        return wrap.make_trainer(model, setting)
 
     main.run(folder, trainer)
     # As the fork server's ranks end: gloo has hung in what the interpreter winds down.

@@ -18,14 +18,14 @@ from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import CpuDevice
 from shardtune.workers.rank.model import context, tensor_plan
 from shardtune.workers.rank.model.context import ContextGroup
-from shardtune.workers.rank.model.tensor_styles import Whole
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.model.tensor_styles import Replicated
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import pipeline
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 from shardtune.workers.rank.training import step as steps
 from shardtune.workers.rank.training import wrap
-from shardtune.workers.rank.training.loop import run_all
+from shardtune.workers.rank.training.loop import run_steps
 from shardtune.workers.rank.training.resume_check import ResumeLoop
 from shardtune.workers.rank.trial_dir import ProgressFile
 from tests.support.processes import preloaded_forks
@@ -67,7 +67,7 @@ class WithoutFactor(ContextGroup):
 def unsummed_norms() -> Iterator[None]:
     """Plant a fault: each tensor-parallel rank keeps the gradient of norms that its own positions gave."""
     summed = tensor_plan.SequenceParallel
-    tensor_plan.SequenceParallel = lambda **_: Whole()  # type: ignore[assignment, misc]
+    tensor_plan.SequenceParallel = lambda **_: Replicated()  # type: ignore[assignment, misc]
     try:
         yield
     finally:
@@ -102,7 +102,7 @@ def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None
     planted."""
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    place = Place(rank, rank, world, world, CpuDevice())
+    place = RankContext(rank, rank, world, world, CpuDevice())
     mesh.join(place, folder)
     trajectories_by_name = {}
     for name, (text, faulty) in tasks.items():
@@ -118,18 +118,18 @@ def print_trajectories(tasks: dict[str, tuple[str, bool]], folder: Path) -> None
     os._exit(0)
 
 
-def _trained(task: TrialTask, place: Place, folder: Path, faulty: bool) -> ResumeLoop:
+def _trained(task: TrialTask, place: RankContext, folder: Path, faulty: bool) -> ResumeLoop:
     group = context.group_of(task, place)
     if group is not None and faulty:
         group = WithoutFactor(group.mesh)
     step = steps.of(task.model, task.workload, group)
-    setting = Setting.of(task, place, step.loss)
+    setting = TrainingSetup.of(task, place, step.loss)
     with unsummed_norms() if faulty else contextlib.nullcontext():
-        trainer = wrap.trainer(step.build_model(), setting)
+        trainer = wrap.make_trainer(step.build_model(), setting)
     loop = ResumeLoop(trainer.parameter_checksum, setting, step, ProgressFile(folder, place.rank))
     with contextlib.ExitStack() as faults:
         for plant in (unsummed_twins, undivided_experts) if faulty else ():
             faults.enter_context(plant())
-        run_all(loop.record(task.plan.parity_steps), trainer)
+        run_steps(loop.record(task.plan.parity_steps), trainer)
     trainer.close()
     return loop

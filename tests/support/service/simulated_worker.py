@@ -12,10 +12,10 @@ from shardtune.api_schemas.trials.diagnosis import (
     CollectiveFigures,
     Diagnosis,
     Lane,
+    ProfilerRecording,
     RankStep,
     StepParts,
     Timeline,
-    Traced,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import (
@@ -152,7 +152,9 @@ def diagnosis(ranks: int = 2, steps: int = 3, host_s: float = 0.2, **changes: An
             seconds=1.0,
             lanes=tuple(Lane(rank=rank, parts=lane, communication="." * len(lane)) for rank in range(ranks)),
         ),
-        recorded=Traced(folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0),
+        recorded=ProfilerRecording(
+            folder="work/traces", bytes=1_000_000, steps=3, step_s=1.0, plain_step_s=0.9, elapsed_s=12.0
+        ),
     )
     return actual_diagnosis.model_copy(update=changes)
 

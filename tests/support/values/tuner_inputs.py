@@ -119,7 +119,7 @@ def infeasible(number: int, config: TrialConfig, kind: FailureKind = FailureKind
 def gate_of(space: Space, objective: Objective | None = None) -> Callable[[TrialConfig], Rejection | None]:
     domains = space.domains
     counted = of_study(ModelSpec(name="counted", config={"model_type": "any"}), domains.model_summary)
-    return lambda config: memory_gate.gate(
+    return lambda config: memory_gate.reject_if_too_large(
         config, counted, domains.workload, domains.cluster, objective or Objective(), MemoryCalibration()
     )
 

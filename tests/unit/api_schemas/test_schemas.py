@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.formatting import field_line
 from shardtune.api_schemas.machines.hardware import Cluster
-from shardtune.api_schemas.recommendations.tuning_targets import Case
+from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.strategies import Fsdp1Config, Fsdp2Config, TrialConfig, ZeroConfig
 from shardtune.api_schemas.training.models import ModelSpec, ModelSummary, preset, preset_names
 from shardtune.api_schemas.training.workload import (
@@ -221,7 +221,7 @@ def test_autocast_is_a_precision_of_its_own_and_keeps_weights_and_gradients_in_t
 def test_cases_of_precisions_without_autocast_keep_the_keys_they_have_always_had() -> None:
     def canonical(precision: str) -> dict[str, Any]:
         workload = Workload(sequence_length=64, global_batch=8, precision=PRECISIONS[precision])
-        return Case(preset("llama-tiny"), workload, cpu(2)).canonical()["workload"]["precision"]
+        return TuningTarget(preset("llama-tiny"), workload, cpu(2)).canonical()["workload"]["precision"]
 
     dtypes = {"master_dtype": "float32", "compute_dtype": "bfloat16", "reduce_dtype": "float32"}
     assert canonical("bf16-mixed") == dtypes and canonical("bf16-autocast") == dtypes | {"autocast": True}

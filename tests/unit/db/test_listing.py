@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from sqlalchemy import insert, select
 
 from shardtune.api_schemas.access.keys import Quotas
-from shardtune.db.listing import Page, one_page
+from shardtune.db.listing import Page, page_with_total
 from shardtune.db.tables.access import ProjectRow
 
 
@@ -20,7 +20,7 @@ def test_a_page_knows_how_many_there_are_also_behind_the_last_one(database):
 
     def page(offset, expected=query):
         with database.read() as session:
-            return one_page(session, expected, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
+            return page_with_total(session, expected, ProjectRow.id, ProjectRow.id, Page("id", limit=2, offset=offset))
 
     assert page(0) == (["list-0", "list-1"], 5)
     assert page(4) == (["list-4"], 5)

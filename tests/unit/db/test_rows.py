@@ -69,7 +69,7 @@ def test_an_event_is_written_or_rolled_back_with_its_change(database):
     with database.read() as session:
         actual = [(row.number, row.type) for row in events.after(session, "study-1", 0, 10)]
         assert actual == [(1, "study.created")]
-        assert events.heads(session, ["study-1", "study-2"]) == {"study-1": events.Head(1, has_ended=False)}
+        assert events.stream_ends(session, ["study-1", "study-2"]) == {"study-1": events.StreamEnd(1, has_ended=False)}
 
 
 def test_a_configuration_is_a_trial_once(database):
@@ -152,5 +152,5 @@ def test_workers_are_found_by_what_they_offer(database):
             ("resume_check", NOON + timedelta(1), []),
             ("trial", NOON, ["new", "old"]),
         ):
-            assert sorted(worker.name for worker in workers.understanding(session, kind, moment)) == names
+            assert sorted(worker.name for worker in workers.workers_supporting(session, kind, moment)) == names
         assert [worker.name for worker in workers.seen_since(session, NOON, {ids["old"]})] == ["old"]

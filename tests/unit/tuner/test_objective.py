@@ -16,7 +16,7 @@ def test_a_run_that_only_went_on_by_emptying_its_cache_is_over_the_limit(
     counts: dict[str, int], words: str | None
 ) -> None:
     memory = Memory(peak_allocated_gib=40, peak_reserved_gib=50, device_used_gib=52, **counts)
-    over_limit = objective.over_limit(measured(100).model_copy(update={"memory": memory}), gpus(), Objective())
+    over_limit = objective.over_limit_failure(measured(100).model_copy(update={"memory": memory}), gpus(), Objective())
     assert (over_limit is None) == (words is None)
     assert words is None or (
         over_limit is not None and words in over_limit.message and over_limit.peak_allocated_gib == 40

@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.launchers.cold import ColdLauncher
 from shardtune.workers.launchers.fork_server import ForkServerLauncher
-from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.launchers.processes import kill_tagged, tagged_processes
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.workers.worker_fakes import FAKE_HOST, make_task
 
@@ -44,8 +44,8 @@ def mark():
     """A device pool of this test's own; nothing of it may live after the test."""
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield name
-    live_pids = marked(name)
-    kill_marked(name)
+    live_pids = tagged_processes(name)
+    kill_tagged(name)
     assert not live_pids, f"processes {live_pids} were left behind"
 
 

@@ -9,7 +9,7 @@ from shardtune.workers.__main__ import main
 from shardtune.workers.commands import human_output, split
 from shardtune.workers.commands.run_trial import read_task
 from shardtune.workers.config.settings import WorkerSettings
-from shardtune.workers.machine.device_lock import hold
+from shardtune.workers.machine.device_lock import hold_locks
 from shardtune.workers.machine.inventory import Gpus
 from shardtune.workers.partitions.divide import Cores, divide
 from tests.support.service.simulated_worker import CLUSTER, FINGERPRINT, measurement
@@ -60,7 +60,7 @@ def test_a_busy_machine_is_exit_code_1(tmp_path, capsys, task, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     path = tmp_path / "config.json"
     path.write_text(task.model_dump_json())
-    with hold(tmp_path / "work", []):
+    with hold_locks(tmp_path / "work", []):
         assert main(["run-trial", str(path), "--work-dir", str(tmp_path / "work")]) == 1
     assert "in use by another" in capsys.readouterr().err
 
@@ -117,5 +117,5 @@ def test_workers_of_one_machine_have_names_of_their_own_however_long_the_machine
     cores = Cores(range(4), {})
     divisions = divide("0c5b1a7e94d2f386", Gpus(driver=None, devices=()), 4, [1, 2], cores)
     for name in ("node-3", "n" * 200):
-        names = [split.name_of(WorkerSettings(name=name), division) for division in divisions]
+        names = [split.worker_name(WorkerSettings(name=name), division) for division in divisions]
         assert len(set(names)) == 6 and max(map(len, names)) <= 200 and names[0].endswith("/1x0")

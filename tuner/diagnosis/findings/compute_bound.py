@@ -6,7 +6,7 @@ from statistics import fmean
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, answered, in_words
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, finding_in_words, finding_with_change
 from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
 
 _HOST = 0.30
@@ -30,12 +30,12 @@ def host_bound(facts: Facts) -> Finding | None:
     evidence = f"for {fraction:.0%} of the step or more nothing is launched, on every rank"
     words = "larger micro batches with less accumulation; torch.compile; fewer synchronisations (.item(), prints)"
     changes = () if facts.trial is None else _remedies_for_launches(facts.trial, fraction)
-    return answered(facts, Evidence("host_bound", evidence, fraction, _HOST), changes, words, fraction / 2)
+    return finding_with_change(facts, Evidence("host_bound", evidence, fraction, _HOST), changes, words, fraction / 2)
 
 
 def late_rank(facts: Facts) -> Finding | None:
     """Finding where one rank is the last to arrive in most steps, and no other program used its cores meanwhile."""
-    diagnosis, late = facts.found, facts.found.late_rank
+    diagnosis, late = facts.diagnosis, facts.diagnosis.late_rank
     if late is None or late.share_of_waiting < _OF_ALL_WAITING or facts.disturbed is not None:
         return None
     excess_waits = _excess_waits(diagnosis, late.rank)
@@ -44,7 +44,7 @@ def late_rank(facts: Facts) -> Finding | None:
         return None
     # Ranks that take turns in waiting for each other are not late.
     own_s = fmean(step.parts.waiting_s for step in diagnosis.steps if step.rank == late.rank)
-    fraction = facts.share(late.others_wait_s - own_s)
+    fraction = facts.step_fraction(late.others_wait_s - own_s)
     if fraction < _WAITS:
         return None
     evidence = (
@@ -52,7 +52,7 @@ def late_rank(facts: Facts) -> Finding | None:
         f"that rank waits itself), as long in {late_steps} of {len(excess_waits)} steps"
     )
     remedy = f"look at rank {late.rank}: its device, its host, its share of the data; no knob changes it"
-    return in_words(Evidence("late_rank", evidence, fraction, _WAITS), remedy, fraction)
+    return finding_in_words(Evidence("late_rank", evidence, fraction, _WAITS), remedy, fraction)
 
 
 def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
@@ -69,27 +69,27 @@ def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
 
 def data_waits(facts: Facts) -> Finding | None:
     """Finding where the next batch is not there in time."""
-    fraction = facts.share(facts.found.parts.data_s)
+    fraction = facts.step_fraction(facts.diagnosis.parts.data_s)
     if fraction < _DATA:
         return None
     evidence = Evidence("data_waits", f"{fraction:.0%} of the step waits for the next batch", fraction, _DATA)
     remedy = "more DataLoader workers, prefetch_factor, pin_memory, or batches that are made beforehand"
-    return in_words(evidence, remedy, fraction)
+    return finding_in_words(evidence, remedy, fraction)
 
 
 def offload_costs(facts: Facts) -> Finding | None:
     """Finding where model states are on the host, and copying and updating them there takes long."""
-    parts, trial = facts.found.parts, facts.trial
-    copies, optimizer = facts.share(parts.copies_s), facts.share(parts.optimizer_s)
+    parts, trial = facts.diagnosis.parts, facts.trial
+    copies, optimizer = facts.step_fraction(parts.copies_s), facts.step_fraction(parts.optimizer_s)
     changes = () if trial is None else tuple(_remedies_without_offload(trial, copies + optimizer / 2))
     if trial is not None and not changes:
         return None
     fraction = copies if trial is None else copies + optimizer
-    if fraction < _OFFLOAD or facts.found.device == "cpu":
+    if fraction < _OFFLOAD or facts.diagnosis.device == "cpu":
         return None
     evidence = f"copies that nothing hides take {copies:.0%} of the step, the optimizer {optimizer:.0%}"
     words = "keep optimizer state and parameters on the device where they fit; else pinned memory, or a part of them"
-    return answered(facts, Evidence("offload_costs", evidence, fraction, _OFFLOAD), changes, words, copies)
+    return finding_with_change(facts, Evidence("offload_costs", evidence, fraction, _OFFLOAD), changes, words, copies)
 
 
 def checkpointed_without_need(facts: Facts) -> Finding | None:
@@ -98,7 +98,7 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     if trial is None or trial.config.activation_checkpointing == "none":
         return None
     mode, every = trial.config.activation_checkpointing, trial.config.checkpoint_every
-    fraction = facts.share(facts.found.parts.compute_s) * _RECOMPUTED[mode] / every
+    fraction = facts.step_fraction(facts.diagnosis.parts.compute_s) * _RECOMPUTED[mode] / every
     if fraction < _RECOMPUTES:
         return None
     evidence = (
@@ -113,7 +113,7 @@ def checkpointed_without_need(facts: Facts) -> Finding | None:
     if mode == "full":
         selective: Knobs = {"activation_checkpointing": "selective", "checkpoint_every": 1}
         changes.append(Remedy(selective, fraction * (1 - _RECOMPUTED["selective"] / _RECOMPUTED["full"])))
-    return answered(
+    return finding_with_change(
         facts, Evidence("checkpointed_without_need", evidence, fraction, _RECOMPUTES), changes, "", fraction
     )
 

@@ -43,7 +43,7 @@ class Exchange:
 class Facts:
     """Diagnosis, with its trial where known."""
 
-    found: Diagnosis
+    diagnosis: Diagnosis
     trial: TracedTrial | None = None
     link_bytes_per_s: float | None = None
     """Bus bandwidth measured on the same link with nothing else running."""
@@ -52,14 +52,14 @@ class Facts:
     def disturbed(self) -> str | None:
         """Note that other programs used the ranks' cores while the traces were recorded; None where no worker saw
         it."""
-        run = self.found.recorded
+        run = self.diagnosis.recorded
         if self.trial is None or run is None or run.foreign_cpu_cores is None or run.host_cpu_cores is None:
             return None
-        return disturbance.taken(run.foreign_cpu_cores, self.trial.cluster, run.host_cpu_cores)
+        return disturbance.foreign_load(run.foreign_cpu_cores, self.trial.cluster, run.host_cpu_cores)
 
-    def share(self, seconds: float) -> float:
+    def step_fraction(self, seconds: float) -> float:
         """Fraction of a step."""
-        return seconds / self.found.step_s if self.found.step_s else 0.0
+        return seconds / self.diagnosis.step_s if self.diagnosis.step_s else 0.0
 
     @cached_property
     def gradients(self) -> Exchange:
@@ -76,7 +76,7 @@ class Facts:
         if exchange.moved_bytes is None:
             return None
         # Small messages are dominated by the call itself and say nothing about the link's speed.
-        collectives = self.found.collectives
+        collectives = self.diagnosis.collectives
         large = [figures for figures in collectives if figures.calls and (figures.message_bytes or 0) >= MIB]
         fastest = max((figures.bytes_per_s or 0.0 for figures in large), default=0.0)
         speed = fastest or self.link_bytes_per_s or _SLOWEST
@@ -85,18 +85,20 @@ class Facts:
     def least_on_a_rank(self, part: str) -> float:
         """Smallest fraction of the step that a part takes on any rank."""
         by_rank = [
-            fmean(getattr(step.parts, f"{part}_s") for step in self.found.steps if step.rank == rank)
-            for rank in {step.rank for step in self.found.steps}
+            fmean(getattr(step.parts, f"{part}_s") for step in self.diagnosis.steps if step.rank == rank)
+            for rank in {step.rank for step in self.diagnosis.steps}
         ]
-        return self.share(min(by_rank))
+        return self.step_fraction(min(by_rank))
 
-    def merged_saves(self, exchange: Exchange, calls: float) -> float:
+    def merging_gain(self, exchange: Exchange, calls: float) -> float:
         """Fraction of the step that fewer calls for the same bytes may save."""
         call_s = self.call_s(exchange) if exchange.calls > calls else None
-        return 0.0 if call_s is None else self.share(min(exchange.exposed_s, (exchange.calls - calls) * call_s))
+        return 0.0 if call_s is None else self.step_fraction(min(exchange.exposed_s, (exchange.calls - calls) * call_s))
 
     def _exchange(self, purpose: str, kinds: Collection[str]) -> Exchange:
-        chosen = [figures for figures in self.found.collectives if figures.purpose == purpose and figures.kind in kinds]
+        chosen = [
+            figures for figures in self.diagnosis.collectives if figures.purpose == purpose and figures.kind in kinds
+        ]
         sizes = [None if figures.message_bytes is None else figures.message_bytes * figures.calls for figures in chosen]
         return Exchange(
             calls=sum(figures.calls for figures in chosen),

@@ -24,11 +24,11 @@ LEAST_GAIN = 0.03
 """Smallest gain worth a trial, as a fraction of a step."""
 
 
-def findings(
-    found: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
+def find_all(
+    diagnosis: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
 ) -> tuple[Finding, ...]:
     """Findings of all rules: first a memory overflow, then by expected gain."""
-    facts = Facts(found, trial, link_bytes_per_s)
+    facts = Facts(diagnosis, trial, link_bytes_per_s)
     # Before all others, whatever their gain: a configuration that does not fit has no speed to improve.
     overflow = memory.out_of_memory(facts)
     results = (rule(facts) for rule in RULES)

@@ -5,22 +5,24 @@ from collections.abc import Iterator
 
 from shardtune.api_schemas.trials.diagnosis import Finding, MemoryMoment
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, in_words, told
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, describe_change, finding_in_words
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def out_of_memory(facts: Facts) -> Finding | None:
     """Finding about the fullest rank, where a limit was declared."""
-    moment = facts.found.recorded.memory if facts.found.recorded is not None else None
+    moment = facts.diagnosis.recorded.memory if facts.diagnosis.recorded is not None else None
     if moment is None or moment.limit_bytes is None or moment.bytes <= moment.limit_bytes:
         return None
     evidence = Evidence("out_of_memory", moment.describe(), moment.bytes / moment.limit_bytes, 1.0)
     if facts.trial is None:
-        return in_words(evidence, "smaller micro batches, checkpointing, or more sharding", 0.0)
+        return finding_in_words(evidence, "smaller micro batches, checkpointing, or more sharding", 0.0)
     best = max(_fitting_changes(facts.trial, moment), key=lambda remedy: remedy.gain, default=None)
     if best is None:
-        return in_words(evidence, "no change of one knob is predicted to fit", 0.0)
-    return in_words(evidence, told(facts.trial, best.knobs), 0.0).model_copy(update={"knobs": best.knobs})
+        return finding_in_words(evidence, "no change of one knob is predicted to fit", 0.0)
+    return finding_in_words(evidence, describe_change(facts.trial, best.knobs), 0.0).model_copy(
+        update={"knobs": best.knobs}
+    )
 
 
 def _fitting_changes(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:

@@ -6,7 +6,7 @@ from math import ceil
 from shardtune.api_schemas.base import DTYPE_BYTES
 from shardtune.api_schemas.trials.diagnosis import Finding
 from shardtune.tuner.diagnosis.findings.facts import MIB, Exchange, Facts
-from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, answered
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, finding_with_change
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 _SMALL = MIB
@@ -40,7 +40,9 @@ def buckets_too_small(facts: Facts) -> Finding | None:
         "buckets_too_small", _describe_calls(reduced, "reductions of gradients", facts), saved, _MERGING_SAVES
     )
     changes = () if facts.trial is None else _larger_buckets(facts, facts.trial, reduced)
-    return answered(facts, evidence, changes, "larger buckets (DDP bucket_cap_mb, ZeRO reduce_bucket_size)", saved)
+    return finding_with_change(
+        facts, evidence, changes, "larger buckets (DDP bucket_cap_mb, ZeRO reduce_bucket_size)", saved
+    )
 
 
 def units_too_small(facts: Facts) -> Finding | None:
@@ -55,27 +57,27 @@ def units_too_small(facts: Facts) -> Finding | None:
     )
     changes = () if facts.trial is None else _larger_units(facts, facts.trial)
     words = "wrap whole blocks, or several of them, as a unit; larger gather and prefetch buckets (ZeRO)"
-    return answered(facts, evidence, changes, words, saved)
+    return finding_with_change(facts, evidence, changes, words, saved)
 
 
 def buckets_too_large(facts: Facts) -> Finding | None:
     """Finding where one or two reductions carry all gradients at the end of backward, with nothing left to compute
     beside them."""
     reduced, message = facts.gradients, facts.gradients.message_bytes
-    exposed = facts.share(reduced.exposed_s)
+    exposed = facts.step_fraction(reduced.exposed_s)
     passes = 1 if facts.trial is None or facts.trial.config.strategy.sync_policy == "last" else facts.trial.accumulation
     if message is None or message < _LARGE or reduced.calls > _FEW * passes or exposed < _NOT_HIDDEN:
         return None
-    if (facts.found.overlap or 0.0) > _OVERLAPS or not _could_overlap(facts, reduced):
+    if (facts.diagnosis.overlap or 0.0) > _OVERLAPS or not _could_overlap(facts, reduced):
         return None
     text = (
         f"gradients are reduced in {reduced.calls:.0f} messages of {message / MIB:.1f} MiB a step, which are "
         f"exposed for {exposed:.0%} of the step"
     )
-    hidden = min(exposed, _BACKWARD * facts.share(facts.found.parts.compute_s))
+    hidden = min(exposed, _BACKWARD * facts.step_fraction(facts.diagnosis.parts.compute_s))
     evidence = Evidence("buckets_too_large", text, exposed, _NOT_HIDDEN)
     changes = () if facts.trial is None else _smaller_buckets(facts.trial, message, hidden)
-    return answered(
+    return finding_with_change(
         facts, evidence, changes, "smaller buckets, so that reducing begins while backward computes", hidden / 2
     )
 
@@ -83,12 +85,12 @@ def buckets_too_large(facts: Facts) -> Finding | None:
 def units_too_large(facts: Facts) -> Finding | None:
     """Finding where one or two gathers carry all parameters, with nothing left to compute beside them."""
     gathered, message = facts.parameters, facts.parameters.message_bytes
-    exposed = facts.share(gathered.exposed_s)
+    exposed = facts.step_fraction(gathered.exposed_s)
     passes = 2 * (facts.trial.accumulation if facts.trial is not None else 1)
     # CPU ranks overlap no gathers at all, so smaller units would not help them.
-    if facts.found.device == "cpu" or message is None or message < _LARGE or exposed < _NOT_HIDDEN:
+    if facts.diagnosis.device == "cpu" or message is None or message < _LARGE or exposed < _NOT_HIDDEN:
         return None
-    if gathered.calls > _FEW * passes or (facts.found.overlap or 0.0) > _OVERLAPS:
+    if gathered.calls > _FEW * passes or (facts.diagnosis.overlap or 0.0) > _OVERLAPS:
         return None
     text = (
         f"parameters are gathered in {gathered.calls:.0f} calls of {message / MIB:.0f} MiB a step, which are exposed for "
@@ -98,7 +100,7 @@ def units_too_large(facts: Facts) -> Finding | None:
     trial, now = facts.trial, 1 if facts.trial is None else int(facts.trial.value("blocks_per_unit") or 1)
     smaller = () if trial is None else (n for n in trial.numbers("blocks_per_unit") if n < now)
     changes = (Remedy({"blocks_per_unit": n}, exposed * (1 - n / now) / 2) for n in smaller)
-    return answered(
+    return finding_with_change(
         facts, evidence, changes, "a unit for each block (auto-wrap policy), so that gathers overlap", exposed / 2
     )
 
@@ -108,7 +110,7 @@ def _merging_gain(facts: Facts, exchange: Exchange, bucket: int) -> float:
     message = exchange.message_bytes
     if message is None or message >= _SMALL or exchange.calls < _MANY or exchange.bytes is None:
         return 0.0
-    return facts.merged_saves(exchange, ceil(exchange.bytes / bucket))
+    return facts.merging_gain(exchange, ceil(exchange.bytes / bucket))
 
 
 def _describe_calls(exchange: Exchange, purpose: str, facts: Facts) -> str:
@@ -125,7 +127,7 @@ def _larger_buckets(facts: Facts, trial: TracedTrial, reduced: Exchange) -> Iter
     passes = 1 if trial.config.strategy.sync_policy == "last" else trial.accumulation
     for knob, unit in (("bucket_cap_mb", MIB), ("reduce_bucket_size", element)):
         rising = [
-            Remedy({knob: size}, facts.merged_saves(reduced, max(passes, (reduced.bytes or 0) / (size * unit))))
+            Remedy({knob: size}, facts.merging_gain(reduced, max(passes, (reduced.bytes or 0) / (size * unit))))
             for size in trial.numbers(knob)
         ]
         largest_gain = max((remedy.gain for remedy in rising), default=0.0)
@@ -146,14 +148,14 @@ def _larger_units(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
     current = int(trial.value("blocks_per_unit") or 1)
     for count in trial.numbers("blocks_per_unit"):
         if count > current:
-            fewer = [facts.merged_saves(exchange, exchange.calls * current / count) for exchange in (gathered, reduced)]
+            fewer = [facts.merging_gain(exchange, exchange.calls * current / count) for exchange in (gathered, reduced)]
             yield Remedy({"blocks_per_unit": count}, sum(fewer))
     element = DTYPE_BYTES[trial.workload.precision.weights_dtype]
     for knob in ("allgather_bucket_size", "stage3_prefetch_bucket_size"):
         for size in trial.numbers(knob):
             if size > int(trial.value(knob) or 0):
                 calls = max(1.0, (gathered.bytes or 0) / (size * element))
-                yield Remedy({knob: size}, facts.merged_saves(gathered, calls))
+                yield Remedy({knob: size}, facts.merging_gain(gathered, calls))
 
 
 def _first(remedies: Iterable[Remedy]) -> list[Remedy]:
@@ -162,7 +164,7 @@ def _first(remedies: Iterable[Remedy]) -> list[Remedy]:
 
 def _could_overlap(facts: Facts, reduced: Exchange) -> bool:
     """Whether reductions could overlap backward on this device."""
-    if facts.found.device == "cuda":
+    if facts.diagnosis.device == "cuda":
         return True
     # CPU ranks gain only from messages that leave the cores idle, and only under DDP: other backends' calls block.
     speed = reduced.bytes_per_s

@@ -26,22 +26,22 @@ class Remedy(NamedTuple):
     gain: float
 
 
-def in_words(evidence: Evidence, remedy: str, gain: float) -> Finding:
+def finding_in_words(evidence: Evidence, remedy: str, gain: float) -> Finding:
     """Finding whose remedy is words: no knob removes it, or the job's knobs are not known."""
     return Finding(**evidence._asdict(), remedy=remedy, expected_gain=_as_fraction(gain))
 
 
-def answered(
+def finding_with_change(
     facts: Facts, evidence: Evidence, changes: Iterable[Remedy], otherwise: str, gain: float
 ) -> Finding | None:
     """Finding with the best change that the trial admits, None where it admits none; with words where the trial is
     not known."""
     if facts.trial is None:
-        return in_words(evidence, otherwise, gain)
+        return finding_in_words(evidence, otherwise, gain)
     best = best_of(facts.trial, changes)
     if best is None:
         return None
-    remedy = told(facts.trial, best.knobs)
+    remedy = describe_change(facts.trial, best.knobs)
     return Finding(**evidence._asdict(), remedy=remedy, knobs=best.knobs, expected_gain=_as_fraction(best.gain))
 
 
@@ -52,7 +52,7 @@ def best_of(trial: TracedTrial, changes: Iterable[Remedy]) -> Remedy | None:
     return next((remedy for remedy in ordered if trial.admits(remedy.knobs)), None)
 
 
-def told(trial: TracedTrial, knobs: Knobs) -> str:
+def describe_change(trial: TracedTrial, knobs: Knobs) -> str:
     """Description of changed knobs, such as `micro_batch 8 instead of 1`."""
     return " and ".join(f"{name} {_text(new)} instead of {_text(trial.value(name))}" for name, new in knobs.items())
 

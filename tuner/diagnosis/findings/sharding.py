@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from shardtune.api_schemas.trials.diagnosis import Finding
 from shardtune.tuner.diagnosis.findings.facts import Facts
-from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, answered, best_of, in_words
+from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, best_of, finding_in_words, finding_with_change
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 _GATHERS = 0.20
@@ -16,7 +16,7 @@ _OF_THE_LINK = 0.5
 
 def all_gathers_dominate(facts: Facts) -> Finding | None:
     """Finding where gathers of parameters are exposed, and parameters could be kept, or be sharded over fewer ranks."""
-    fraction = facts.share(facts.parameters.exposed_s)
+    fraction = facts.step_fraction(facts.parameters.exposed_s)
     if fraction < _GATHERS:
         return None
     evidence = f"all-gathers of parameters ({facts.parameters.calls:.0f} a step) that nothing hides take {fraction:.0%} of the step"
@@ -25,7 +25,9 @@ def all_gathers_dominate(facts: Facts) -> Finding | None:
         "within a host only (HSDP)"
     )
     changes = () if facts.trial is None else _remedies_for_gathers(facts, facts.trial)
-    return answered(facts, Evidence("all_gathers_dominate", evidence, fraction, _GATHERS), changes, words, fraction / 2)
+    return finding_with_change(
+        facts, Evidence("all_gathers_dominate", evidence, fraction, _GATHERS), changes, words, fraction / 2
+    )
 
 
 def reduces_every_micro_batch(facts: Facts) -> Finding | None:
@@ -33,19 +35,19 @@ def reduces_every_micro_batch(facts: Facts) -> Finding | None:
     trial = facts.trial
     if trial is None or trial.accumulation == 1 or trial.config.strategy.sync_policy != "every":
         return None
-    fraction = facts.share(facts.gradients.exposed_s)
+    fraction = facts.step_fraction(facts.gradients.exposed_s)
     if fraction < _REDUCTIONS:
         return None
     text = f"gradients are reduced in each of {trial.accumulation} micro batches, which nothing hides for {fraction:.0%} of the step"
     evidence = Evidence("reduces_every_micro_batch", text, fraction, _REDUCTIONS)
-    return answered(facts, evidence, _remedies_for_reductions(facts, trial), "", 0.0)
+    return finding_with_change(facts, evidence, _remedies_for_reductions(facts, trial), "", 0.0)
 
 
 def network_limits(facts: Facts) -> Finding | None:
     """Finding where bytes, not calls, fill much of the step, with nothing computed beside them."""
     used = [exchange for exchange in (facts.gradients, facts.parameters) if exchange.calls]
     byte_times = (max(0.0, exchange.exposed_s - exchange.calls * (facts.call_s(exchange) or 0.0)) for exchange in used)
-    fraction = facts.share(sum(byte_times))
+    fraction = facts.step_fraction(sum(byte_times))
     speed = max((exchange.bytes_per_s or 0.0 for exchange in used), default=0.0)
     if fraction < _TRANSFERS or not speed:
         return None
@@ -63,7 +65,7 @@ def network_limits(facts: Facts) -> Finding | None:
         + "); fewer bytes: reductions in bfloat16, a larger global batch, sharding within a host only"
     )
     gain = fraction / 2 if nominal is None else fraction * max(0.0, 1 - speed / nominal)
-    return in_words(Evidence("network_limits", evidence, fraction, _TRANSFERS), words, gain)
+    return finding_in_words(Evidence("network_limits", evidence, fraction, _TRANSFERS), words, gain)
 
 
 def _remedies_for_bytes(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
@@ -72,7 +74,7 @@ def _remedies_for_bytes(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
 
 
 def _remedies_for_reductions(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
-    saved = facts.share(facts.gradients.exposed_s) * (1 - 1 / trial.accumulation)
+    saved = facts.step_fraction(facts.gradients.exposed_s) * (1 - 1 / trial.accumulation)
     if trial.accumulation > 1 and trial.config.strategy.sync_policy == "every":
         yield Remedy({"grad_sync": "last"}, saved)
         yield Remedy({"stage": 1}, saved)
@@ -80,7 +82,7 @@ def _remedies_for_reductions(facts: Facts, trial: TracedTrial) -> Iterator[Remed
 
 def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
     """Yield ways to gather less often, or over fewer ranks, with the expected gain of each."""
-    share, passes = facts.share(facts.parameters.exposed_s), trial.accumulation
+    share, passes = facts.step_fraction(facts.parameters.exposed_s), trial.accumulation
     keeping_strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
     if (strategy := trial.value("sharding_strategy")) in keeping_strategies:
         yield Remedy({"sharding_strategy": keeping_strategies[str(strategy)]}, share / 2)
@@ -97,7 +99,7 @@ def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
 def _smaller_groups(facts: Facts, trial: TracedTrial, exposed_fraction: float) -> Iterator[Remedy]:
     """Yield smaller shard groups of FSDP2, down to whole copies."""
     current, world = int(trial.value("dp_shard") or 1), trial.cluster.world_size
-    reduced = facts.share(facts.gradients.exposed_s)
+    reduced = facts.step_fraction(facts.gradients.exposed_s)
     if trial.config.backend != "fsdp2":
         return
     for size in trial.numbers("dp_shard"):

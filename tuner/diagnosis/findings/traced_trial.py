@@ -46,7 +46,7 @@ class TracedTrial:
     def values(self, knob: str) -> tuple[KnobValue, ...]:
         """Values that the study would search for a knob; empty where it has no choice."""
         try:
-            answers = self.space.answers_of(self.config)
+            answers = self.space.sampler_answers(self.config)
         except ValueError:
             return ()
         return next((question.values for question, _ in answers if question.knob == knob), ())
@@ -79,13 +79,13 @@ class TracedTrial:
             return None
         return changed
 
-    def only(self, knobs: Knobs) -> SpaceLimits | None:
+    def limits_to(self, knobs: Knobs) -> SpaceLimits | None:
         """Limits that leave the search only the configuration with these knobs; None where there are none."""
         changed = self.with_knobs(knobs)
         if changed is None:
             return None
         try:
-            drawn_knobs = {question.knob for question, _ in self.space.answers_of(changed)} - {"backend"}
+            drawn_knobs = {question.knob for question, _ in self.space.sampler_answers(changed)} - {"backend"}
             # Open knobs take any value, so also one between those that the search would try.
             pins = {knob: value for knob, value in flatten(changed).items() if knob in drawn_knobs}
             limits = SpaceLimits(backends=(changed.strategy.kind,), knobs=pins, allow_compile=changed.compile or None)
@@ -127,7 +127,7 @@ def of_spec(
     shape, memory = traced_shape.of_study(spec.model, model_summary), MemoryCalibration()
 
     def fits(changed: TrialConfig) -> bool:
-        return memory_gate.gate(changed, shape, spec.workload, cluster, spec.objective, memory) is None
+        return memory_gate.reject_if_too_large(changed, shape, spec.workload, cluster, spec.objective, memory) is None
 
     def predict_config(changed: TrialConfig) -> Prediction:
         assert shape is not None

@@ -48,15 +48,15 @@ def _accelerate(source: ExportSource, strategy: DdpConfig) -> AccelerateParts:
     lines = [f"kwargs_handlers=[DistributedDataParallelKwargs({keywords(strategy.to_ddp())})]"]
     if source.casts_weights:
         lines.append("Accelerate's autocast keeps norms and softmax in float32; the trial computed them in bfloat16")
-    return AccelerateParts(in_code=tuple(lines), reduces_every=common.reduces_every(source, strategy.grad_sync))
+    return AccelerateParts(script_lines=tuple(lines), reduces_every=common.reduces_every(source, strategy.grad_sync))
 
 
 def _training_arguments(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     # TrainingArguments has no field for it (transformers 5.23).
     by_hand = "\n    trainer.accelerator.ddp_handler.gradient_as_bucket_view = True"
     return ConsumerParts(
-        done=strategy.model_copy(update={"gradient_as_bucket_view": False}),
-        besides=common.autocast_differs(source, "Trainer"),
+        strategy=strategy.model_copy(update={"gradient_as_bucket_view": False}),
+        notes=common.autocast_differs(source, "Trainer"),
         code=by_hand if strategy.gradient_as_bucket_view else "",
     )
 
@@ -66,8 +66,8 @@ def _torchtitan(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
         bucket_cap_mb=_TORCHTITAN_BUCKET_CAP_MB, grad_sync="every" if source.accumulation > 1 else strategy.grad_sync
     )
     return ConsumerParts(
-        done=consumer_strategy,
-        besides=common.autocast_differs(source, "torchtitan"),
+        strategy=consumer_strategy,
+        notes=common.autocast_differs(source, "torchtitan"),
         values={
             "data_parallel_replicate_degree": source.cluster.world_size,
             "data_parallel_shard_degree": 1,
@@ -80,8 +80,8 @@ def _lightning(source: ExportSource, strategy: DdpConfig) -> ConsumerParts:
     options = {**strategy.to_ddp(), "broadcast_buffers": False, "find_unused_parameters": False}
     sync = "last" if source.accumulation > 1 else strategy.grad_sync
     return ConsumerParts(
-        done=strategy.model_copy(update={"grad_sync": sync}),
-        besides=common.autocast_differs(source, "Lightning"),
+        strategy=strategy.model_copy(update={"grad_sync": sync}),
+        notes=common.autocast_differs(source, "Lightning"),
         values={
             "class": "DDPStrategy",
             "strategy": f"DDPStrategy({keywords(options)})",

@@ -63,7 +63,7 @@ def _accelerate(source: ExportSource, strategy: Fsdp1Config) -> AccelerateParts:
     section = strategy.to_accelerate(source.model_summary.block_class) | common.fsdp_checkpointing(source)
     return AccelerateParts(
         values={"distributed_type": "FSDP", **precision, "fsdp_config": section},
-        in_code=tuple(lines),
+        script_lines=tuple(lines),
         reduces_every=common.reduces_every(source, strategy.grad_sync),
         checkpoints=True,
         ignored_on_cpu="FSDP",

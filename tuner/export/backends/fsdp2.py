@@ -37,10 +37,10 @@ def _snippet(source: ExportSource, strategy: Fsdp2Config) -> SnippetParts:
             *([_SHARED_MESH] if _reshards_to_groups(strategy) else []),
             "from torch.distributed.device_mesh import init_device_mesh",
             common.import_of("torch.distributed.fsdp", ["MixedPrecisionPolicy", policy, "fully_shard"]),
-            *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.is_cut(source) else ()),
+            *(pipeline.imports(source, strategy.pipeline_schedule) if pipeline.has_stages(source) else ()),
         ),
         constants=(common.clipping(source),),
-        standard=(*experts.standard(source), *pipeline.standard(source)),
+        standard=(*experts.standard_modules(source), *pipeline.standard_modules(source)),
         on_meta=True,
         needs_blocks=True,
     )
@@ -54,7 +54,7 @@ def _trainer(source: ExportSource, strategy: Fsdp2Config) -> str:
     precision = source.workload.precision
     offload, count = strategy.cpu_offload, strategy.blocks_per_unit
     units = f"[blocks[i : i + {count}] for i in range(0, len(blocks), {count})]" if count > 1 else "blocks"
-    cut = pipeline.is_cut(source)
+    cut = pipeline.has_stages(source)
     inner = 12 if cut else 8
     expert = experts.trainer(source, strategy)
     return fill(
@@ -140,9 +140,9 @@ def _accelerate(source: ExportSource, strategy: Fsdp2Config) -> AccelerateParts:
             "torch.bfloat16, torch.float32, torch.bfloat16)): Accelerate alone reduces gradients in bfloat16"
         )
     precision, autocast = common.accelerate_autocast(source)
-    lines += [*autocast, *tensor.in_accelerates_script(source), *pipeline.in_accelerates_script(source)]
-    lines += experts.in_accelerates_script(source)
-    if pipeline.is_cut(source):
+    lines += [*autocast, *tensor.accelerate_notes(source), *pipeline.accelerate_notes(source)]
+    lines += experts.accelerate_notes(source)
+    if pipeline.has_stages(source):
         several = f" with pipeline_virtual_stages={strategy.pipeline_virtual_stages}"
         lines.append(f"pipeline_schedule={strategy.pipeline_schedule!r}{several}: see {source.shown_in}")
     defaults = Fsdp2Config(dp_shard=strategy.dp_shard, dp_replicate=strategy.dp_replicate)
@@ -185,26 +185,26 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
-    changes: dict[str, Any] = {"grad_sync": "last" if pipeline.is_cut(source) else sync}
-    changes["pipeline_virtual_stages"] = pipeline.torchtitans_virtual_stages(source, strategy)
+    changes: dict[str, Any] = {"grad_sync": "last" if pipeline.has_stages(source) else sync}
+    changes["pipeline_virtual_stages"] = pipeline.torchtitan_virtual_stages(source, strategy)
     consumer_strategy = plain.model_copy(update=changes)
     return ConsumerParts(
-        done=consumer_strategy,
-        besides=(
+        strategy=consumer_strategy,
+        notes=(
             "units: torchtitan also shards the embedding, and norm with output, as units of their own",
             *common.weights_differ(source, "torchtitan"),
-            *tensor.besides_torchtitan(source),
-            *pipeline.besides_torchtitan(source),
-            *experts.besides_torchtitan(source),
+            *tensor.torchtitan_notes(source),
+            *pipeline.torchtitan_notes(source),
+            *experts.torchtitan_notes(source),
         ),
         values={
             "data_parallel_replicate_degree": strategy.dp_replicate,
             "data_parallel_shard_degree": strategy.dp_shard,
             "fsdp_reshard_after_forward": "never" if strategy.reshard_after_forward is False else "always",
             "enable_cpu_offload": strategy.cpu_offload,
-            **tensor.torchtitans_mesh(source),
-            **pipeline.torchtitans_mesh(source, strategy),
-            **experts.torchtitans_mesh(source),
+            **tensor.torchtitan_mesh(source),
+            **pipeline.torchtitan_mesh(source, strategy),
+            **experts.torchtitan_mesh(source),
         },
     )
 
@@ -217,8 +217,8 @@ def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
         changes |= {"dp_replicate": 1, "dp_shard": strategy.dp_replicate * strategy.dp_shard}
     options = {"data_parallel_size": world, "tensor_parallel_size": 1}
     return ConsumerParts(
-        done=Fsdp2Config.model_validate({**strategy.model_dump(), **changes}),
-        besides=common.not_on_cpu(source, "Lightning"),
+        strategy=Fsdp2Config.model_validate({**strategy.model_dump(), **changes}),
+        notes=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "ModelParallelStrategy",
             "strategy": f"ModelParallelStrategy({keywords(options)})",

@@ -41,7 +41,7 @@ class AccelerateParts:
 
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the file; None removes one."""
-    in_code: tuple[str, ...] = ()
+    script_lines: tuple[str, ...] = ()
     """Lines that the user's script needs."""
     accumulates: bool = True
     """Whether the script's `Accelerator` accumulates and clips; else the backend's own configuration does."""
@@ -59,9 +59,9 @@ class AccelerateParts:
 class ConsumerParts:
     """Parts of one consumer's file."""
 
-    done: Strategy
+    strategy: Strategy
     """Strategy that the consumer runs, as near as our fields express it."""
-    besides: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     """Differences of the consumer that no knob expresses."""
     values: dict[str, Any] = field(default_factory=dict)
     """Fields of the consumer's own configuration."""

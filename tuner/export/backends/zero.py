@@ -76,7 +76,7 @@ def _accelerate(_subject: ExportSource, strategy: ZeroConfig) -> AccelerateParts
         },
         accumulates=False,
         ignored_on_cpu="DeepSpeed",
-        in_code=("engine.compile() on what accelerator.prepare returned",) if strategy.deepcompile else (),
+        script_lines=("engine.compile() on what accelerator.prepare returned",) if strategy.deepcompile else (),
         launch=('cd "$here" # ds_config.json is named relative to it',),
     )
 
@@ -92,8 +92,8 @@ def _lightning(source: ExportSource, strategy: ZeroConfig) -> ConsumerParts:
         document.pop(key)
     return ConsumerParts(
         # DeepCompile starts with a call of the engine's `compile`, which Lightning does not make.
-        done=strategy.model_copy(update={"deepcompile": False}),
-        besides=common.not_on_cpu(source, "Lightning"),
+        strategy=strategy.model_copy(update={"deepcompile": False}),
+        notes=common.not_on_cpu(source, "Lightning"),
         values={
             "class": "DeepSpeedStrategy",
             "strategy": f"DeepSpeedStrategy(config={pretty(document)})",

@@ -13,7 +13,7 @@ from shardtune.tuner.prediction.candidates import DDP, MIB, SINGLE, Array, Candi
 from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
-from shardtune.tuner.prediction.tensors import tensors_of
+from shardtune.tuner.prediction.tensors import tensor_count
 
 _CAST = 3.0
 """Launches per parameter in mixed precision: a parametrization of its own casts it, forward and backward."""
@@ -83,7 +83,7 @@ def _host(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation, 
 def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
     zero, element = c.tokens * 0.0, d.reduce if impl.main_gradients else d.master
     size = element * float(shape.parameters) * impl.trainable
-    calls = zero + tensors_of(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
+    calls = zero + tensor_count(shape) if impl.main_gradients else np.maximum(size / c.ddp_bucket, 1.0)
     all_reduce = ring_seconds(zero + size, calls, c.ranks, network, "all_reduce")
     return Traffic(
         forward=zero,
@@ -96,7 +96,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
 
 
 def _launches(shape: ModelShape, c: Candidates, d: Dtypes, _impl: Implementation) -> Array:
-    return np.where(c.backend == DDP, _CAST * tensors_of(shape) * (d.compute != d.master), 0.0)
+    return np.where(c.backend == DDP, _CAST * tensor_count(shape) * (d.compute != d.master), 0.0)
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
@@ -122,8 +122,8 @@ BACKEND = PredictedBackend[DdpConfig](
     traffic=_traffic,
     launches=_launches,
     step_launches=2.0,
-    lighter=_lighter_strategies,
-    shown=_table_rows,
-    adds_up=_accumulation_bytes,
+    lighter_strategies=_lighter_strategies,
+    table_rows=_table_rows,
+    accumulation_bytes=_accumulation_bytes,
     without_term={"static_graph": "spares the reducer a search through the graph: less than runs differ by"},
 )

@@ -60,8 +60,8 @@ BACKEND = PredictedBackend[Fsdp1Config](
     traffic=_traffic,
     launches=_launches,
     step_launches=0.0,
-    lighter=_lighter_strategies,
-    shown=_table_rows,
+    lighter_strategies=_lighter_strategies,
+    table_rows=_table_rows,
     without_term={
         "fsdp1_forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
         "fsdp1_backward_prefetch": "while one unit is used another is there, gathered ahead or not freed yet",

@@ -13,7 +13,7 @@ from shardtune.tuner.prediction.candidates import FSDP2, Array, Candidates, Dtyp
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
-from shardtune.tuner.prediction.tensors import tensors_of
+from shardtune.tuner.prediction.tensors import tensor_count
 
 _GATHER = (35.0, 2.0)
 """Launches per gather of a unit and of each parameter in it: copies in and out, views made, registered and freed."""
@@ -72,7 +72,7 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
     gathers = np.where(c.regather > 1, 2.0, 1.0)
     reductions = np.where(c.sync_last > 0, 1.0 / np.maximum(c.accumulation, 1.0), 1.0)
     unit, tensor = gathers * np.array(_GATHER)[:, None] + reductions * np.array(_REDUCE)[:, None]
-    launches: Array = (units * unit + tensors_of(shape) * tensor) * np.where(c.shard > 1, 1.0, _ALONE)
+    launches: Array = (units * unit + tensor_count(shape) * tensor) * np.where(c.shard > 1, 1.0, _ALONE)
     return launches
 
 
@@ -98,8 +98,8 @@ BACKEND = PredictedBackend[Fsdp2Config](
     traffic=_traffic,
     launches=_launches,
     step_launches=6.0,  # Each operator passes through DTensor's dispatch.
-    lighter=_lighter_strategies,
-    shown=_table_rows,
+    lighter_strategies=_lighter_strategies,
+    table_rows=_table_rows,
     without_term={
         "forward_prefetch": "forward's gathers count as hidden already, and memory peaks in backward",
         "pin_memory": "transfers are counted at the rate of page-locked memory",

@@ -27,12 +27,12 @@ class Lighter(NamedTuple):
     """Distance from the other strategy: offloading weighs more than another strategy."""
 
 
-def always(c: Candidates) -> Array:
+def always_overlaps(c: Candidates) -> Array:
     """Overlap flags of a backend whose communication hides behind computation in every configuration: all 1."""
     return np.ones_like(c.tokens)
 
 
-def nothing_to_add(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
+def no_accumulation_bytes(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
     """Accumulation bytes of a backend that adds up sharded gradients, which is negligible: all 0."""
     return c.tokens * 0.0
 
@@ -56,19 +56,19 @@ class PredictedBackend(Generic[S]):
     step, in launches."""
     step_launches: float
     """Launches per parameter of an optimizer step: norm, clipping and update."""
-    lighter: Callable[[S, Cluster], list[Lighter]]
+    lighter_strategies: Callable[[S, Cluster], list[Lighter]]
     """Function that returns strategies with less of the states on the device."""
-    shown: Callable[[Cluster], list[Strategy]]
+    table_rows: Callable[[Cluster], list[Strategy]]
     """Function that returns the backend's rows in the table of strategies."""
     without_term: Mapping[str, str]
     """Reasons why knobs change no prediction, by knob."""
-    overlaps: Callable[[Candidates], Array] = always
+    overlaps: Callable[[Candidates], Array] = always_overlaps
     """Function that returns 1 where communication may hide behind computation."""
     frees_late: bool = False
     """Whether gathered parameters are freed through `record_stream`, so that the next gather cannot reuse them at
     once."""
     uploads_masters: bool = False
     """Whether offloaded parameters are uploaded in the masters' dtype."""
-    adds_up: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = nothing_to_add
+    accumulation_bytes: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = no_accumulation_bytes
     """Function that returns the bytes of memory traffic to add one micro batch's gradients, on average over the
     step."""

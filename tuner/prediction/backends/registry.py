@@ -13,7 +13,7 @@ from shardtune.tuner.prediction.candidates import Array, Candidates, Dtypes, Imp
 from shardtune.tuner.prediction.collectives import Traffic
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
-from shardtune.tuner.prediction.tensors import tensors_of
+from shardtune.tuner.prediction.tensors import tensor_count
 
 BACKENDS: dict[str, PredictedBackend[Any]] = {
     "ddp": ddp.BACKEND,
@@ -52,17 +52,17 @@ def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Impl
     return _select(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
 
 
-def adding_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
+def accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Memory traffic of adding up the gradients of one micro batch."""
-    return _select(c, lambda backend: backend.adds_up(shape, c, d.under(impl), impl))
+    return _select(c, lambda backend: backend.accumulation_bytes(shape, c, d.under(impl), impl))
 
 
 def step_launches(shape: ModelShape, c: Candidates) -> Array:
     """Host cost of the backend's hooks in one optimizer step, in launches."""
-    return tensors_of(shape) * chosen(c, lambda backend: backend.step_launches)
+    return tensor_count(shape) * number_of_backend(c, lambda backend: backend.step_launches)
 
 
-def chosen(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
+def number_of_backend(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
     """Number that each candidate's backend gives."""
     return _select(c, lambda backend: np.full_like(c.tokens, value(backend)))
 

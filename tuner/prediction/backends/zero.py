@@ -12,7 +12,7 @@ from shardtune.tuner.prediction.candidates import ZERO, Array, Candidates, Dtype
 from shardtune.tuner.prediction.collectives import Traffic, ring_seconds
 from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
-from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensors_of
+from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensor_count
 
 _BF16_OPTIMIZER_BUFFER = 5e8
 """Elements that DeepSpeed's engine reduces at a time for BF16_Optimizer (`buffered_allreduce_fallback`)."""
@@ -76,7 +76,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
     all_reduce = ring_seconds(zero + d.reduce * trained, calls, c.shard, network, "all_reduce")
     if impl.main_gradients:
         all_reduce = ring_seconds(
-            zero + d.reduce * trained, zero + tensors_of(shape), c.shard, network, "reduce_scatter"
+            zero + d.reduce * trained, zero + tensor_count(shape), c.shard, network, "reduce_scatter"
         )
     return Traffic(
         forward=np.where(is_3, forward, 0.0),
@@ -106,7 +106,7 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
     """Seconds after the step: stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
     count = float(shape.parameters)
-    calls = c.tokens * 0.0 + tensors_of(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
+    calls = c.tokens * 0.0 + tensor_count(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
     weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
     persistent, _ = stays_gathered(shape, c)
     small = ring_seconds(d.compute * persistent, np.ones_like(calls), c.shard, network)
@@ -115,7 +115,7 @@ def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementatio
 
 def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
     each: Array = np.select([c.stage == stage for stage in _TENSOR], list(_TENSOR.values()), 0.0)
-    return each * tensors_of(shape)
+    return each * tensor_count(shape)
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
@@ -152,8 +152,8 @@ BACKEND = PredictedBackend[ZeroConfig](
     traffic=_traffic,
     launches=_launches,
     step_launches=1.0,
-    lighter=_lighter_strategies,
-    shown=_table_rows,
+    lighter_strategies=_lighter_strategies,
+    table_rows=_table_rows,
     without_term={
         "round_robin_gradients": "the same copies in another order",
         "sub_group_size": "how the optimizer's work is cut: its temporaries are those of one fused step",
@@ -162,5 +162,5 @@ BACKEND = PredictedBackend[ZeroConfig](
         "deepcompile": "what its passes move and free is decided by profiles of the graph on the machine",
     },
     overlaps=_overlaps,
-    adds_up=_accumulation_bytes,
+    accumulation_bytes=_accumulation_bytes,
 )

@@ -17,24 +17,24 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 class BlockBytes:
     """Bytes of one block for one micro batch on one rank."""
 
-    stored: Array
+    checkpointed: Array
     """Bytes that a checkpointed block holds from forward to backward under the candidate's checkpointing."""
-    whole: Array
+    not_checkpointed: Array
     """Bytes that a block without checkpointing holds from forward to backward."""
     everything: Array
     """Saved tensors of a block without checkpointing, which recomputation restores for one block."""
-    flowing: Array
+    gradients: Array
     """Gradients of activations alive at once inside a block's backward."""
 
     def kept(self, c: Candidates, blocks: int) -> Array:
         """Bytes held by the first `blocks` blocks."""
         checkpointed = c.checkpointed(blocks)
-        return checkpointed * self.stored + (blocks - checkpointed) * self.whole
+        return checkpointed * self.checkpointed + (blocks - checkpointed) * self.not_checkpointed
 
     def working(self, c: Candidates, number: int) -> Array:
         """Bytes while block `number` runs backward: what recomputation restores of it, and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
-        return is_checkpointed * np.maximum(self.everything - self.stored, 0.0) + self.flowing
+        return is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0) + self.gradients
 
 
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:

@@ -183,5 +183,5 @@ def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Arra
     # peak is the loss, the working set of a block's backward and the communication streams' buffers add to it.
     at_loss = moment == 0
     pools = np.where(at_loss, np.maximum(gathered, 0.0) + buckets, 0.0)
-    pools = pools + registry.chosen(c, lambda backend: backend.frees_late) * np.maximum(gathered, 0.0)
+    pools = pools + registry.number_of_backend(c, lambda backend: backend.frees_late) * np.maximum(gathered, 0.0)
     return np.where(at_loss, working, 0.0) + pools

@@ -23,13 +23,13 @@ def peak_memory(
         if cut.ranks == 1:
             return peak.peak_memory(shape, subset, dtypes, impl, device)
         tables = []
-        for stage in stages.of(shape, cut):
+        for stage in stages.rank_shapes(shape, cut):
             # The first backward of a step has most micro batches and no gradients; later ones have both.
             first, behind = in_flight(stage, subset)
             for variant, in_flight_count in ((subset.with_values(accumulation=1), first), (subset, behind)):
                 waiting_bytes = _waiting_and_buffer_bytes(stage, subset, dtypes, impl, in_flight_count)
                 tables.append(peak.peak_memory(stage, variant, dtypes, impl, device, *waiting_bytes))
-        return stages.fullest(tables, lambda table: table.allocated)
+        return stages.table_of_fullest_stage(tables, lambda table: table.allocated)
 
     return stages.in_groups(c, table)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardtune.tuner.prediction.backends.registry import adding_bytes, micro_batch_launches
+from shardtune.tuner.prediction.backends.registry import accumulation_bytes, micro_batch_launches
 from shardtune.tuner.prediction.candidates import FULL, SELECTIVE, Array, Candidates, Dtypes, Implementation
 from shardtune.tuner.prediction.footprint.activations import block_bytes, logits_bytes
 from shardtune.tuner.prediction.model_shape import ModelShape
@@ -78,7 +78,7 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
         # Every weight is cast on its way into forward, and its gradient on the way out.
         casts = shape.parameters * (dtypes.master + dtypes.compute) * (2.0 + repeated.matmul) / rates.memory_bytes
         elementwise = elementwise + casts
-    elementwise = elementwise + adding_bytes(shape, c, dtypes, impl) / rates.memory_bytes
+    elementwise = elementwise + accumulation_bytes(shape, c, dtypes, impl) / rates.memory_bytes
     elementwise = elementwise + _freed_bytes(shape, c, dtypes, impl) / rates.fresh_bytes
     loss = c.tokens * vocab * (22.0 + 2.0 * dtypes.compute) / rates.memory_bytes
     attention_all = attention * (1.0 + 2.5 + repeated.attention)

@@ -34,8 +34,10 @@ def step_times(
     def table(subset: Candidates, cut: StageLayout) -> StepTable:
         if cut.ranks == 1:
             return step.step_times(shape, subset, dtypes, impl, rates, network)
-        stage_tables = [step.step_times(stage, subset, dtypes, impl, rates, network) for stage in stages.of(shape, cut)]
-        slowest = stages.fullest(stage_tables, lambda table: table.total)
+        stage_tables = [
+            step.step_times(stage, subset, dtypes, impl, rates, network) for stage in stages.rank_shapes(shape, cut)
+        ]
+        slowest = stages.table_of_fullest_stage(stage_tables, lambda table: table.total)
         send = _send_seconds(shape, subset, dtypes.under(impl), rates, network)
         return _with_bubble(slowest, stage_tables, subset, send, cut)
 

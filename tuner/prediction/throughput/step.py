@@ -118,6 +118,8 @@ def _host_transfers(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impl
     gradients = c.offload_optimizer * shard * dtypes.reduce / network.host_link
     updated = c.offload_optimizer * shard * dtypes.under(impl).compute / network.host_link
     # Parameters in host memory come up for forward and for backward of every micro batch.
-    size = registry.chosen(c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.under(impl).compute)
+    size = registry.number_of_backend(
+        c, lambda backend: dtypes.master if backend.uploads_masters else dtypes.under(impl).compute
+    )
     parameters = c.offload_parameters * 2.0 * c.accumulation * shape.parameters / c.holders * size / network.host_link
     return adam + gradients + updated + parameters

@@ -50,13 +50,13 @@ def expected_gain(time: Posterior, best: float) -> Array:
     return np.asarray(time.weights @ (time.deviations * (z * normal_cdf(z) + density)))
 
 
-def faster_probability(time: Posterior, best: float, place: int) -> float:
+def faster_probability(time: Posterior, best: float, index: int) -> float:
     """Probability that the row at this index takes less than a log time of `best`."""
-    z = (best - time.means[:, place]) / time.deviations[:, place]
+    z = (best - time.means[:, index]) / time.deviations[:, index]
     return float(time.weights @ normal_cdf(z))
 
 
-def worth(gain: Array, risk: Array, seconds: Array) -> Array:
+def utility(gain: Array, risk: Array, seconds: Array) -> Array:
     """Utility of each candidate: expected gain per second of its trial, less the cost of a failure."""
     net = gain * (1.0 - risk) - FAILURE_COST * risk * gain.max(initial=0.0)
     # A loss is not made smaller by taking longer.
@@ -72,7 +72,7 @@ class TrialCost:
     compile_s: float = _COMPILE_S
 
     @classmethod
-    def of(cls, history: Sequence[Observation]) -> "TrialCost":
+    def from_history(cls, history: Sequence[Observation]) -> "TrialCost":
         """Median cost of this study's trials so far."""
         runs = [
             (obs.config.compile, *_startup_and_steps(obs.measurement))
@@ -100,13 +100,13 @@ def _startup_and_steps(run: Measurement) -> tuple[float, float]:
 
 
 def infeasible_probability(
-    pool: Pool, rows: Rows, history: Sequence[Observation], known: MemoryCalibration, limit_gib: float
+    pool: Pool, rows: Rows, history: Sequence[Observation], calibration: MemoryCalibration, limit_gib: float
 ) -> Array:
     """Probability that a candidate needs too much memory, or fails like similar trials did."""
     ended = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
     finished = ended[-_MOST_FINISHED:]
     finished_rows = pool.rows([obs.config for obs in finished])
-    too_large = _too_large_probability(pool, rows, finished, finished_rows, known, limit_gib)
+    too_large = _too_large_probability(pool, rows, finished, finished_rows, calibration, limit_gib)
     failed = np.array([_failed_otherwise(obs) for obs in finished], dtype=float)
     if not failed.any():
         return too_large
@@ -173,4 +173,4 @@ def _needed_gib(obs: Observation) -> float | None:
 
 
 def _failed_otherwise(obs: Observation) -> bool:
-    return obs.is_no_choice and _needed_gib(obs) is None
+    return obs.is_excluded and _needed_gib(obs) is None

@@ -19,13 +19,13 @@ def axes_of(table: Flat) -> Axes:
     return frozenset(knob for knob in AXES if _is_split(table.get(knob)))
 
 
-def due(rows: Iterable[int], axes: Sequence[Axes], tried: Iterable[Axes]) -> list[int]:
+def first_untried(rows: Iterable[int], axes: Sequence[Axes], measured_axes: Iterable[Axes]) -> list[int]:
     """First row of each untried combination of axes, single axes before pairs.
 
     `rows`: in the order in which they would be tried. `axes`: the axes of each row of the pool.
     """
     first_rows: dict[Axes, int] = {}
-    tried_axes = set(tried)
+    tried_axes = set(measured_axes)
     for row in rows:
         combination = axes[row]
         if 0 < len(combination) <= _MOST_AT_ONCE and combination not in tried_axes:
@@ -33,7 +33,7 @@ def due(rows: Iterable[int], axes: Sequence[Axes], tried: Iterable[Axes]) -> lis
     return [row for _, row in sorted(first_rows.items(), key=lambda entry: len(entry[0]))]
 
 
-def first_with(kind: Axes) -> str:
+def first_reason(kind: Axes) -> str:
     """Reason for such a trial: `first with context parallel and tensor parallel`."""
     return "first with " + " and ".join(axis.replace("_", " ") for axis in sorted(kind))
 

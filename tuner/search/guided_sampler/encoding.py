@@ -61,7 +61,8 @@ class KnobEncoder:
 
     def _rows(self, tables: Sequence[Flat], knobs: Sequence[str]) -> Array:
         weights = {
-            knob: _FINE if knob in KNOBS and knob not in COMMON and not KNOBS[knob].places else 1.0 for knob in knobs
+            knob: _FINE if knob in KNOBS and knob not in COMMON and not KNOBS[knob].places_states else 1.0
+            for knob in knobs
         }
         rows = [
             [weights[knob] * x for knob in knobs for x in self._knobs[knob].columns(table.get(knob))]

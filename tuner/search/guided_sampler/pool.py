@@ -66,14 +66,14 @@ class Pool:
     ) -> None:
         """Predict the candidates. `predict` replaces the predictor."""
         self.space, self.basis = space, basis
-        self._predict = predict or partial(predicted, basis)
+        self._predict = predict or partial(predict_rows, basis)
         self._rows: dict[str, int] = {}
         self._near: dict[int, list[int]] = {}
         self.axes: list[Axes] = []
         self._tables: list[tuple[tuple[str, ...], tuple[KnobValue, ...]]] = []
-        self.is_whole = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
+        self.is_complete = configs is not None or space.size(ENUMERATED + 1) <= ENUMERATED
         if configs is None:
-            configs = space.enumerate() if self.is_whole else _initial_candidates(space)
+            configs = space.enumerate() if self.is_complete else _initial_candidates(space)
         first = list(configs)
         self._encoder = KnobEncoder([space.flatten(config) for config in first])
         self.common, self.knobs = self._encoder.encode([])
@@ -85,7 +85,7 @@ class Pool:
         self.compiled = np.zeros(0)
         for start in range(0, len(first), _CHUNK):
             self._add(first[start : start + _CHUNK])
-        self.first = len(self._tables)
+        self.candidate_count = len(self._tables)
         """Number of leading rows that are candidates; later rows were added for callers."""
 
     @property
@@ -119,14 +119,14 @@ class Pool:
             self._add([self.space.canonical(config) for config in new.values()], list(new))
         return [self._rows[key] for key in keys]
 
-    def near(self, row: int) -> list[int]:
+    def neighbour_rows(self, row: int) -> list[int]:
         """Rows of the configurations that differ in one answer; cached, because the same centres recur."""
         near_rows = self._near.get(row)
         if near_rows is None:
             near_rows = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
         return near_rows
 
-    def place(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
+    def encode(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
         """Encode configurations, not necessarily of this space: knobs that every backend has, all knobs, and kinds."""
         tables = [self.space.flatten(config) for config in configs]
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
@@ -138,7 +138,7 @@ class Pool:
             table = self.space.flatten(config)
             self._tables.append((tuple(table), tuple(table.values())))
             self.axes.append(axes_of(table))
-        common, knobs, kinds = self.place(configs)
+        common, knobs, kinds = self.encode(configs)
         self.kinds = np.append(self.kinds, kinds)
         self.compiled = np.append(self.compiled, [float(config.compile) for config in configs])
         self.common, self.knobs = np.vstack([self.common, common]), np.vstack([self.knobs, knobs])
@@ -150,7 +150,7 @@ class Pool:
             self.parts = np.vstack([self.parts, predictions.parts])
 
 
-def predicted(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
+def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
     """Predict configurations, uncalibrated."""
     workload, cluster = basis.workload, basis.cluster
     candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
@@ -174,14 +174,14 @@ def predicted(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> Predict
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
     """Candidates of a large space: the corners of each placement of states, and a draw that fills it evenly."""
     keys: set[str] = set()
-    for config in (*islice(space.lightest(), _CORNERS), *evenly(space, DRAWN)):
+    for config in (*islice(space.lightest(), _CORNERS), *sample_evenly(space, DRAWN)):
         key = config.content_key()
         if key not in keys:
             keys.add(key)
             yield config
 
 
-def evenly(space: Space, count: int) -> Iterator[TrialConfig]:
+def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
     """Draw a Kronecker sequence: the i-th draw answers its j-th question by the fraction of i times the j-th prime's
     root."""
     roots = np.sqrt(np.array(_PRIMES))
@@ -199,7 +199,7 @@ def evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
     """Configurations of the space that differ in one answer, and in what follows from it."""
     try:
-        answers = space.answers_of(config)
+        answers = space.sampler_answers(config)
     except ValueError:
         return
     current = {question.param: value for question, value in answers}

@@ -44,10 +44,10 @@ class Inputs:
     """Codes that are equal for rows of one backend and placement of states."""
     studies: Rows
     """Study of each row: 0 for this study, another number for each of the others."""
-    shares: Array
+    fractions: Array
     predicted: Array
 
-    def newest(self, count: int) -> "Inputs":
+    def last(self, count: int) -> "Inputs":
         """Last `count` rows."""
         index = slice(len(self.predicted) - count, None)
         return Inputs(**{name: values[index] for name, values in vars(self).items()})
@@ -85,7 +85,7 @@ class Posterior:
 class Residual:
     """Gaussian process given measured rows."""
 
-    def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, unseen: Array | None = None) -> None:
+    def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, held_out: Array | None = None) -> None:
         """Fit the process.
 
         `measured`: log times. `extra_noise`: additional standard deviations. `unseen`: predictions for each row by a
@@ -94,7 +94,7 @@ class Residual:
         self._rows, self._extra = rows, extra_noise**2
         self._measured = _centred(measured, rows.studies)
         self._predicted = _centred(rows.predicted, rows.studies)
-        self._unseen = self._predicted if unseen is None else _centred(unseen, rows.studies)
+        self._unseen = self._predicted if held_out is None else _centred(held_out, rows.studies)
         own_rows = rows.studies == 0
         # Before its first own trial a study starts at the other studies' level above or below the prediction.
         self._centre = (
@@ -114,7 +114,7 @@ class Residual:
         across = self._across(rows)
         return np.asarray(sum(weight * self._mean(model, rows, across[model]) for weight, model in self._models))
 
-    def at(self, rows: Inputs, pending: Inputs) -> Posterior:
+    def posterior(self, rows: Inputs, pending: Inputs) -> Posterior:
         """Posterior of log time.
 
         Running trials (`pending`) count as measured at their mean: they narrow the distributions and move none.
@@ -152,18 +152,18 @@ class Residual:
         return np.asarray(self._measured - trust * self._predicted)
 
     def _variance(self, model: _Model, rows: Inputs, pending: Inputs, across: Array) -> Array:
-        observed = joined(self._rows, pending) if len(pending.predicted) else self._rows
+        observed = concatenate(self._rows, pending) if len(pending.predicted) else self._rows
         if len(pending.predicted):
             across = np.vstack([across, _covariance(pending, rows, model)])
         extra = np.append(self._extra, np.zeros(len(pending.predicted)))
         covariance = _covariance(observed, observed, model) + np.diag(model.noise**2 + extra)
         explained = across * (np.linalg.inv(covariance) @ across)
-        prior_variance = model.amplitude**2 + _LEVEL**2 + _KIND**2 + _PARTS**2 * (rows.shares**2).sum(axis=1)
+        prior_variance = model.amplitude**2 + _LEVEL**2 + _KIND**2 + _PARTS**2 * (rows.fractions**2).sum(axis=1)
         return np.asarray(np.maximum(prior_variance - explained.sum(axis=0), 1e-8))
 
     def _weigh(self) -> list[tuple[float, _Model]]:
         count = min(len(self._measured), _MOST_FITTED)
-        rows = self._rows.newest(count)
+        rows = self._rows.last(count)
         scored: list[tuple[float, _Model]] = []
         for length, length_prior in _LENGTH:
             likeness = _correlation(rows, rows, length)
@@ -188,7 +188,7 @@ class Residual:
         return [(trust, float(value) + prior) for (trust, prior), value in zip(_TRUST, size, strict=True)]
 
 
-def joined(first: Inputs, second: Inputs) -> Inputs:
+def concatenate(first: Inputs, second: Inputs) -> Inputs:
     """Concatenate two sets of rows."""
     return Inputs(**{name: np.concatenate([values, vars(second)[name]]) for name, values in vars(first).items()})
 
@@ -206,7 +206,7 @@ def _covariance(rows: Inputs, columns: Inputs, model: _Model) -> Array:
 def _joint_covariance(rows: Inputs, columns: Inputs, knobs: Array) -> Array:
     """Covariance from that of the knobs and all that two rows share; reduced where they are of two studies."""
     kinds, studies = rows.kinds[:, None] == columns.kinds, rows.studies[:, None] == columns.studies
-    common = knobs + _KIND**2 * kinds + _PARTS**2 * rows.shares @ columns.shares.T
+    common = knobs + _KIND**2 * kinds + _PARTS**2 * rows.fractions @ columns.fractions.T
     return np.asarray(_LEVEL**2 * studies + np.where(studies, 1.0, _ACROSS) * common)
 
 
@@ -232,14 +232,14 @@ def matern(first: Array, second: Array, length: float) -> Array:
     return np.asarray(squared)
 
 
-def unseen(rows: Inputs, measured: Array, prior: Array, noise: float, weight: float = 1.0) -> Array:
+def leave_one_out(rows: Inputs, measured: Array, prior: Array, noise: float, weight: float = 1.0) -> Array:
     """Predictions for each row by a calibration fitted without it (leverage of a linear fit).
 
     `prior`: standard deviations of the log factors, the one shared by all parts and each part's own. `weight`: rows on
     which the calibration rests per row given here; those of other studies hold it in place.
     """
     # With as many factors as rows a fit reproduces any measurement, which is no merit of the prediction.
-    jacobian = np.column_stack([np.ones(len(measured)), rows.shares])
+    jacobian = np.column_stack([np.ones(len(measured)), rows.fractions])
     inverse = np.linalg.inv(weight * jacobian.T @ jacobian / noise**2 + np.diag(prior**-2.0))
     leverage = np.einsum("ij,jk,ik->i", jacobian, inverse, jacobian) / noise**2
     return np.asarray(measured - (measured - rows.predicted) / (1.0 - np.minimum(leverage, _MOST_LEVERAGE)))

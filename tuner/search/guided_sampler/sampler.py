@@ -26,12 +26,12 @@ from shardtune.tuner.search.guided_sampler.acquisition import (
     expected_gain,
     faster_probability,
     infeasible_probability,
-    worth,
+    utility,
 )
-from shardtune.tuner.search.guided_sampler.axes import axes_of, due, first_with
+from shardtune.tuner.search.guided_sampler.axes import axes_of, first_reason, first_untried
 from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 from shardtune.tuner.search.guided_sampler.pool import Pool
-from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, joined, unseen
+from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, concatenate, leave_one_out
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400
@@ -69,31 +69,31 @@ class GuidedSampler:
 
     def __call__(self, view: SearchView) -> Iterator[Draw | None]:
         """Yield the best candidates, the most promising first."""
-        scores = Outlook(self._pool, self._knowledge, view)
+        scores = CandidateScores(self._pool, self._knowledge, view)
         rows = scores.candidates
         if not len(rows):
             return
-        order = np.argsort(-scores.worth, kind="stable")[:_MOST_DRAWS]
+        order = np.argsort(-scores.utility, kind="stable")[:_MOST_DRAWS]
         for index in (*scores.unseen_axes, *order):
             yield Draw(self._pool.config(int(rows[index])), scores.reason(int(index)))
 
 
-class Outlook:
+class CandidateScores:
     """Scores of a study's candidates after its trials so far."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge, view: SearchView) -> None:
         self._pool, self._knowledge, self._view = pool, knowledge, view
 
     @cached_property
-    def worth(self) -> Array:
+    def utility(self) -> Array:
         """Utility of each candidate: expected gain per second of a trial, less the cost of a failure."""
-        return worth(self.gain, self._risk, self.seconds)
+        return utility(self.gain, self._risk, self.seconds)
 
     @cached_property
     def seconds(self) -> Array:
         """Seconds of each candidate's trial."""
         compiled = self._pool.compiled[self.candidates]
-        return TrialCost.of(self._view.history).seconds(self.time.mean, compiled)
+        return TrialCost.from_history(self._view.history).seconds(self.time.mean, compiled)
 
     @cached_property
     def gain(self) -> Array:
@@ -109,7 +109,7 @@ class Outlook:
             deviations = np.full((1, len(inputs.predicted)), max(self._knowledge.speed.sigma, 0.05))
             return Posterior(np.ones(1), inputs.predicted[None, :], deviations)
         running = [obs.config for obs in self._view.history if obs.state.is_open]
-        return self._residual.at(inputs, self._inputs(self._pool.rows(running)))
+        return self._residual.posterior(inputs, self._inputs(self._pool.rows(running)))
 
     @cached_property
     def candidates(self) -> Rows:
@@ -130,7 +130,7 @@ class Outlook:
         random_rows = np.random.default_rng(self._view.seed).choice(order[_SHORTLIST:], _SHORTLIST, replace=False)
         # Rows with an untried axis stay in the shortlist even where the prediction calls them slow: each axis runs
         # once.
-        named = np.array(due(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
+        named = np.array(first_untried(order[_SHORTLIST:], pool.axes, ()), dtype=np.intp)
         return np.concatenate([order[:_SHORTLIST], np.union1d(random_rows, named)])
 
     @cached_property
@@ -142,7 +142,7 @@ class Outlook:
         rows = self.candidates
         order = np.argsort(self.time.mean, kind="stable")
         measured_axes = (axes_of(self._pool.space.flatten(obs.config)) for obs in history)
-        first = set(due(rows[order], self._pool.axes, measured_axes))
+        first = set(first_untried(rows[order], self._pool.axes, measured_axes))
         return [int(index) for index in order if int(rows[index]) in first]
 
     def reason(self, index: int) -> TrialReason:
@@ -193,10 +193,10 @@ class Outlook:
         weight = max(1.0, self._knowledge.speed.rows / max(1, len(learnt)))
         # The calibration was fitted to these trials, too, so the prediction is judged by what it would say without
         # each.
-        held_out = unseen(own_rows, times, prior, NOISE_SIGMA, weight)
+        held_out = leave_one_out(own_rows, times, prior, NOISE_SIGMA, weight)
         own_noise = [_PRUNED_NOISE if obs.state is TrialState.PRUNED else 0.0 for obs in self._measured]
         extra = np.array([_WARM_NOISE] * (len(related) + len(warm)) + own_noise)
-        rows = joined(self._inputs_of(related), own_rows)
+        rows = concatenate(self._inputs_of(related), own_rows)
         related_times = np.log([run.seconds for run in related])
         return Residual(
             rows, np.append(related_times, times), extra, np.append(rows.predicted[: len(related)], held_out)
@@ -209,7 +209,7 @@ class Outlook:
         return runs[:_MOST_RELATED][::-1]
 
     def _inputs_of(self, runs: Sequence[ComparedRun]) -> Inputs:
-        common, knobs, kinds = self._pool.place([run.config for run in runs])
+        common, knobs, kinds = self._pool.encode([run.config for run in runs])
         studies = {name: number for number, name in enumerate(dict.fromkeys(run.study for run in runs), start=1)}
         parts = [[run.parts[name] if run.parts else 0.0 for name in PARTS] for run in runs]
         seconds = np.array(parts, dtype=float).reshape(len(runs), len(PARTS)) * self._factors
@@ -245,14 +245,18 @@ class Outlook:
 
     def _considered(self) -> Sequence[int]:
         pool = self._pool
-        if pool.is_whole:
-            return range(pool.first)
+        if pool.is_complete:
+            return range(pool.candidate_count)
         # A large pool is a sample, so the neighbours of the best join it.
         quickest = sorted((obs for obs in self._measured if obs.state is TrialState.COMPLETE), key=_log_time)
-        base = np.arange(pool.first)
+        base = np.arange(pool.candidate_count)
         favourites = base[np.argsort(self._predicted(base), kind="stable")[:_WIDENED]]
         centres = [*pool.rows([obs.config for obs in quickest[:_WIDENED]]), *map(int, favourites)]
-        return list(dict.fromkeys([*range(pool.first), *(row for centre in centres for row in pool.near(centre))]))
+        return list(
+            dict.fromkeys(
+                [*range(pool.candidate_count), *(row for centre in centres for row in pool.neighbour_rows(centre))]
+            )
+        )
 
     def _predicted(self, rows: Rows) -> Array:
         return np.asarray(np.log(self._seconds(rows).sum(axis=1)))
@@ -275,7 +279,7 @@ class Outlook:
     def _describe_trial(self, index: int) -> str:
         row = int(self.candidates[index])
         if index in self.unseen_axes:
-            return f"{first_with(self._pool.axes[row])}; {self._describe_differences(row)}"
+            return f"{first_reason(self._pool.axes[row])}; {self._describe_differences(row)}"
         return self._describe_differences(row)
 
     def _describe_differences(self, row: int) -> str:

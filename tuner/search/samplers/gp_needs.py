@@ -2,10 +2,10 @@
 
 import importlib.util
 
-GP_NEEDS = ("scipy", "torch")
+GP_PACKAGES = ("scipy", "torch")
 """Packages of the Gaussian process that the service does not install."""
 
 
 def gp_is_installed() -> bool:
     """Whether the packages of the Gaussian process are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in GP_NEEDS)
+    return all(importlib.util.find_spec(name) is not None for name in GP_PACKAGES)

@@ -91,10 +91,10 @@ def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
     condemn its neighbour.
     """
     # Any failure but a repeated crash says nothing about the configuration.
-    if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_no_choice:
+    if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_excluded:
         return None
     try:
-        answers = _answers_of(space, obs.config, obs.is_no_choice)
+        answers = _answers_of(space, obs.config, obs.is_excluded)
     except ValueError:
         return None
     params: dict[str, KnobValue] = {}
@@ -112,7 +112,7 @@ def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
         case TrialState.INFEASIBLE | TrialState.PRUNED | TrialState.FAILED:
             # An infeasible trial is PRUNED with a violated constraint, and so is one that crashed twice: reported as
             # FAIL, TPE proposes the same configuration again.
-            violated = {"feasible": 1.0 if obs.is_no_choice else 0.0}
+            violated = {"feasible": 1.0 if obs.is_excluded else 0.0}
             state = optuna.trial.TrialState.PRUNED
             return create_trial(state=state, params=params, distributions=distributions, constraints=violated)
         case TrialState.RUNNING | TrialState.WAITING:
@@ -127,7 +127,7 @@ def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
 @lru_cache(_MOST_ANSWERS)
 def _answers_of(space: Space, config: TrialConfig, exact: bool) -> list[tuple[Question, KnobValue]]:
     """Sampler's parameters for a configuration, cached: every suggestion needs those of the whole history."""
-    return space.answers_of(config, exact)
+    return space.sampler_answers(config, exact)
 
 
 def _is_ordered(values: tuple[KnobValue, ...]) -> bool:

@@ -9,13 +9,13 @@ from shardtune.tuner.search.space.define_by_run import Question
 _MAX_LISTED = 12
 
 
-def listed(values: tuple[KnobValue, ...]) -> str:
+def describe_values(values: tuple[KnobValue, ...]) -> str:
     """Candidates as a user would write them."""
     text = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_MAX_LISTED])
     return text + (", …" if len(values) > _MAX_LISTED else "")
 
 
-def position(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
+def index_of(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
     """Index of the value, None where it is absent; true is not 1 here."""
     for index, candidate in enumerate(values):
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
@@ -23,9 +23,9 @@ def position(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | No
     return None
 
 
-def nearest(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
+def nearest_index(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
     """Index of the value, or of the nearest number by ratio."""
-    exact = position(value, values)
+    exact = index_of(value, values)
     if exact is not None or value is None or isinstance(value, bool | str):
         return exact
     # By ratio; + 1 because zero is a legal size.
@@ -37,20 +37,20 @@ def nearest(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | Non
     return min(distances)[1] if distances else None
 
 
-def lightest(question: Question) -> tuple[KnobValue, ...]:
+def lightest_values(question: Question) -> tuple[KnobValue, ...]:
     """Candidate that uses least memory where one is known to, else all candidates."""
     knob = KNOBS.get(question.knob)
-    least = None if knob is None else knob.rising[0] if knob.rising else knob.lightest
+    least = None if knob is None else knob.memory_order[0] if knob.memory_order else knob.lightest
     if least is None:
         return question.values
     if least in ("min", "max"):
         numbers = [value for value in question.values if not isinstance(value, str)]
         return (min(numbers) if least == "min" else max(numbers),)
-    return (least,) if position(least, question.values) is not None else question.values
+    return (least,) if index_of(least, question.values) is not None else question.values
 
 
-def outline(question: Question) -> tuple[KnobValue, ...]:
+def branching_values(question: Question) -> tuple[KnobValue, ...]:
     """Candidates that open different branches of the walk; a single one of each other knob."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
-    return lightest(question)
+    return lightest_values(question)

@@ -79,9 +79,9 @@ class DefineByRun:
     def _draw_context(self) -> None:
         """Decide the number of ranks that share sequences."""
         sizes, why_not = self.domains.context_parallel
-        self.pick_asked("context_parallel", sizes, why_not)
+        self.pick_if_named("context_parallel", sizes, why_not)
 
-    def pick_asked(self, knob: str, sizes: tuple[int, ...], why_not: str | None, variant: str = "") -> int:
+    def pick_if_named(self, knob: str, sizes: tuple[int, ...], why_not: str | None, variant: str = "") -> int:
         """Decide a number of ranks that is searched only where the user names it; else 1."""
         self.table[knob] = 1
         return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1

@@ -139,7 +139,7 @@ class Domains:
         # Groups within a host come first: its links are faster.
         return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
 
-    def sizes(self, make: Callable[["Domains"], T]) -> T:
+    def backend_sizes(self, make: Callable[["Domains"], T]) -> T:
         """Candidate sizes of one backend, computed once."""
         if make not in self._sizes:
             self._sizes[make] = make(self)

@@ -25,15 +25,15 @@ class Knob:
     maximum: float = math.inf
     step: int = 1
     """Factor that integers must be a multiple of."""
-    open: bool = False
+    accepts_own_values: bool = False
     """Whether a user's own values replace the search's; else they only narrow them: a divisor stays a divisor."""
     lightest: KnobValue | Literal["min", "max"] | None = None
     """Value that uses least memory; None where that depends on other knobs."""
-    rising: tuple[KnobValue, ...] = ()
+    memory_order: tuple[KnobValue, ...] = ()
     """Values from least to most memory, where that order always holds."""
-    rises: bool = False
+    grows_memory: bool = False
     """Whether a larger number uses at least as much memory."""
-    places: bool = False
+    places_states: bool = False
     """Whether the knob decides where model states or samples lie: memory of two configurations compares only where
     it is equal."""
 
@@ -79,21 +79,21 @@ Flat = dict[str, KnobValue]
 """Configuration as a table: value by knob name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
-    "context_parallel": Knob("int", places=True),
-    "micro_batch": Knob("int", rises=True),
-    "activation_checkpointing": Knob("word", ("none", "selective", "full"), rising=("full", "selective", "none")),
-    "checkpoint_every": Knob("int", lightest="min", rises=True),
+    "context_parallel": Knob("int", places_states=True),
+    "micro_batch": Knob("int", grows_memory=True),
+    "activation_checkpointing": Knob("word", ("none", "selective", "full"), memory_order=("full", "selective", "none")),
+    "checkpoint_every": Knob("int", lightest="min", grows_memory=True),
     "compile": Knob("bool", lightest=False),
     "malloc": Knob("word", ("default", "keep"), lightest="default"),
-    "threads": Knob("int", minimum=0, maximum=1024, open=True, lightest=0),
-    "expandable_segments": Knob("bool", open=True, lightest=False),
-    "max_connections": Knob("int", minimum=0, maximum=32, open=True, lightest=0),
+    "threads": Knob("int", minimum=0, maximum=1024, accepts_own_values=True, lightest=0),
+    "expandable_segments": Knob("bool", accepts_own_values=True, lightest=False),
+    "max_connections": Knob("int", minimum=0, maximum=32, accepts_own_values=True, lightest=0),
     "numa_binding": Knob("word", ("none", "node", "exclusive"), lightest="none"),
 }
 """Knobs of every backend."""
 
 # Knobs that several backends share, with one meaning.
-GRAD_SYNC = Knob("word", ("every", "reduce_scatter", "last"), rising=("every", "reduce_scatter", "last"))
-DP_SHARD = Knob("int", places=True)
+GRAD_SYNC = Knob("word", ("every", "reduce_scatter", "last"), memory_order=("every", "reduce_scatter", "last"))
+DP_SHARD = Knob("int", places_states=True)
 DP_REPLICATE = Knob("int")
-CPU_OFFLOAD = Knob("bool", places=True)
+CPU_OFFLOAD = Knob("bool", places_states=True)

@@ -46,9 +46,9 @@ class KnobLimits:
 
     def is_open(self, knob: str) -> bool:
         """Whether a user's own values replace the search's."""
-        return knob in self._all_knobs and self._all_knobs[knob].open
+        return knob in self._all_knobs and self._all_knobs[knob].accepts_own_values
 
-    def text(self, knob: str) -> str:
+    def limit_text(self, knob: str) -> str:
         """Limit as the user wrote it."""
         limit = self._limits.get(knob)
         if isinstance(limit, Limit):
@@ -125,7 +125,7 @@ def _check_range(name: str, knob: Knob, limit: Limit) -> None:
     for end in (limit.min, limit.max):
         if end is not None and knob.kind == "int" and end != int(end):
             raise ValueError(f"space.knobs.{name} ({end:g}) bounds an integer knob; use a whole number")
-    if knob.open:
+    if knob.accepts_own_values:
         # A range without a candidate inside is searched at its ends.
         for value in _ends(limit):
             if not knob.accepts(value):

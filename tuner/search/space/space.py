@@ -55,7 +55,7 @@ class Space:
         table = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
-            if choices.position(table.get(question.knob), question.values) is None:
+            if choices.index_of(table.get(question.knob), question.values) is None:
                 raise NoLegalValue(question.knob, question.values)
             return table[question.knob]
 
@@ -64,7 +64,7 @@ class Space:
         except NoLegalValue:
             return False
 
-    def answers_of(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
+    def sampler_answers(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
         """Sampler's parameters for a configuration, each with its candidates; a size between candidates is rounded to
         one.
 
@@ -77,7 +77,7 @@ class Space:
 
         def answer(question: Question) -> KnobValue:
             is_open = self.limits.is_open(question.knob)
-            find_index = choices.nearest if is_open and not exact else choices.position
+            find_index = choices.nearest_index if is_open and not exact else choices.index_of
             index = find_index(table.get(question.knob), question.values)
             if index is None:
                 raise NoLegalValue(question.knob, question.values)
@@ -89,7 +89,7 @@ class Space:
             self._walk(answer)
         except NoLegalValue as end:
             raise ValueError(
-                f"{end.knob} ({table.get(end.knob)!r}) is not in the space; it has {choices.listed(end.candidates)}"
+                f"{end.knob} ({table.get(end.knob)!r}) is not in the space; it has {choices.describe_values(end.candidates)}"
             ) from None
         return answers
 
@@ -121,9 +121,13 @@ class Space:
             value = table.get(question.knob)
             limited = question.knob in self.limits or question.knob == "backend"
             # A mesh must fit the values that the limits have moved; other values may lie between the candidates.
-            if value is not None and not limited and not (question.knob in KNOBS and KNOBS[question.knob].places):
+            if (
+                value is not None
+                and not limited
+                and not (question.knob in KNOBS and KNOBS[question.knob].places_states)
+            ):
                 return value
-            index = choices.nearest(value, question.values)
+            index = choices.nearest_index(value, question.values)
             return question.values[0 if index is None else index]
 
         if config.backend not in self.limits.backends:
@@ -155,16 +159,16 @@ class Space:
 
     def lightest(self) -> Iterator[TrialConfig]:
         """Configuration that uses least memory, for each placement of model states; if none fits, nothing does."""
-        return self.enumerate(choices.lightest)
+        return self.enumerate(choices.lightest_values)
 
-    def like(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
+    def with_placement_of(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
         """Configurations that place model states as the skeleton, a result of `lightest`, does."""
         table = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
             placed = (
-                len(choices.lightest(question)) > 1
-                and choices.position(table.get(question.knob), question.values) is not None
+                len(choices.lightest_values(question)) > 1
+                and choices.index_of(table.get(question.knob), question.values) is not None
             )
             return (table[question.knob],) if placed else question.values
 
@@ -178,13 +182,13 @@ class Space:
         """
         dead: dict[str, NoLegalValue] = {}
         alive: set[str] = set()
-        for table in self._walk_all(choices.outline, dead):
+        for table in self._walk_all(choices.branching_values, dead):
             alive |= table.keys()
         for knob, end in dead.items():
             if knob not in alive:
                 raise ValueError(
-                    f"space.knobs.{knob} ({self.limits.text(knob)}) leaves nothing to search: "
-                    f"the values here are {choices.listed(end.candidates)}; name one of these"
+                    f"space.knobs.{knob} ({self.limits.limit_text(knob)}) leaves nothing to search: "
+                    f"the values here are {choices.describe_values(end.candidates)}; name one of these"
                     + (f" ({end.why_not})" if end.why_not else "")
                 )
         if not alive:

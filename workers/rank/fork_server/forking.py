@@ -21,7 +21,7 @@ from shardtune.workers.rank.rank_context import device_kind
 _PROBE_PATIENCE_S = 60.0
 _STORE_TIMEOUT_S = 20.0
 
-Found = dict[str, Any]
+Facts = dict[str, Any]
 """Facts that a probe found, as a JSON object."""
 
 
@@ -29,7 +29,7 @@ class CannotFork(Exception):
     """Forked ranks would not work here; the message says why."""
 
 
-def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> Found:
+def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> Facts:
     """Run `look` in a forked child, which then uses torch (and CUDA, where present); returns the facts that `look`
     found.
 
@@ -53,11 +53,11 @@ def probe(look: Callable[[], Found], patience_s: float = _PROBE_PATIENCE_S) -> F
         raise CannotFork(f"a forked child that uses torch hung for {patience_s:.0f} s")
     if code != 0:
         raise CannotFork(f"a forked child could not use torch (exit code {code})")
-    facts: Found = json.loads(output)
+    facts: Facts = json.loads(output)
     return facts
 
 
-def _probe_child(host: int, look: Callable[[], Found], output: int) -> int:
+def _probe_child(host: int, look: Callable[[], Facts], output: int) -> int:
     parent_death.tie_to_parent(host)
     facts = look()
     matrix = torch.ones(512, 512, device=device_kind())

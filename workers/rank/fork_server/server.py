@@ -41,7 +41,7 @@ LATE_IMPORTS = (
 """Modules that a rank would import in mid-trial, which takes 0.6 s in all; names that a version lacks are skipped."""
 
 
-class Host:
+class ForkServer:
     """Fork server that reads orders from one descriptor and writes events to another.
 
     Orders: `{"store": dir, "ports": [first, stop]}`, where ranks of several hosts rendezvous here; `{"launch": dir, "as": a
@@ -147,7 +147,7 @@ class Host:
                 self._send({"event": "rejected", "dir": folder, "reason": str(error)})
                 return
             preload(task)
-            if cpu_adam.needed(task):
+            if cpu_adam.is_needed(task):
                 cpuinfo.get_cpu_info()
         self._folder = folder
         self._fork_ranks(folder, launch)
@@ -225,7 +225,7 @@ def serve(ranks: int | None = None) -> None:
     fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
     # Libraries print; only events may reach the agent.
     os.dup2(2, 1)
-    Host(orders=0, events=events, ranks=ranks).run()
+    ForkServer(orders=0, events=events, ranks=ranks).run()
 
 
 if __name__ == "__main__":

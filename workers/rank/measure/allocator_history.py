@@ -96,7 +96,7 @@ _BLOCKS = {"alloc": 1, "free_completed": -1}
 _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-def lives(events: Iterable[AllocatorEvent]) -> list[Allocation]:
+def allocations_of(events: Iterable[AllocatorEvent]) -> list[Allocation]:
     """Allocations since the recording began, with their times of release; releases of earlier allocations are ignored."""
     begun: dict[int, AllocatorEvent] = {}
     ended = []

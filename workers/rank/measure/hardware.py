@@ -22,7 +22,7 @@ from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.dtypes import native_on_cpu
 from shardtune.workers.rank.process import deadline
-from shardtune.workers.rank.rank_context import Place, device_kind
+from shardtune.workers.rank.rank_context import RankContext, device_kind
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
 """Bytes of the whole tensor of a collective, from latency-bound to bandwidth-bound."""
@@ -46,7 +46,7 @@ _FEWEST, _MOST = 5, 200
 _DEPTH = 16
 
 
-def measure(place: Place) -> MeasuredHardware:
+def measure(place: RankContext) -> MeasuredHardware:
     """Measure all rates of this machine."""
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
@@ -66,7 +66,7 @@ def measure(place: Place) -> MeasuredHardware:
     )
 
 
-def _groups(place: Place) -> list[tuple[int, int, dist.ProcessGroup | None]]:
+def _groups(place: RankContext) -> list[tuple[int, int, dist.ProcessGroup | None]]:
     """Groups in which this rank measures: (ranks, hosts, process group); all ranks create all groups."""
     local, world = place.local_world_size, place.world_size
     hosts = world // local
@@ -83,7 +83,7 @@ def _groups(place: Place) -> list[tuple[int, int, dist.ProcessGroup | None]]:
 
 
 def _curve(
-    name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: Place
+    name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: RankContext
 ) -> Iterator[CollectiveTime]:
     """Times of a collective from latency-bound to bandwidth-bound sizes."""
     square = torch.randn(_BETWEEN, _BETWEEN)
@@ -95,7 +95,7 @@ def _curve(
             return
 
 
-def _seconds(work: Callable[[], object], place: Place) -> float:
+def _seconds(work: Callable[[], object], place: RankContext) -> float:
     """Median seconds of one repetition on the slowest rank; all ranks repeat equally often."""
     for _ in range(2):
         work()
@@ -113,18 +113,18 @@ def _seconds(work: Callable[[], object], place: Place) -> float:
     return slowest
 
 
-def _matmul(size: int, dtype: torch.dtype, place: Place) -> float:
+def _matmul(size: int, dtype: torch.dtype, place: RankContext) -> float:
     first, second = (torch.randn(size, size, device=place.device).to(dtype) for _ in range(2))
     return 2.0 * size**3 / _seconds(lambda: first @ second, place)
 
 
-def _copy(size: int, place: Place) -> float:
+def _copy(size: int, place: RankContext) -> float:
     source = torch.ones(size // 4, device=place.device)
     target = torch.empty_like(source)
     return 2.0 * size / _seconds(lambda: torch.mul(source, 2.0, out=target), place)
 
 
-def _launch(place: Place) -> float:
+def _launch(place: RankContext) -> float:
     """Seconds of one operator's launch, from forward and backward of a deep and tiny network with its modules and autograd."""
     layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(_DEPTH)]
     network = nn.Sequential(*layers).to(place.device)
@@ -138,7 +138,7 @@ def _launch(place: Place) -> float:
     return _seconds(train, place) / (9 * _DEPTH)
 
 
-def _host_link(place: Place) -> float:
+def _host_link(place: RankContext) -> float:
     size = _COPIED["cpu"]
     device = torch.ones(size // 4, device=place.device)
     host = torch.empty(size // 4, pin_memory=True)
@@ -150,7 +150,7 @@ def _collective(
     size: int,
     ranks: int,
     group: dist.ProcessGroup | None,
-    place: Place,
+    place: RankContext,
     square: torch.Tensor,
     alone_s: float,
 ) -> float:
@@ -177,8 +177,8 @@ def _collective(
 
 def run(folder: Path) -> int:
     """Measure as the rank that the environment names; returns the exit code."""
-    deadline.hold(folder)
-    place = Place.from_environment(device_kind())
+    deadline.enforce(folder)
+    place = RankContext.from_environment(device_kind())
     place.accelerator.use()
     # The number of threads of a trial's ranks whose configuration names none.
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), place.local_world_size))

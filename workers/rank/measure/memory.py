@@ -23,9 +23,9 @@ class MemoryMeter(Protocol):
         """Peaks of the run, once it is over."""
 
 
-def meter(device: Device) -> MemoryMeter:
+def start_meter(device: Device) -> MemoryMeter:
     """Start the meter for this device."""
-    return _CountedMeter(device) if device.count_from_here() else _RecordedMeter()
+    return _CountedMeter(device) if device.reset_peaks() else _RecordedMeter()
 
 
 class Recording:
@@ -104,4 +104,4 @@ class _CountedMeter:
 
     def result(self) -> Memory:
         """See `MemoryMeter`."""
-        return self._device.counted() or Memory(peak_allocated_gib=None)
+        return self._device.memory_peaks() or Memory(peak_allocated_gib=None)

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 from shardtune.api_schemas.trials.diagnosis import MemoryMoment, MemoryPhase
-from shardtune.workers.rank.measure.allocator_history import Allocation, CpuHistory, CudaHistory, lives
+from shardtune.workers.rank.measure.allocator_history import Allocation, CpuHistory, CudaHistory, allocations_of
 from shardtune.workers.rank.strategies.base import Trainer
 
 _MOST_HOLDERS = 8
@@ -108,7 +108,7 @@ class MomentRecorder:
         """Note the kind of tensors' storages."""
         self._note(kind, tensors)
 
-    def told(self) -> MemoryMoment | None:
+    def finish(self) -> MemoryMoment | None:
         """End the recording and describe the memory.
 
         The moment is the first over the limit, else the fullest. None where nothing was allocated, or too many events
@@ -124,7 +124,7 @@ class MomentRecorder:
         over = (event for event in events if limit is not None and event.total_bytes > limit)
         moment = next(over, fullest)
         at = moment.at
-        live = [allocation for allocation in lives(events) if allocation.born <= at < allocation.died]
+        live = [allocation for allocation in allocations_of(events) if allocation.born <= at < allocation.died]
         kinds, holders = self._sizes_by_kind(live)
         mark = self._at(at)
         return MemoryMoment(

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import torch
 
 from shardtune.workers.rank.device import clock
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 
 _REPEATS = 5
 _WARM_S = {"cpu": 0.0, "cuda": 0.5}
 """Least seconds of products before the fastest counts: the clocks of an idle GPU rise over some hundred milliseconds."""
 
 
-def seconds(place: Place) -> float:
+def seconds(place: RankContext) -> float:
     """Seconds of the fastest of some fixed matrix products, once the clocks are up; call it before memory is counted."""
     best = _products(place)
     # The products' cached memory would otherwise count in the trial's peak of reserved memory.
@@ -20,7 +20,7 @@ def seconds(place: Place) -> float:
     return best
 
 
-def _products(place: Place) -> float:
+def _products(place: RankContext) -> float:
     size, products, dtype = (4096, 8, torch.bfloat16) if place.is_cuda else (256, 8, torch.float32)
     matrix = torch.ones(size, size, device=place.device, dtype=dtype)
     return fastest(lambda: _once(place, matrix, products), _WARM_S[place.device.type])
@@ -34,7 +34,7 @@ def fastest(once: Callable[[], float], least_s: float) -> float:
     return min(times)
 
 
-def _once(place: Place, matrix: torch.Tensor, products: int) -> float:
+def _once(place: RankContext, matrix: torch.Tensor, products: int) -> float:
     begin = clock(place.accelerator)
     for _ in range(products):
         torch.mm(matrix, matrix)

@@ -57,5 +57,5 @@ def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan)
     return (
         window_count >= plan.max_windows
         or spent >= plan.max_measure_s
-        or plan.is_answered(mean, relative_half_width(step_times) * mean)
+        or plan.is_precise_enough(mean, relative_half_width(step_times) * mean)
     )

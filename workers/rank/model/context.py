@@ -19,7 +19,7 @@ from transformers.masking_utils import sdpa_mask
 from shardtune.api_schemas.strategies import context_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import shared_heads
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 
 _ATTENTION = "shardtune_context"
 _IGNORED = -100
@@ -85,7 +85,7 @@ class ContextGroup:
         return received.movedim(0, 2).reshape(samples, split // ranks, ranks * joined, width)
 
 
-def group_of(task: TrialTask, place: Place) -> ContextGroup | None:
+def group_of(task: TrialTask, place: RankContext) -> ContextGroup | None:
     """Group of neighbouring ranks that share samples; None without context parallelism. Collective.
 
     Raises:

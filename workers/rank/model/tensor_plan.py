@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from shardtune.workers.blocks.prepare import repeated_blocks
-from shardtune.workers.rank.model.tensor_styles import GatherAtDoor, SplitAtDoor, Whole
+from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
 """Styles of a child whose matrices alone are split: every rank computes the modules between them whole."""
@@ -40,7 +40,7 @@ class TensorPlan:
         # None: each rank fills its own part later, so nothing is sent.
         parallelize_module(model, mesh, self.styles, src_data_rank=None)
         # A second call: a block without parameters of its own can already have a style in the plan, and a name takes one.
-        parallelize_module(model.get_submodule(self.first_block), mesh, SplitAtDoor())
+        parallelize_module(model.get_submodule(self.first_block), mesh, SplitAtInput())
         for (module, name), *other_owners in tied:
             for owner, key in other_owners:
                 owner._parameters[key] = module._parameters[name]
@@ -97,7 +97,7 @@ def _child_styles(
     words = {name: word for name in modules if (word := _style_word(name, style_words)) is not None}
     if not words:
         return ({path: SequenceParallel(use_local_output=True)} if _is_vector(child) else {}), []
-    styles: dict[str, ParallelStyle] = {path: GatherAtDoor()}
+    styles: dict[str, ParallelStyle] = {path: GatherAtInput()}
     widths = []
     for name, module in modules.items():
         word = words.get(name)
@@ -129,7 +129,7 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
             # A norm of each head: any axis that is not normalised will do.
             return SequenceParallel(sequence_dim=1, use_local_output=True)
         case "replicate" if _is_vector(module):
-            return Whole()
+            return Replicated()
         case _:
             raise ValueError(f"its {name} is split as {word!r}, for which torch has no style")
 

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 
-class SplitAtDoor(ParallelStyle):
+class SplitAtInput(ParallelStyle):
     """Style that splits whole hidden states [samples, positions, width] into parts of the sequence at a module's input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -18,7 +18,7 @@ class SplitAtDoor(ParallelStyle):
         return module
 
 
-class GatherAtDoor(ParallelStyle):
+class GatherAtInput(ParallelStyle):
     """Style that gathers parts of the sequence at a module's input."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -26,7 +26,7 @@ class GatherAtDoor(ParallelStyle):
         return module
 
 
-class Whole(ParallelStyle):
+class Replicated(ParallelStyle):
     """Style of a module that every rank computes whole on equal input, so that gradients of its parameters are equal too."""
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:

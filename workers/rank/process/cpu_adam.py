@@ -34,7 +34,7 @@ _MARKER = "shardtune-built-for"
 _BUILD_TIMEOUT_S = 600
 
 
-def needed(task: Task) -> bool:
+def is_needed(task: Task) -> bool:
     """Whether the task updates on the host with DeepSpeed's CPU Adam."""
     return (
         not isinstance(task, ModelSummaryTask)
@@ -49,7 +49,7 @@ def is_built() -> bool:
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
-def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None]) -> None:
+def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
     """Build the operator if the task needs it and it is missing. Each host's first rank builds; the others wait at the
     rendezvous.
 
@@ -58,7 +58,7 @@ def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None])
     Raises:
         SetupError: there is no compiler, or the build failed.
     """
-    if not needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
+    if not is_needed(task) or os.environ.get("LOCAL_RANK", "0") != "0" or is_built():
         return
     command = [
         sys.executable,
@@ -73,7 +73,7 @@ def ensure(task: TrialTask | ResumeTask | TraceTask, moving: Callable[[], None])
             _, error_output = builder.communicate(timeout=1.0)
             break
         except subprocess.TimeoutExpired:
-            moving()
+            report_progress()
     if builder.returncode:
         raise SetupError(
             error_output.strip()[-3000:] or f"the build of DeepSpeed's CPU Adam ended with {builder.returncode}"
@@ -84,7 +84,7 @@ def load(task: TrialTask | ResumeTask | TraceTask) -> None:
     """Make DeepSpeed use the library as it was built."""
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
-    if needed(task) and is_built():
+    if is_needed(task) and is_built():
         CPUAdamBuilder._loaded_ops[_NAME] = _import_module_from_library(  # type: ignore[no-untyped-call]
             _NAME, str(_folder()), is_python_module=True
         )

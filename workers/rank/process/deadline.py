@@ -22,7 +22,7 @@ def has_passed(folder: Path) -> bool:
         return False
 
 
-def hold(folder: Path) -> None:
+def enforce(folder: Path) -> None:
     """Start a thread that kills this process and its process group when the deadline has passed."""
     # A thread gets to run beside Python code and torch's operators; it reads a small file twice a second.
     threading.Thread(target=_watch, args=(folder,), name="deadline", daemon=True).start()

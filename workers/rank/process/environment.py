@@ -12,13 +12,13 @@ import torch
 from shardtune.api_schemas.strategies import NumaBinding, TrialConfig
 from shardtune.api_schemas.strategies.rank_environment import ALLOCATOR, THREADS, variables
 from shardtune.workers.rank.classify import SetupError
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
 """Parameters of glibc's mallopt (malloc.h) by the variable that sets them at a process's start."""
 
 
-def apply(config: TrialConfig, place: Place) -> None:
+def apply(config: TrialConfig, place: RankContext) -> None:
     """Set variables, threads, malloc and the device allocator.
 
     Call it before the rank allocates or touches its device, and never before a fork: OpenMP's threads do not survive
@@ -40,7 +40,7 @@ def apply(config: TrialConfig, place: Place) -> None:
         _bind(place, config.numa_binding)
 
 
-def _bind(place: Place, mode: NumaBinding) -> None:
+def _bind(place: RankContext, mode: NumaBinding) -> None:
     try:
         place.accelerator.bind(mode)
     except (RuntimeError, OSError) as error:

@@ -27,7 +27,7 @@ def serve(folder: Path, ports: range, announce: Callable[[int], object]) -> NoRe
     Raises:
         PortsTaken: no port of the range is free.
     """
-    deadline.hold(folder)
+    deadline.enforce(folder)
     store = _listen(ports)
     announce(store.port)
     while True:

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from shardtune.api_schemas.training.workload import AdamW
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model.build import DTYPES
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 
 
 class Trainer(Protocol):
@@ -53,17 +53,17 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetup:
     """Task, rank context and loss from which a strategy builds its trainer."""
 
     task: TrialTask
-    place: Place
+    context: RankContext
     accumulation: int
     """Micro batches of this rank per optimizer step."""
     loss: Loss = causal_loss
 
     @classmethod
-    def of(cls, task: TrialTask, place: Place, loss: Loss = causal_loss) -> "Setting":
+    def of(cls, task: TrialTask, place: RankContext, loss: Loss = causal_loss) -> "TrainingSetup":
         """Derive gradient accumulation from the global batch.
 
         Raises:
@@ -78,7 +78,7 @@ class Setting:
         config = self.task.config
         stages = config.strategy.stages
         # Pipeline stages are the outermost axis: they send least, so that the busiest collectives run between neighbours.
-        return self.place.rank % (self.place.world_size // stages) // (config.sharing // stages)
+        return self.context.rank % (self.context.world_size // stages) // (config.sharing // stages)
 
     @property
     def weights_dtype(self) -> torch.dtype:
@@ -93,7 +93,7 @@ class Setting:
     @property
     def cast_loss(self) -> Loss:
         """`loss` run under autocast where the precision uses autocast, else `loss` itself."""
-        precision, device = self.task.workload.precision, self.place.device.type
+        precision, device = self.task.workload.precision, self.context.device.type
         if not precision.autocast:
             return self.loss
 
@@ -121,11 +121,11 @@ def adamw_options(settings: AdamW) -> dict[str, Any]:
 
 def adamw(parameters: Iterable[nn.Parameter], settings: AdamW) -> torch.optim.AdamW:
     """Fused AdamW, the optimizer of every backend: one pass over memory, and no temporaries the size of the model."""
-    groups = [{"params": group} for group in by_mesh(parameters)]
+    groups = [{"params": group} for group in group_by_mesh(parameters)]
     return torch.optim.AdamW(groups, fused=True, **adamw_options(settings))
 
 
-def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
+def group_by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     """Group parameters by device mesh: no operator of torch takes DTensors of several meshes (2.13)."""
     groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
     for parameter in parameters:
@@ -133,10 +133,10 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
     return list(groups.values())
 
 
-def clip_(
+def clip_gradients_(
     parameters: list[nn.Parameter],
     max_norm: float | None,
-    counted: list[nn.Parameter] | None = None,
+    norm_parameters: list[nn.Parameter] | None = None,
     stages: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
     """Clip gradients to a global L2 norm, if one is given; returns the norm before clipping. Does not wait for the
@@ -147,14 +147,14 @@ def clip_(
         counted: the parameters that enter the norm; without it all. A parameter that two stages hold counts in one.
         stages: the group of pipeline stages over whose ranks the squares are summed.
     """
-    norms = [_norm_of(group) for group in by_mesh(parameters if counted is None else counted)]
+    norms = [_norm_of(group) for group in group_by_mesh(parameters if norm_parameters is None else norm_parameters)]
     norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     if stages is not None:
         squares = norm.square()
         dist.all_reduce(squares, group=stages)
         norm = squares.sqrt()
     if max_norm is not None:
-        for group in by_mesh(parameters):
+        for group in group_by_mesh(parameters):
             torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)
     return norm
 
@@ -182,7 +182,9 @@ def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     return total
 
 
-def reduce_checksum(local: torch.Tensor, place: Place, group: dist.ProcessGroup | None = None) -> tuple[float, float]:
+def reduce_checksum(
+    local: torch.Tensor, place: RankContext, group: dist.ProcessGroup | None = None
+) -> tuple[float, float]:
     """Sum the checksums of all ranks of a group; returns (sum, sum of squares)."""
     total = local.to(place.device)
     dist.all_reduce(total, group=group)

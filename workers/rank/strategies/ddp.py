@@ -17,8 +17,8 @@ from shardtune.workers.rank.strategies import base, sharded_checkpoint
 class DdpTrainer:
     """Trainer with a full replica of the model on every rank."""
 
-    def __init__(self, model: nn.Module, setting: base.Setting, config: DdpConfig) -> None:
-        workload, place = setting.task.workload, setting.place
+    def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: DdpConfig) -> None:
+        workload, place = setting.task.workload, setting.context
         models.materialize(model, place.device, setting.master_dtype, workload.seed, setting.weights_dtype)
         if setting.weights_dtype != setting.master_dtype:
             cast.compute_in(model, setting.weights_dtype)
@@ -44,7 +44,7 @@ class DdpTrainer:
 
     def optimizer_step(self) -> torch.Tensor:
         """See `Trainer`."""
-        norm = base.clip_(self._parameters, self._max_norm)
+        norm = base.clip_gradients_(self._parameters, self._max_norm)
         self._optimizer.step()
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
         self._optimizer.zero_grad(set_to_none=not self._ddp.gradient_as_bucket_view)

@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from shardtune.api_schemas.strategies import Fsdp2Config, expert_parallel
 from shardtune.workers.rank.model import experts
-from shardtune.workers.rank.rank_context import Place
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.rank_context import RankContext
+from shardtune.workers.rank.strategies.base import TrainingSetup
 
 _EXPERT, _SHARD = "ep", "expert_shard"
 
@@ -23,7 +23,7 @@ _EXPERT, _SHARD = "ep", "expert_shard"
 class DividedExperts:
     """Expert layers of one rank's part of the model; empty without expert parallelism."""
 
-    def __init__(self, model: nn.Module, ranks: int, config: Fsdp2Config, setting: Setting) -> None:
+    def __init__(self, model: nn.Module, ranks: int, config: Fsdp2Config, setting: TrainingSetup) -> None:
         """Divide the model's experts over `ranks` ranks, in place.
 
         Raises:
@@ -40,7 +40,7 @@ class DividedExperts:
         axis = expert_parallel.sharded_axis(self._ranks, self._shard, sizes.experts, sizes.expert_width)
         assert axis is not None
         self._axis = axis
-        self._mesh = _make_mesh(config, setting.place)
+        self._mesh = _make_mesh(config, setting.context)
         self._layers = experts.divide(model, self._mesh[_EXPERT])
 
     def of(self, modules: Sequence[nn.Module]) -> list[nn.Module]:
@@ -101,7 +101,7 @@ def _without_modes(hook: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return hook(*args, **kwargs)
 
 
-def _make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
+def _make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
     """Device mesh for experts, over the ranks of the main mesh in the same order: neighbours divide experts and
     exchange tokens."""
     axes = {"pp": config.pipeline_parallel, "dp_replicate": config.dp_replicate}

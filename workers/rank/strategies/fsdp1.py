@@ -22,7 +22,7 @@ from shardtune.api_schemas.strategies.fsdp1 import HYBRID
 from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model import build as models
 from shardtune.workers.rank.model import weights
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
@@ -30,8 +30,8 @@ class Fsdp1Trainer:
     """Trainer that materializes and shards block by block, so that at most one whole block is in memory besides the
     shards."""
 
-    def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> None:
-        workload, place = setting.task.workload, setting.place
+    def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> None:
+        workload, place = setting.task.workload, setting.context
         self._fsdp = _shard(model, setting, config)
         self._place = place
         self._sharded = config.dp_shard > 1
@@ -77,8 +77,8 @@ class Fsdp1Trainer:
         """See `Trainer`."""
 
 
-def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> FullyShardedDataParallel:
-    place = setting.place
+def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> FullyShardedDataParallel:
+    place = setting.context
     mixed = setting.weights_dtype != setting.master_dtype
     prefetch = config.backward_prefetch
     options = {
@@ -101,7 +101,7 @@ def _shard(model: nn.Module, setting: base.Setting, config: Fsdp1Config) -> Full
     return FullyShardedDataParallel(model, **options)
 
 
-def _mesh_option(config: Fsdp1Config, place: Place) -> dict[str, object]:
+def _mesh_option(config: Fsdp1Config, place: RankContext) -> dict[str, object]:
     """Device mesh of a hybrid strategy, else nothing.
 
     Neighbouring ranks shard, so that a shard group lies within one host where it fits.
@@ -113,14 +113,14 @@ def _mesh_option(config: Fsdp1Config, place: Place) -> dict[str, object]:
     return {"device_mesh": mesh}
 
 
-def _materialize(module: nn.Module, prefix: str, setting: base.Setting) -> None:
+def _materialize(module: nn.Module, prefix: str, setting: base.TrainingSetup) -> None:
     """Give parameters that are still on the meta device their whole initial values."""
     seed = setting.task.workload.seed
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         if not old.is_meta:
             return old
-        value = torch.empty(old.shape, dtype=setting.master_dtype, device=setting.place.device)
+        value = torch.empty(old.shape, dtype=setting.master_dtype, device=setting.context.device)
         weights.fill_(value.view(-1), prefix + name, old.shape, 0, seed, setting.weights_dtype)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from shardtune.api_schemas.strategies import Fsdp2Config, tensor_parallel
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.rank.model import tensor_plan, weights
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base, pipeline, sharded_checkpoint
 from shardtune.workers.rank.strategies.expert_mesh import DividedExperts
 
@@ -34,8 +34,8 @@ class Fsdp2Trainer:
     """Trainer whose parameters are DTensors, sharded on axis 0 and by the tensor plan; each rank initialises only its
     own part."""
 
-    def __init__(self, model: nn.Module, setting: base.Setting, config: Fsdp2Config) -> None:
-        workload, place = setting.task.workload, setting.place
+    def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
+        workload, place = setting.task.workload, setting.context
         mesh = make_mesh(config, place)
         self._is_split = config.tensor_parallel > 1
         if self._is_split:
@@ -96,7 +96,7 @@ class Fsdp2Trainer:
             self._pipeline.sum_twins(self._twins)
         self._experts.average()
         stages = self._pipeline.group if self._pipeline is not None else None
-        norm = base.clip_(self._parameters, self._max_norm, self._counted, stages)
+        norm = base.clip_gradients_(self._parameters, self._max_norm, self._counted, stages)
         self._optimizer.step()
         self._optimizer.zero_grad()
         return norm
@@ -121,7 +121,7 @@ class Fsdp2Trainer:
         """See `Trainer`."""
 
 
-def make_mesh(config: Fsdp2Config, place: Place) -> DeviceMesh:
+def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
     """Device mesh of a configuration, stages outermost.
 
     Neighbouring ranks split matrices and the next wider groups shard, so that a group lies within a host where it fits.
@@ -160,7 +160,7 @@ def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
 
 
 def _shard(
-    part: pipeline.RankPart, experts: DividedExperts, mesh: DeviceMesh, setting: base.Setting, config: Fsdp2Config
+    part: pipeline.RankPart, experts: DividedExperts, mesh: DeviceMesh, setting: base.TrainingSetup, config: Fsdp2Config
 ) -> list[list[FSDPModule]]:
     """Apply `fully_shard` to each FSDP unit and to the root.
 
@@ -171,7 +171,7 @@ def _shard(
         param_dtype=setting.weights_dtype if mixed else None, reduce_dtype=setting.reduce_dtype if mixed else None
     )
     offload = (
-        CPUOffloadPolicy(pin_memory=config.pin_memory and setting.place.is_cuda)
+        CPUOffloadPolicy(pin_memory=config.pin_memory and setting.context.is_cuda)
         if config.cpu_offload
         else OffloadPolicy()
     )
@@ -212,9 +212,9 @@ def _one_mesh_after_forward() -> Iterator[None]:
         module._get_post_forward_mesh_info = original
 
 
-def _materialize(part: pipeline.RankPart, setting: base.Setting, config: Fsdp2Config) -> None:
+def _materialize(part: pipeline.RankPart, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
     """Give each rank the values of its own rows; replicate groups get equal values by construction."""
-    place, model = setting.place, part.module
+    place, model = setting.context, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
     # `to_empty` has emptied the buffers too.

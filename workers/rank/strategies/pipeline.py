@@ -41,7 +41,7 @@ class RankPart:
 
     @classmethod
     def of(
-        cls, model: nn.Module, setting: base.Setting, mesh: DeviceMesh | None, virtual: int, schedule: str
+        cls, model: nn.Module, setting: base.TrainingSetup, mesh: DeviceMesh | None, virtual: int, schedule: str
     ) -> "list[RankPart]":
         """Cut the stages of this rank out of the model, in order; without a mesh, take the whole model.
 
@@ -73,11 +73,11 @@ class Pipeline:
     """Pipeline stages of one rank, with the schedule that runs them together with the stages of the other ranks."""
 
     def __init__(
-        self, parts: Sequence[RankPart], setting: base.Setting, mesh: DeviceMesh, schedule: str, sync: Sync
+        self, parts: Sequence[RankPart], setting: base.TrainingSetup, mesh: DeviceMesh, schedule: str, sync: Sync
     ) -> None:
         """Build stages and schedule; `parts` are this rank's stages in order."""
         self._group, self._ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
-        self._device, self._accumulation = setting.place.device, setting.accumulation
+        self._device, self._accumulation = setting.context.device, setting.accumulation
         count = self._ranks * len(parts)
         facts = pipeline_schedules.FACTS[schedule]
         self._is_v = facts.is_v
@@ -141,7 +141,7 @@ class Pipeline:
 
 
 def _make_stage(
-    part: RankPart, count: int, setting: base.Setting, ranks: int, group: dist.ProcessGroup, make: Any
+    part: RankPart, count: int, setting: base.TrainingSetup, ranks: int, group: dist.ProcessGroup, make: Any
 ) -> PipelineStage:
     """Make torch's stage object for one part, with its input and output shapes stated."""
     task = setting.task
@@ -152,7 +152,7 @@ def _make_stage(
     # Shapes are stated: torch would otherwise run the stage once to learn them (2.13).
     inputs, output = () if part.index == 0 else (hidden,), loss if part.index == count - 1 else hidden
     stage: PipelineStage = make(
-        part.module, part.index, count, setting.place.device, input_args=inputs, output_args=(output,), group=group
+        part.module, part.index, count, setting.context.device, input_args=inputs, output_args=(output,), group=group
     )
     return stage
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from torch import nn
 
-from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.strategies.ddp import DdpTrainer
 from shardtune.workers.rank.strategies.fsdp1 import Fsdp1Trainer
 from shardtune.workers.rank.strategies.fsdp2 import Fsdp2Trainer
 from shardtune.workers.rank.strategies.zero import ZeroTrainer
 
-TRAINERS: dict[str, Callable[[nn.Module, Setting, Any], Trainer]] = {
+TRAINERS: dict[str, Callable[[nn.Module, TrainingSetup, Any], Trainer]] = {
     "ddp": DdpTrainer,
     "zero": ZeroTrainer,
     "fsdp2": Fsdp2Trainer,

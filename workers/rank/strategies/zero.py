@@ -23,9 +23,9 @@ _TAG = "engine"
 class ZeroTrainer:
     """Trainer around a DeepSpeed engine; stage 3 builds the model sharded, one parameter at a time."""
 
-    def __init__(self, model: nn.Module, setting: base.Setting, config: ZeroConfig) -> None:
+    def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: ZeroConfig) -> None:
         _quieten()
-        workload, place = setting.task.workload, setting.place
+        workload, place = setting.task.workload, setting.context
         trial = setting.task.config
         document = config.to_deepspeed(workload, trial.micro_batch, setting.accumulation, trial.context_parallel)
         if config.stage == 3:
@@ -133,9 +133,9 @@ class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
         parameter.ds_tensor.narrow(0, own_count, parameter.ds_tensor.numel() - own_count).zero_()
 
 
-def _partition(model: nn.Module, setting: base.Setting, document: dict[str, Any]) -> None:
+def _partition(model: nn.Module, setting: base.TrainingSetup, document: dict[str, Any]) -> None:
     """Replace the meta parameters by ZeRO-3 partitions; at most one whole parameter is in memory at a time."""
-    place = setting.place
+    place = setting.context
     deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
     partitioner = _Partitioner(config_dict_or_path=document, dtype=setting.weights_dtype)
     seed = setting.task.workload.seed

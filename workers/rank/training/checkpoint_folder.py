@@ -20,7 +20,7 @@ from shardtune.api_schemas.trials.measurements import CheckpointPart, Progress
 from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.disk_rate import disk_rate, written_bytes
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
 
@@ -38,7 +38,7 @@ _FULL = 64 << 20
 class CheckpointFolder:
     """Checkpoint of one trial, in a folder that all its ranks see."""
 
-    def __init__(self, path: Path, place: Place, progress: ProgressFile) -> None:
+    def __init__(self, path: Path, place: RankContext, progress: ProgressFile) -> None:
         self._path, self._place, self._progress = path, place, progress
 
     def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
@@ -49,7 +49,7 @@ class CheckpointFolder:
         """
         self._path.mkdir(parents=True, exist_ok=True)
         require_room(self._path, parameters * _BYTES_PER_PARAMETER + _PROBE)
-        with self._report_progress("saving", step), full_disk_named(self._path):
+        with self._report_progress("saving", step), full_disk_as_setup_error(self._path):
             disk = disk_rate(self._path) if self._place.rank == 0 else None
             written_before, begin = written_bytes(), self._synchronized_s()
             trainer.save(self._path)
@@ -91,7 +91,7 @@ class CheckpointFolder:
         self, phase: Literal["saving", "loading"], step: int
     ) -> contextlib.AbstractContextManager[None]:
         """Write progress regularly meanwhile: a disk may take longer than the launcher waits for a sign of life."""
-        return self._progress.ticking(Progress(phase=phase, step=step))
+        return self._progress.refreshed(Progress(phase=phase, step=step))
 
 
 def require_room(folder: Path, needed: int) -> None:
@@ -109,7 +109,7 @@ def require_room(folder: Path, needed: int) -> None:
 
 
 @contextlib.contextmanager
-def full_disk_named(folder: Path) -> Iterator[None]:
+def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
     """Raise `SetupError` where saving failed because the disk is full, which is no fault of the configuration.
 
     The writers report a full disk in many ways. The partial checkpoint is removed: the rank's report needs space too.
@@ -155,12 +155,12 @@ def _size(folder: Path) -> tuple[int, int]:
     return sum(sizes), len(sizes)
 
 
-def _save_random_state(path: Path, place: Place) -> None:
+def _save_random_state(path: Path, place: RankContext) -> None:
     """Save random generator states: a user's own model may draw numbers while it trains, unlike catalogue models."""
     torch.save({"cpu": torch.get_rng_state(), "device": place.accelerator.random_state()}, path)
 
 
-def _load_random_state(path: Path, place: Place) -> None:
+def _load_random_state(path: Path, place: RankContext) -> None:
     state = torch.load(path, weights_only=True)
     torch.set_rng_state(state["cpu"])
     if state["device"] is not None:

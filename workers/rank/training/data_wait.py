@@ -50,7 +50,7 @@ class _TimedBatches:
 
 
 @contextlib.contextmanager
-def counted(wait: DataWait) -> Iterator[None]:
+def count_waits(wait: DataWait) -> Iterator[None]:
     """Count this process's waits for DataLoaders while the context is open."""
     plain = DataLoader.__iter__
 

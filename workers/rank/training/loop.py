@@ -19,8 +19,8 @@ from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure import throughput
 from shardtune.workers.rank.measure.memory import MemoryMeter
 from shardtune.workers.rank.model import data
-from shardtune.workers.rank.rank_context import Place
-from shardtune.workers.rank.strategies.base import Setting
+from shardtune.workers.rank.rank_context import RankContext
+from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training.step import Step
 
 PROFILED_STEPS = 2
@@ -28,14 +28,14 @@ PROFILED_STEPS = 2
 it."""
 
 
-Stepped = tuple[torch.Tensor, torch.Tensor | float | None]
+StepResult = tuple[torch.Tensor, torch.Tensor | float | None]
 """Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed."""
 _Result = TypeVar("_Result")
-Steps = Generator[list[Any], Stepped, _Result]
+Steps = Generator[list[Any], StepResult, _Result]
 """Generator that yields the micro batches of each step to run, and is sent the step's result."""
 
 
-class TakesSteps(Protocol):
+class StepRunner(Protocol):
     """Protocol of the trainer methods that make up a step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
@@ -45,7 +45,7 @@ class TakesSteps(Protocol):
         """See `Trainer`."""
 
 
-def run_all(steps: Steps[None], trainer: TakesSteps) -> None:
+def run_steps(steps: Steps[None], trainer: StepRunner) -> None:
     """Run every step that the generator yields."""
     with contextlib.suppress(StopIteration):
         batches = next(steps)
@@ -53,14 +53,14 @@ def run_all(steps: Steps[None], trainer: TakesSteps) -> None:
             batches = steps.send(_run_step(trainer, batches))
 
 
-def _run_step(trainer: TakesSteps, batches: list[Any]) -> Stepped:
+def _run_step(trainer: StepRunner, batches: list[Any]) -> StepResult:
     losses = [trainer.micro_step(batch, last=i == len(batches) - 1) for i, batch in enumerate(batches)]
     norm = trainer.optimizer_step()
     return torch.stack(losses).mean(), norm
 
 
 @dataclass
-class Outcome:
+class LoopRecord:
     """Records that the loop has made so far."""
 
     trajectory: list[StepRecord] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Loop:
     def __init__(
         self,
         checksum: Checksum,
-        setting: Setting,
+        setting: TrainingSetup,
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
@@ -102,7 +102,7 @@ class Loop:
         self._planned = self._plan.parity_steps + self._plan.max_warmup_steps + self._plan.min_windows
         self._reported_step, self._reported_at_s = 0, time.monotonic()
         self._step_s: float | None = None
-        self.outcome = Outcome()
+        self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
         """Yield the whole plan: recorded first steps, warm-up, timed windows.
@@ -138,7 +138,7 @@ class Loop:
         meanwhile."""
         if not self._task.config.compiles:
             return contextlib.nullcontext()
-        return self._progress.ticking(Progress(phase="warming_up", step=self._step))
+        return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
 
     def _record_step(self) -> Steps[None]:
         """Run a step and add its figures to the trajectory."""
@@ -265,5 +265,5 @@ class Loop:
         return self._setting.task.plan
 
     @property
-    def _place(self) -> Place:
-        return self._setting.place
+    def _place(self) -> RankContext:
+        return self._setting.context

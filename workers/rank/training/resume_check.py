@@ -12,9 +12,9 @@ from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.measurements import RankReport
 from shardtune.api_schemas.trials.resume_check import ResumePlan
 from shardtune.workers.launch import CHECKPOINT, RESUMES
-from shardtune.workers.rank.strategies.base import Setting, Trainer
+from shardtune.workers.rank.strategies.base import Trainer, TrainingSetup
 from shardtune.workers.rank.training.checkpoint_folder import CheckpointFolder
-from shardtune.workers.rank.training.loop import Loop, Steps, run_all
+from shardtune.workers.rank.training.loop import Loop, Steps, run_steps
 from shardtune.workers.rank.training.step import Step
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
@@ -24,39 +24,39 @@ FOLDER = "checkpoint"
 
 
 @dataclass(frozen=True)
-class Built:
+class RankTraining:
     """Model, steps and trainer of one rank, built and ready to train."""
 
-    setting: Setting
+    setting: TrainingSetup
     step: Step
     trainer: Trainer
     parameters: int
     """Number of parameters of the whole model."""
 
 
-def run(task: ResumeTask, built: Built, folder: Path, progress: ProgressFile) -> RankReport:
+def run(task: ResumeTask, built: RankTraining, folder: Path, progress: ProgressFile) -> RankReport:
     """Run the first or the second launch of a resume check, as the launch order says.
 
     Raises:
         SetupError: the disk has no room for the checkpoint.
         NumericsError: loss or norm is not finite.
     """
-    place = built.setting.place
+    place = built.setting.context
     checkpoint = CheckpointFolder(Path(os.environ.get(CHECKPOINT, folder / FOLDER)), place, progress)
     loop = ResumeLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
     # Not decided by a file: what one rank writes need not be visible yet on another host, and half the ranks would
     # load.
     if RESUMES in os.environ:
         checkpoint_part = checkpoint.load(built.trainer)
-        loop.go_on_at(checkpoint_part.step)
+        loop.continue_at(checkpoint_part.step)
     else:
-        run_all(loop.train(task.plan), built.trainer)
+        run_steps(loop.train(task.plan), built.trainer)
         checkpoint_part = checkpoint.save(built.trainer, len(loop.outcome.losses), built.parameters)
-    run_all(loop.record(task.plan.steps_after), built.trainer)
+    run_steps(loop.record(task.plan.steps_after), built.trainer)
     return RankReport(
         rank=place.rank,
         status="complete",
-        memory=place.accelerator.counted(),
+        memory=place.accelerator.memory_peaks(),
         trajectory=tuple(loop.outcome.trajectory),
         losses=tuple(loop.outcome.losses),
         checkpoint=checkpoint_part,
@@ -67,7 +67,7 @@ def run(task: ResumeTask, built: Built, folder: Path, progress: ProgressFile) ->
 class ResumeLoop(Loop):
     """Loop over the steps of a resume plan."""
 
-    def go_on_at(self, step: int) -> None:
+    def continue_at(self, step: int) -> None:
         """Continue the data at a step."""
         self._step = self._reported_step = step
 

@@ -33,7 +33,7 @@ class Step(Protocol):
         """Scalar mean over the batch's samples, computed by calling `model` as given (it may be wrapped)."""
 
 
-class OwnStep(Protocol):
+class UserStep(Protocol):
     """Interface of an entry point of `shardtune.models`: a module or an object with these three functions."""
 
     def build_model(self, config: dict[str, Any], workload: Workload) -> nn.Module:
@@ -48,7 +48,7 @@ class OwnStep(Protocol):
         """See `Step`."""
 
 
-class OwnStepError(Exception):
+class UserStepError(Exception):
     """The user's own code is missing, or failed while the model was built; the configuration is not at fault."""
 
 
@@ -106,11 +106,11 @@ class EntryPointStep:
         except (torch.OutOfMemoryError, MemoryError):
             raise
         except Exception as error:  # a border: the user's code may raise anything
-            raise OwnStepError(f"{self._name}.build_model raised {type(error).__name__}: {error}") from error
+            raise UserStepError(f"{self._name}.build_model raised {type(error).__name__}: {error}") from error
         if not isinstance(model, nn.Module):
-            raise OwnStepError(f"{self._name}.build_model returned a {type(model).__name__}; return a torch.nn.Module")
+            raise UserStepError(f"{self._name}.build_model returned a {type(model).__name__}; return a torch.nn.Module")
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise OwnStepError(
+            raise UserStepError(
                 f"{self._name}.build_model returned a model in which nothing is trained; unfreeze a part"
             )
         return model.train()
@@ -126,27 +126,27 @@ class EntryPointStep:
             returned = (
                 f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
             )
-            raise OwnStepError(
+            raise UserStepError(
                 f"{self._name}.loss returned {returned}; return one number that depends on the parameters"
             )
         return loss
 
 
-def _load(name: str) -> OwnStep:
+def _load(name: str) -> UserStep:
     """Import the code behind an entry point's name."""
     # Only ranks come here: an import may start threads, and a process with threads cannot fork safely.
     candidates = list(entry_points(group=GROUP, name=name))
     if len(candidates) != 1:
         installed_names = ", ".join(sorted({point.name for point in entry_points(group=GROUP)})) or "none"
         problem = "not installed" if not candidates else f"installed {len(candidates)} times"
-        raise OwnStepError(f"entry_point ({name!r}) is {problem} in the group {GROUP}; there are: {installed_names}")
+        raise UserStepError(f"entry_point ({name!r}) is {problem} in the group {GROUP}; there are: {installed_names}")
     try:
-        user_step: OwnStep = candidates[0].load()
+        user_step: UserStep = candidates[0].load()
     except Exception as error:  # a border: the user's code may raise anything
-        raise OwnStepError(
+        raise UserStepError(
             f"{candidates[0].value} of entry point {name} raised {type(error).__name__}: {error}"
         ) from error
     missing = [part for part in ("build_model", "make_batch", "loss") if not callable(getattr(user_step, part, None))]
     if missing:
-        raise OwnStepError(f"{candidates[0].value} of entry point {name} has no {' and no '.join(missing)}; add it")
+        raise UserStepError(f"{candidates[0].value} of entry point {name} has no {' and no '.join(missing)}; add it")
     return user_step

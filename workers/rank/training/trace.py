@@ -17,10 +17,10 @@ from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.rank import mesh
 from shardtune.workers.rank.device import clock
 from shardtune.workers.rank.measure.moments import MomentRecorder
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies.base import Trainer
-from shardtune.workers.rank.training.loop import Loop, Steps, run_all
-from shardtune.workers.rank.training.resume_check import Built
+from shardtune.workers.rank.training.loop import Loop, Steps, run_steps
+from shardtune.workers.rank.training.resume_check import RankTraining
 from shardtune.workers.rank.training.step import Step
 from shardtune.workers.rank.trial_dir import ProgressFile
 from shardtune.workers.rank.versions import library_versions
@@ -30,7 +30,7 @@ _WATCHED = 2
 """Number of first steps whose memory is recorded: the optimizer's state exists from the end of the first."""
 
 
-def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder:
+def moment_recorder(task: TraceTask, place: RankContext) -> MomentRecorder:
     """Start a recorder of this rank's memory, before the model is built."""
     limit, config = task.trial.memory_limit_gib, task.trial.config
     return MomentRecorder(
@@ -43,7 +43,7 @@ def moment_recorder(task: TraceTask, place: Place) -> MomentRecorder:
 
 
 @contextmanager
-def told_where(recorder: MomentRecorder | None) -> Iterator[None]:
+def described_oom(recorder: MomentRecorder | None) -> Iterator[None]:
     """Add the memory that was in use to an out-of-memory error of the device; once for each recorder.
 
     Raises:
@@ -52,31 +52,33 @@ def told_where(recorder: MomentRecorder | None) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        moment = None if recorder is None else recorder.told()
+        moment = None if recorder is None else recorder.finish()
         if moment is None:
             raise
         raise torch.OutOfMemoryError(f"{error}\n{moment.describe()}") from error
 
 
-def run(task: TraceTask, built: Built, recorder: MomentRecorder, folder: Path, progress: ProgressFile) -> RankReport:
+def run(
+    task: TraceTask, built: RankTraining, recorder: MomentRecorder, folder: Path, progress: ProgressFile
+) -> RankReport:
     """Train and write this rank's trace into the trial directory's folder of traces.
 
     Raises:
         NumericsError: the loss is not finite.
     """
-    place = built.setting.place
+    place = built.setting.context
     loop = TraceLoop(built.trainer.parameter_checksum, built.setting, built.step, progress)
-    with told_where(recorder):
-        run_all(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
-    moment = recorder.told()
-    run_all(loop.warm_up(task.warmup_steps), built.trainer)
+    with described_oom(recorder):
+        run_steps(loop.warm_up(_WATCHED), recorder.watched(built.trainer))
+    moment = recorder.finish()
+    run_steps(loop.warm_up(task.warmup_steps), built.trainer)
     # Shapes are recorded because a trace shows the bytes of gloo's collectives in no other way.
     profiler = profile(activities=_activities(place), record_shapes=True)
     profiler.start()
-    run_all(loop.record(task.steps), NamedTrainer(built.trainer))
+    run_steps(loop.record(task.steps), NamedTrainer(built.trainer))
     profiler.stop()
     (folder / TRACES).mkdir(exist_ok=True)
-    with progress.ticking(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
+    with progress.refreshed(Progress(phase="finishing", step=task.warmup_steps + task.steps)):
         profiler.export_chrome_trace(str(folder / TRACES / f"rank_{place.rank}.json.gz"))
     return RankReport(
         rank=place.rank,
@@ -90,7 +92,7 @@ def run(task: TraceTask, built: Built, recorder: MomentRecorder, folder: Path, p
     )
 
 
-def _activities(place: Place) -> list[ProfilerActivity]:
+def _activities(place: RankContext) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if place.is_cuda else [])]
 
 

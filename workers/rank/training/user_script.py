@@ -26,10 +26,10 @@ from shardtune.workers.blocks.prepare import prepare_blocks
 from shardtune.workers.rank import mesh, trial_dir
 from shardtune.workers.rank.classify import NumericsError
 from shardtune.workers.rank.measure import memory
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.training import model_summary
-from shardtune.workers.rank.training.data_wait import DataWait, counted
+from shardtune.workers.rank.training.data_wait import DataWait, count_waits
 from shardtune.workers.rank.training.loop import Loop, Steps
 
 _SILENT_S = 60
@@ -47,10 +47,10 @@ class ScriptRecorder:
     """Receiver of a script's reports; `loop` has the measurements once it is `complete`. The memory meter runs from its
     creation."""
 
-    def __init__(self, task: TrialTask, place: Place, folder: Path, progress: trial_dir.ProgressFile) -> None:
-        setting = base.Setting.of(task, place)
+    def __init__(self, task: TrialTask, place: RankContext, folder: Path, progress: trial_dir.ProgressFile) -> None:
+        setting = base.TrainingSetup.of(task, place)
         self.accumulation = setting.accumulation
-        self.meter = memory.meter(place.accelerator)
+        self.meter = memory.start_meter(place.accelerator)
         self.wait = DataWait(place.accelerator)
         self.loop = _ReportedLoop(self._checksum, setting, None, progress)
         self.loop.wait = self.wait
@@ -61,7 +61,7 @@ class ScriptRecorder:
         self._model: nn.Module | None = None
         self._trained = 0
 
-    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+    def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         """See `ScriptTrial.takes`."""
         if self._config.backend not in backends:
             raise adapter.Rejected(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
@@ -129,7 +129,7 @@ class _ProfileRecorder:
         self._folder = folder
         self._backends: tuple[Backend, ...] | None = None
 
-    def takes(self, backends: tuple[Backend, ...]) -> TrialConfig:
+    def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
         self._backends = backends
         return _PROFILE_CONFIGS[backends[0]]
 
@@ -142,7 +142,7 @@ class _ProfileRecorder:
         raise AssertionError("prepare comes first, and ends the script")
 
 
-def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: Path) -> None:
+def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, folder: Path) -> None:
     """Run the script until the plan is satisfied.
 
     Raises:
@@ -153,7 +153,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: Place, folder: P
         recorder, task.config, task.workload, recorder.accumulation, _options(task), place.device
     )
     mesh.use_loopback(place)
-    with counted(recorder.wait):
+    with count_waits(recorder.wait):
         _run(folder, place.rank, trial)
     if not recorder.complete:
         raise adapter.AdapterError(
@@ -178,7 +178,7 @@ def run_profile(task: ModelSummaryTask, folder: Path) -> None:
         _options(task),
         device,
     )
-    mesh.use_loopback(Place.from_environment("cpu"))
+    mesh.use_loopback(RankContext.from_environment("cpu"))
     _run(folder, 0, trial)
     if not (folder / "model_summary.json").exists():
         raise adapter.AdapterError("the script ended without trial.prepare(model); call it on the plain model")
@@ -224,14 +224,14 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
 
 def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
     """End a copy of this rank that the script has forked, and keep its traceback for the rank."""
-    if trial.is_elsewhere:
+    if trial.is_forked_copy:
         if sys.exc_info()[0] is not None:
             note.write_text(traceback.format_exc()[-10_000:])
         # Not sys.exit: the copy must run none of the rank's exit handlers, nor go on as the rank.
         os._exit(1)
 
 
-def _require_group(place: Place, folder: Path) -> None:
+def _require_group(place: RankContext, folder: Path) -> None:
     """Check that the ranks joined one process group by the first report, of the worker's world size."""
     if not dist.is_initialized():
         if place.world_size > 1:

@@ -7,7 +7,7 @@ from shardtune.workers.rank.strategies import base
 from shardtune.workers.rank.strategies.registry import TRAINERS
 
 
-def trainer(model: nn.Module, setting: base.Setting) -> base.Trainer:
+def make_trainer(model: nn.Module, setting: base.TrainingSetup) -> base.Trainer:
     """Prepare the blocks and wrap the model for the configuration's backend.
 
     Raises:

@@ -79,11 +79,11 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
     Raises:
         NotFound: the study has no such trial.
     """
-    latest = diagnoses.newest(session, row, number)
+    latest = diagnoses.newest_diagnosis(session, row, number)
     trial = trials.by_number(session, row.id, number)
     assert trial is not None
     # The page says so instead of offering a button that the service would reject.
-    rejected = "the study is still running" if row.state.is_open else traces.why_not(row)
+    rejected = "the study is still running" if row.state.is_open else traces.why_not_traceable(row)
     if row.deleted_at is not None:
         rejected = "the study was deleted"
     return WhyContext(
@@ -99,17 +99,17 @@ def why_page(session: Session, row: StudyRow, number: int) -> WhyContext:
 
 def _report(diagnosis: Diagnosis) -> DiagnosisReport:
     return DiagnosisReport(
-        sentences=tuple(diagnosis_words.sentences(diagnosis)),
+        sentences=tuple(diagnosis_words.summary_sentences(diagnosis)),
         expected=tuple((diagnosis_words.EXPECTED_WORDS[part.name], part) for part in diagnosis.expected),
         findings=tuple((diagnosis_words.FINDING_TITLES[finding.kind], finding) for finding in diagnosis.findings),
         bars=steps.rank_bars(diagnosis),
         timeline=steps.timeline(diagnosis.timeline) if diagnosis.timeline is not None else None,
-        legend=steps.present(diagnosis),
+        legend=steps.legend(diagnosis),
         collectives=tuple(_collective_row(figures, diagnosis) for figures in diagnosis.collectives[:_MOST_ROWS]),
         memory=_memory(diagnosis.recorded.memory)
         if diagnosis.recorded is not None and diagnosis.recorded.memory is not None
         else None,
-        cost=diagnosis_words.cost(diagnosis.recorded) if diagnosis.recorded is not None else "",
+        cost=diagnosis_words.profiling_cost(diagnosis.recorded) if diagnosis.recorded is not None else "",
         notes=diagnosis.notes,
     )
 
@@ -130,9 +130,9 @@ def _largest(sizes: Mapping[str, int]) -> tuple[tuple[str, float], ...]:
 
 def _collective_row(figures: CollectiveFigures, diagnosis: Diagnosis) -> CollectiveRow:
     return CollectiveRow(
-        words=diagnosis_words.use_in_words(figures),
+        words=diagnosis_words.collective_in_words(figures),
         figures=figures,
         message="–" if figures.message_bytes is None else diagnosis_words.bytes_in_words(figures.message_bytes),
         speed="–" if figures.bytes_per_s is None else diagnosis_words.speed_in_words(figures.bytes_per_s),
-        share=diagnosis_words.share(figures.exposed_s, diagnosis),
+        share=diagnosis_words.fraction_of_step(figures.exposed_s, diagnosis),
     )

@@ -9,7 +9,7 @@ from shardtune.api_schemas.training.workload import AUTO, PRECISIONS, Precision
 from shardtune.api_schemas.trials.predictions import Prediction, PredictionTable, Verdict
 from shardtune.db.tables.studies import WorkerRow
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.errors import ApiError, from_value_error
+from shardtune.service.http.errors import ApiError, invalid_from_value_error
 from shardtune.service.pages.charts.stacked_bars import KINDS, Stack, by_kind, stack
 from shardtune.service.pages.views.new_study import form as forms
 from shardtune.service.pages.views.new_study.form import Hardware, StudyForm
@@ -120,13 +120,13 @@ def _table(form: StudyForm, live: Sequence[WorkerRow]) -> tuple[PredictionTable 
     try:
         request, cluster = forms.prediction_request(form, live), forms.cluster_of(form, live)
         device = next(iter(compatibility.dtypes_of(cluster, live)))
-        return fastest.table(request, device=device, objective=forms.objective_of(form)), ()
+        return fastest.answer_request(request, device=device, objective=forms.objective_of(form)), ()
     except FormErrors as error:
         return None, error.errors
     except ApiError as error:
         return None, tuple(error.errors)
     except ValueError as error:
-        problems = from_value_error("", error).errors
+        problems = invalid_from_value_error("", error).errors
         return None, tuple(item if item.field else item.model_copy(update={"field": "model"}) for item in problems)
 
 

@@ -137,7 +137,7 @@ def prediction_request(form: StudyForm, live: Sequence[WorkerRow]) -> Prediction
     accumulation = max(1, positive_int("global_batch", form.global_batch) // step)
     configs = [
         c.model_copy(update={"activation_checkpointing": form.checkpointing})
-        for c in neighbours.one_of_each(cluster, micro)
+        for c in neighbours.default_configs(cluster, micro)
     ]
     values: dict[str, Any] = {
         "model": model_of(form),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardtune.service.http.error_codes import FieldError
-from shardtune.service.http.input_guard import check
+from shardtune.service.http.input_guard import check_value
 
 
 class FormErrors(Exception):
@@ -41,7 +41,7 @@ def json_object(field: str, text: str, content: str) -> dict[str, Any]:
         raise error(field, text[:60], f"{field} is not JSON ({problem}); paste {content}") from None
     if not isinstance(value, dict):
         raise error(field, text[:60], f"{field} must be a JSON object; paste {content}")
-    check(value, field)
+    check_value(value, field)
     return value
 
 

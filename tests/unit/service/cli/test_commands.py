@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from shardtune.service.cli import main
-from shardtune.service.cli.commands.app import PLACES, command
+from shardtune.service.cli.commands.app import COMMANDS, command
 
 MOST_MODULES = 550
 """Most modules that a rejected command imports; Python itself brings half of them."""
 HEAVY = {"fastapi", "sqlalchemy", "alembic", "numpy", "optuna", "pydantic", "httpx", "torch"}
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_the_table_says_of_a_command_what_it_says_itself(name, capsys):
     actual_command = command(name)
-    assert (actual_command.name, actual_command.help) == (name, PLACES[name].help)
+    assert (actual_command.name, actual_command.help) == (name, COMMANDS[name].help)
     if name != "worker":
         with pytest.raises(SystemExit) as ended:
             main([name, "--help"])
@@ -39,7 +39,7 @@ def test_who_asks_for_help_waits_for_nothing(option):
 def test_who_asks_for_the_help_of_a_command_waits_for_no_database_predictor_or_client():
     script = (
         "import sys\nfrom shardtune.service.cli import main\n"
-        f"for name in {[name for name in PLACES if name != 'worker']}:\n"
+        f"for name in {[name for name in COMMANDS if name != 'worker']}:\n"
         "    try:\n        main([name, '--help'])\n    except SystemExit as end:\n        assert not end.code\n"
         "print('loaded', *sys.modules)"
     )

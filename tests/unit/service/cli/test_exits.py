@@ -14,7 +14,7 @@ import pytest
 
 from shardtune.service.cli import main
 from shardtune.service.cli.errors import PlatformFailure
-from shardtune.service.cli.local_stack import prepare, state_directory
+from shardtune.service.cli.local_stack import prepare_database_at, state_directory
 from shardtune.service.cli.processes import Child, listening_socket, wait_until
 from shardtune.service.cli.write_files import write_files
 from shardtune.service.client import ServiceClient, ServiceRejected, ServiceUnreachable
@@ -78,7 +78,7 @@ def test_the_database_is_migrated_and_named_without_its_password(
     assert run("db", "upgrade", "--state-dir", str(tmp_path), "--json") == 0
     assert json.loads(capsys.readouterr().out)["migrated"] is True
     assert (tmp_path / "shardtune.sqlite3").exists()
-    prepare(f"sqlite:///{tmp_path / 'shardtune.sqlite3'}")
+    prepare_database_at(f"sqlite:///{tmp_path / 'shardtune.sqlite3'}")
     monkeypatch.setenv("SHARDTUNE_DATABASE_URL", "postgresql://u:secret@127.0.0.1:9/x")
     assert run("db", "upgrade") == 4
     assert "secret" not in capsys.readouterr().err

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Tried
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, RemedyResult
 from shardtune.service.cli import main
-from shardtune.service.wording.diagnosis_words import tried_in_words
+from shardtune.service.wording.diagnosis_words import remedy_in_words
 from tests.support.values import synthetic_traces
 
 
@@ -54,9 +54,9 @@ def test_a_remedy_that_was_tried_is_told_with_its_interval():
         ("not_faster", "did not help: +11 %"),
         ("undecided", "undecided: +11 %"),
     ):
-        assert tried_in_words(Tried(study_id="study-2", outcome=outcome, **measured)).startswith(says)
-    failed = Tried(study_id="study-2", outcome="does_not_run", why="over_limit: 5 GiB")
-    assert tried_in_words(failed) == "does not run: over_limit: 5 GiB (study-2)"
+        assert remedy_in_words(RemedyResult(study_id="study-2", outcome=outcome, **measured)).startswith(says)
+    failed = RemedyResult(study_id="study-2", outcome="does_not_run", why="over_limit: 5 GiB")
+    assert remedy_in_words(failed) == "does not run: over_limit: 5 GiB (study-2)"
 
 
 def test_the_same_as_json_and_small(tmp_path, capsys):

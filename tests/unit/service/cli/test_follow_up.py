@@ -4,12 +4,12 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import Speedup, StudyResult, Verdict
-from shardtune.api_schemas.trials.diagnosis import Finding, Traced
+from shardtune.api_schemas.trials.diagnosis import Finding, ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.trial import Rejection, Trial
 from shardtune.service.cli import remedy_job
-from shardtune.service.cli.explain.trace_run import Recorded
+from shardtune.service.cli.explain.trace_run import RecordedTrial
 from shardtune.tuner.search import space
 from tests.support.values import synthetic_studies, tuner_inputs
 
@@ -19,11 +19,11 @@ STUDY = synthetic_studies.study_of(global_batch=16).model_copy(
 EVERY = {"kind": "ddp", "grad_sync": "every"}
 
 
-def recorded(strategy: dict, **config) -> Recorded:
+def recorded(strategy: dict, **config) -> RecordedTrial:
     trial_config = TrialConfig.model_validate({"strategy": strategy, **config})
     task = TrialTask(model=STUDY.spec.model, workload=STUDY.spec.workload, cluster=STUDY.cluster, config=trial_config)
-    traced = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1)
-    return Recorded(traced, STUDY, task, None)
+    traced = ProfilerRecording(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1)
+    return RecordedTrial(traced, STUDY, task, None)
 
 
 def finding(**knobs) -> Finding:
@@ -44,7 +44,7 @@ def finding(**knobs) -> Finding:
     ],
 )
 def test_a_follow_up_holds_the_traced_trial_against_its_remedy_and_nothing_else(strategy, config, knobs):
-    request = remedy_job.request_of(recorded(strategy, **config), finding(**knobs))
+    request = remedy_job.remedy_study(recorded(strategy, **config), finding(**knobs))
     assert request is not None and request.baseline == recorded(strategy, **config).task.config
     (only,) = space.build(request.workload, STUDY.cluster, STUDY.model_summary, request.space).enumerate()
     values = {**only.model_dump(), **only.strategy.model_dump()}
@@ -52,7 +52,7 @@ def test_a_follow_up_holds_the_traced_trial_against_its_remedy_and_nothing_else(
 
 
 def test_a_finding_without_knobs_is_not_tried():
-    assert remedy_job.request_of(recorded(EVERY), finding()) is None
+    assert remedy_job.remedy_study(recorded(EVERY), finding()) is None
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_verdict_of_the_follow_up_is_what_is_told(verdict, outcome):
     config = recorded(EVERY).task.config
     contender_of, speedup = synthetic_studies.contender_of(config), Speedup(value=1.1, ci95=(1.02, 1.2), pairs=8)
     result = StudyResult(best=contender_of, baseline=contender_of, speedup=speedup, verdict=verdict)
-    reported_outcome = remedy_job.outcome(STUDY.model_copy(update={"result": result}), [], [])
+    reported_outcome = remedy_job.remedy_result(STUDY.model_copy(update={"result": result}), [], [])
     assert (reported_outcome.outcome, reported_outcome.speedup, reported_outcome.ci95, reported_outcome.pairs) == (
         outcome,
         1.1,
@@ -76,7 +76,7 @@ def test_a_remedy_that_does_not_run_is_said_with_its_reason():
     config = recorded(EVERY).task.config
     failure = Failure(kind=FailureKind.OVER_LIMIT, message="5 GiB of 4")
     trial = Trial(number=1, state="infeasible", origin="sampler", config=config, description="DDP", failure=failure)
-    assert remedy_job.outcome(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
+    assert remedy_job.remedy_result(STUDY, [trial], []).why == "over_limit: 5 GiB of 4"
     rejected = Rejection(config=config, needed_gib=9, available_gib=4, reason="holds 9 GiB")
-    outcome = remedy_job.outcome(STUDY, [], [rejected])
+    outcome = remedy_job.remedy_result(STUDY, [], [rejected])
     assert (outcome.outcome, outcome.why) == ("does_not_run", "holds 9 GiB")

@@ -52,7 +52,7 @@ def undecided(more_pairs: int | None, max_pairs: int = 24) -> tuple[Study, Study
 
 
 def settles(more_pairs: int | None, max_pairs: int = 24, **changes: Any) -> str:
-    return str(answer.what_settles(*undecided(more_pairs, max_pairs), options(**changes)))
+    return str(answer.next_command(*undecided(more_pairs, max_pairs), options(**changes)))
 
 
 def test_code_that_was_allowed_is_allowed_in_the_command_that_settles_a_verdict() -> None:

@@ -136,21 +136,23 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
 
 
 def test_what_a_trial_tests_has_the_names_that_people_know_knobs_by() -> None:
-    tests = study_words.tests("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
+    tests = study_words.describe_change("checkpoint_every 3 instead of 1; malloc keep instead of default; and 2 more")
     assert tests == "checkpointing, every 3 instead of 1; freed host memory kept instead of left to glibc; and 2 more"
-    tests = study_words.tests("static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000")
+    tests = study_words.describe_change(
+        "static_graph True instead of False; reduce_bucket_size 25000000 instead of 500000000"
+    )
     assert tests == "with static graph; reduce bucket size 25 M instead of 500 M"
-    assert study_words.tests("threads 1 instead of 0") == "threads 1 instead of cores divided by ranks"
-    assert study_words.tests("the fastest by prediction") == "the fastest by prediction"
-    assert study_words.tests("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
+    assert study_words.describe_change("threads 1 instead of 0") == "threads 1 instead of cores divided by ranks"
+    assert study_words.describe_change("the fastest by prediction") == "the fastest by prediction"
+    assert study_words.describe_change("fsdp2 instead of zero") == "FSDP2 instead of ZeRO"
 
 
 def test_trials_that_read_alike_are_told_apart_by_what_they_differ_in():
     other = DDP.model_copy(update={"strategy": DdpConfig(bucket_cap_mb=50)})
-    of_trials = disambiguate.of_trials(
+    of_trials = disambiguate.describe_trials(
         [trial(0, TrialState.COMPLETE), trial(2, TrialState.COMPLETE).model_copy(update={"config": other})]
     )
-    assert of_trials[0] != of_trials[2] and "bucket, MiB 50" in disambiguate.distinct([DDP, other])[1]
+    assert of_trials[0] != of_trials[2] and "bucket, MiB 50" in disambiguate.distinct_descriptions([DDP, other])[1]
 
 
 def test_nothing_to_compare_gives_a_null_speedup() -> None:
@@ -295,8 +297,8 @@ def test_the_summary_says_why_a_configuration_did_not_count() -> None:
 def test_the_summary_says_when_nothing_but_the_starting_configurations_ran() -> None:
     seed = trial(0, TrialState.COMPLETE)
     sampled = seed.model_copy(update={"origin": "sampler"})
-    assert "the search never began" in str(study_words.why_not([seed], []))
-    assert "the search never began" not in str(study_words.why_not([seed, sampled], []))
+    assert "the search never began" in str(study_words.failure_rows([seed], []))
+    assert "the search never began" not in str(study_words.failure_rows([seed, sampled], []))
 
 
 @pytest.mark.parametrize(
@@ -314,4 +316,4 @@ def test_an_end_without_a_result_tells_whose_fault_it_is(
     trials: dict[str, int], rejected: int, state: StudyState, code: int
 ) -> None:
     ended = study(trials=trials, rejected=rejected, state=state, reason="no configuration is feasible: why")
-    assert job.without_result(ended, []).exit_code == code
+    assert job.error_without_result(ended, []).exit_code == code

@@ -20,7 +20,7 @@ STUDY = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batc
 
 def rejection(values: dict) -> str:
     with pytest.raises(InputError) as rejected:
-        study_file.study_spec(values, Path())
+        study_file.validate_study(values, Path())
     return "\n".join(rejected.value.lines)
 
 
@@ -28,12 +28,12 @@ def rejection(values: dict) -> str:
 def test_every_example_is_a_study(path: Path) -> None:
     values = study_file.read_json_object(path)
     if path.stem != "ds_config":
-        assert study_file.study_spec(values, path.parent).model.name
+        assert study_file.validate_study(values, path.parent).model.name
 
 
 def test_a_path_in_place_of_a_baseline_is_read_relative_to_the_study() -> None:
     path = EXAMPLES / "llama-tiny-from-deepspeed.json"
-    baseline = study_file.study_spec(study_file.read_json_object(path), path.parent).baseline
+    baseline = study_file.validate_study(study_file.read_json_object(path), path.parent).baseline
     assert isinstance(baseline, dict)
     assert baseline["zero_optimization"]["stage"] == 2
 
@@ -95,7 +95,7 @@ def inventory(device: str, ranks: int) -> Inventory:
 def test_a_bare_config_gets_a_workload_that_suits_the_machine(device: str, positions: int, length: int) -> None:
     config = {"model_type": "llama", "max_position_embeddings": positions}
     assert study_file.is_bare_config(config)
-    spec, words = study_file.study_of_config(config, inventory(device, 4))
+    spec, words = study_file.default_study(config, inventory(device, 4))
     assert (spec.workload.sequence_length, spec.workload.global_batch) == (length, 32)
     assert spec.workload.precision is None, "the machine decides"
     assert str(length) in words
@@ -103,7 +103,7 @@ def test_a_bare_config_gets_a_workload_that_suits_the_machine(device: str, posit
 
 def test_options_replace_what_the_file_says() -> None:
     cluster = {"device": "cpu", "gpus_per_node": 2, "memory_gib": 4, "host_memory_gib": 8}
-    spec = study_file.study_spec({**STUDY, "cluster": cluster}, Path())
+    spec = study_file.validate_study({**STUDY, "cluster": cluster}, Path())
     changed, replaced = study_file.with_options(spec, ranks=4, max_trials=3, memory_gib=1.5)
     assert isinstance(changed.cluster, Cluster)
     assert (changed.cluster.world_size, changed.cluster.memory_gib, changed.budget.max_trials) == (4, 1.5, 3)
@@ -143,4 +143,4 @@ def test_a_small_budget_says_before_it_starts_what_it_will_try():
 @pytest.mark.parametrize(("cluster", "says"), [("8xh1000", "'h1000'"), ("0xh100", "0")])
 def test_a_cluster_that_nobody_knows_is_rejected_before_a_process_starts(cluster: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        early_checks.check(study_file.study_spec({**STUDY, "cluster": cluster}, Path()), None)
+        early_checks.check_study(study_file.validate_study({**STUDY, "cluster": cluster}, Path()), None)

@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.studies.study import StudyRequest
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.predictions import PredictionRequest
-from shardtune.service.http.validation_errors import field_error, of_the_likeliest_branch
+from shardtune.service.http.validation_errors import drop_union_noise, field_error
 
 SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
 
@@ -46,7 +46,7 @@ SOUND = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batc
 def test_a_mistake_is_said_once_with_field_and_remedy(change, field, says):
     with pytest.raises(ValidationError) as rejected:
         StudyRequest.model_validate(SOUND | change)
-    (error,) = map(field_error, of_the_likeliest_branch(rejected.value.errors()))
+    (error,) = map(field_error, drop_union_noise(rejected.value.errors()))
     assert error.field == field and says in error.message and "dictionary" not in error.message
 
 
@@ -87,5 +87,5 @@ def test_fields_are_found_behind_tags_lists_and_optional_objects():
 def test_a_value_that_is_wrong_as_a_whole_has_no_field_within():
     with pytest.raises(ValidationError) as rejected:
         ModelSpec.model_validate("tiny")
-    (item,) = of_the_likeliest_branch(rejected.value.errors())
+    (item,) = drop_union_noise(rejected.value.errors())
     assert item["loc"] == () and "is not a preset" in item["msg"]

@@ -8,7 +8,7 @@ from shardtune.api_schemas.machines.host_partition import HostPartition, HostWai
 from shardtune.api_schemas.studies.system_studies import SystemStudy, SystemStudyKind
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.hosts import CoTenant
-from shardtune.service.leasing.host_exclusivity import is_alone, is_in_the_way
+from shardtune.service.leasing.host_exclusivity import is_alone, must_wait_for
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EARLIER, LATER = NOON - timedelta(seconds=1), NOON + timedelta(seconds=1)
@@ -25,9 +25,9 @@ def other(theirs, purpose=None, waits=None):
 
 def test_devices_of_both_and_links_of_both_meet():
     pair = share("0", "1", crosses=("0", "1", "2", "3"))
-    assert pair.meets(share("1")) and not pair.meets(share("2"))
-    assert pair.meets(share("2", "3", crosses=("0", "1", "2", "3"))), "under one switch"
-    assert not pair.meets(share("4", "5", crosses=("4", "5"))) and not pair.meets(share("2", "3"))
+    assert pair.conflicts_with(share("1")) and not pair.conflicts_with(share("2"))
+    assert pair.conflicts_with(share("2", "3", crosses=("0", "1", "2", "3"))), "under one switch"
+    assert not pair.conflicts_with(share("4", "5", crosses=("4", "5"))) and not pair.conflicts_with(share("2", "3"))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_devices_of_both_and_links_of_both_meet():
     ],
 )
 def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(expected, theirs, purpose, is_so):
-    assert is_in_the_way(share("0"), expected, other(theirs, purpose)) is is_so
+    assert must_wait_for(share("0"), expected, other(theirs, purpose)) is is_so
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_what_runs_is_in_the_way_of_what_meets_it_and_of_all_that_decides(expect
     ],
 )
 def test_who_decides_comes_first_then_who_has_waited_for_longer(expected, waits, is_so):
-    assert is_in_the_way(share("0"), expected, other(share("0", "1"), waits=waits)) is is_so
+    assert must_wait_for(share("0"), expected, other(share("0", "1"), waits=waits)) is is_so
 
 
 def test_who_waits_for_other_devices_is_in_nobody_s_way():
-    assert not is_in_the_way(share("0"), SEARCH, other(share("1"), waits=HostWait(since=EARLIER, is_alone=False)))
+    assert not must_wait_for(share("0"), SEARCH, other(share("1"), waits=HostWait(since=EARLIER, is_alone=False)))
 
 
 def test_searches_guide_and_all_else_decides():

@@ -37,7 +37,7 @@ def test_rows_move_only_along_the_table(here, there):
             assert row.state is there
             assert (row.finished_at is None) == (there in (TrialState.WAITING, TrialState.RUNNING))
         else:
-            with pytest.raises(transitions.IllegalMove):
+            with pytest.raises(transitions.IllegalTransition):
                 move(row, there, NOW)
             assert row.state is here
 
@@ -57,7 +57,7 @@ def test_the_configurations_fault_is_final(kind, purpose):
 
 
 def test_a_worker_that_claims_to_be_disturbed_for_ever_is_not_asked_for_ever():
-    ends = [FailureKind.DISTURBED.value] * disturbance.MOST_REPEATS
+    ends = [FailureKind.DISTURBED.value] * disturbance.MAX_REPEATS
     assert after(FailureKind.DISTURBED, ends[:-1]) is TrialState.WAITING
     assert after(FailureKind.DISTURBED, ends) is TrialState.FAILED
 

@@ -12,7 +12,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries.trial_points import TrialPoint
 from shardtune.service.pages import figures
 from shardtune.service.pages.charts.interval import interval
-from shardtune.service.pages.charts.over_time import SpeedThen, over_time
+from shardtune.service.pages.charts.over_time import SpeedMeasurement, over_time
 from shardtune.service.pages.charts.parallel import parallel
 from shardtune.service.pages.charts.scale import LogScale, Scale, for_sizes, tick_label
 from shardtune.service.pages.charts.search import best_so_far, pareto_front, speed_against_memory
@@ -21,14 +21,14 @@ from shardtune.service.pages.charts.stacked_bars import by_kind, stack
 from shardtune.service.pages.views.expected_speed import expected
 from shardtune.service.wording import disambiguate
 from shardtune.service.wording.knob_words import knob_name
-from shardtune.tuner.prediction.predict import predictions
+from shardtune.tuner.prediction.predict import answer_request
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_a_target_over_time_has_a_mark_for_each_measurement() -> None:
-    def then(days: float, speed: float, kind: str, spread=None) -> SpeedThen:
-        return SpeedThen(START + timedelta(days=days), speed, spread, "words", f"/studies/{days}", kind)
+    def then(days: float, speed: float, kind: str, spread=None) -> SpeedMeasurement:
+        return SpeedMeasurement(START + timedelta(days=days), speed, spread, "words", f"/studies/{days}", kind)
 
     actual = [then(0, 100, "own", (90, 110)), then(1, 99, "canary"), then(2, 60, "infeasible"), then(9, 120, "own")]
     plot = over_time(actual)
@@ -119,7 +119,7 @@ def test_parallel_axes_are_the_knobs_that_were_varied():
 
 
 def test_kinds_add_up_to_the_total_and_bars_end_where_they_should():
-    table = predictions(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
+    table = answer_request(PredictionRequest(model="llama-3.1-8b", cluster="8xh100", sequence_length=4096))
     for prediction in table.predictions:
         assert sum(by_kind(prediction.memory.terms).values()) == pytest.approx(prediction.memory.total_gib)
     bars = stack(table.predictions, table.cluster.memory_gib).bars

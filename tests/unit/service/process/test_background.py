@@ -7,7 +7,7 @@ from sqlalchemy import text
 
 from shardtune.db.limits import DatabaseLimits
 from shardtune.db.session import Database
-from shardtune.service.process.background import count_done, run_every
+from shardtune.service.process.background import run_every, sum_unlocked
 
 
 def test_a_step_that_breaks_ends_neither_the_others_nor_the_loop(caplog):
@@ -63,7 +63,7 @@ def test_what_another_holds_is_passed_over_and_the_rest_done(empty_postgres_url,
 
     with holder.write() as session:
         session.execute(text("SELECT pg_advisory_xact_lock(2)"))
-        assert count_done([(1, "a"), (2, "a"), (2, "b"), (3, "a")], step, lambda item: f"study-{item[0]}") == 2
+        assert sum_unlocked([(1, "a"), (2, "a"), (2, "b"), (3, "a")], step, lambda item: f"study-{item[0]}") == 2
     assert attempt == [(1, "a"), (2, "a"), (3, "a")], "of what is held nothing more is tried in this round"
     assert ["study-2" in record.message for record in caplog.records] == [True]
     for database in (holder, ours):

@@ -2,17 +2,17 @@
 
 import asyncio
 
-from shardtune.service.process.fair_queue import Turns
+from shardtune.service.process.fair_queue import FairQueue
 
 
-async def _waiting(turns: Turns, sender: str, order: list[str]) -> None:
+async def _waiting(turns: FairQueue, sender: str, order: list[str]) -> None:
     await turns.take(sender)
     order.append(sender)
 
 
 def test_a_place_that_gets_free_goes_to_who_has_the_fewest():
     async def story() -> list[str]:
-        turns, order = Turns(at_once=2, of_one_sender=2), []
+        turns, order = FairQueue(at_once=2, of_one_sender=2), []
         many = [asyncio.create_task(_waiting(turns, "many", order)) for _ in range(6)]
         await asyncio.sleep(0)
         few = [asyncio.create_task(_waiting(turns, "few", order)) for _ in range(2)]
@@ -29,7 +29,7 @@ def test_a_place_that_gets_free_goes_to_who_has_the_fewest():
 
 def test_one_sender_never_has_every_place():
     async def story() -> None:
-        turns, order = Turns(at_once=4, of_one_sender=2), []
+        turns, order = FairQueue(at_once=4, of_one_sender=2), []
         many = [asyncio.create_task(_waiting(turns, "many", order)) for _ in range(8)]
         await asyncio.sleep(0)
         await asyncio.wait_for(_waiting(turns, "few", order), 5)
@@ -42,7 +42,7 @@ def test_one_sender_never_has_every_place():
 
 def test_who_leaves_while_waiting_takes_no_place():
     async def story() -> None:
-        turns, order = Turns(at_once=1, of_one_sender=1), []
+        turns, order = FairQueue(at_once=1, of_one_sender=1), []
         await turns.take("first")
         gone = asyncio.create_task(_waiting(turns, "gone", order))
         await asyncio.sleep(0)
@@ -63,7 +63,7 @@ def test_who_leaves_while_waiting_takes_no_place():
     asyncio.run(story())
 
 
-async def _granted(turns: Turns, sender: str, count: int) -> int:
+async def _granted(turns: FairQueue, sender: str, count: int) -> int:
     """Number of requests granted at once; all slots are released afterwards."""
     order: list[str] = []
     wishes = [asyncio.create_task(_waiting(turns, sender, order)) for _ in range(count)]
@@ -80,12 +80,12 @@ async def _granted(turns: Turns, sender: str, count: int) -> int:
 def test_who_had_more_than_half_of_the_time_has_one_place_while_others_come():
     clock = [0.0]
 
-    async def had(turns: Turns, sender: str, seconds: float) -> None:
-        async with turns.turn(sender):
+    async def had(turns: FairQueue, sender: str, seconds: float) -> None:
+        async with turns.slot(sender):
             clock[0] += seconds
 
     async def story() -> None:
-        turns = Turns(at_once=8, of_one_sender=4, clock=lambda: clock[0])
+        turns = FairQueue(at_once=8, of_one_sender=4, clock=lambda: clock[0])
         await had(turns, "much", 1.0)
         assert await _granted(turns, "much", 6) == 4, "nobody else is there"
         await had(turns, "little", 0.2)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shardtune.api_schemas import times
 from shardtune.api_schemas.retuning.schedules import ScheduleSpec
 from shardtune.service.schedules import catch_up, cron
-from shardtune.service.schedules.catch_up import Due
+from shardtune.service.schedules.catch_up import DueTick
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def test_ticks_over_the_days_the_clocks_change(expression, zone, after, due):
 )
 def test_cron_that_cannot_be_run_is_rejected_with_a_remedy(expression, message):
     with pytest.raises(ValueError, match=r"^cron \(") as caught:
-        cron.check(expression, "Europe/Berlin", NOON, 300)
+        cron.check_expression(expression, "Europe/Berlin", NOON, 300)
     assert expression in str(caught.value) and message in str(caught.value)
 
 
@@ -91,20 +91,20 @@ HOURS = [NOON - timedelta(hours=hours) for hours in (5, 4, 3, 2, 1)]
 @pytest.mark.parametrize(
     ("rule", "due", "expected"),
     [
-        ({"catch_up": "none"}, HOURS, [Due(HOURS[-1], False, 5)]),
-        ({"catch_up": "one"}, HOURS, [Due(HOURS[-1], True, 5)]),
-        ({"catch_up": "one"}, [*HOURS, NOON], [Due(NOON, True, 6)]),
-        ({"catch_up": "none"}, [*HOURS, NOON], [Due(HOURS[-1], False, 5), Due(NOON, True)]),
+        ({"catch_up": "none"}, HOURS, [DueTick(HOURS[-1], False, 5)]),
+        ({"catch_up": "one"}, HOURS, [DueTick(HOURS[-1], True, 5)]),
+        ({"catch_up": "one"}, [*HOURS, NOON], [DueTick(NOON, True, 6)]),
+        ({"catch_up": "none"}, [*HOURS, NOON], [DueTick(HOURS[-1], False, 5), DueTick(NOON, True)]),
         (
             {"catch_up": "all", "overlap": "queue", "catch_up_limit": 2},
             [*HOURS, NOON],
-            [Due(HOURS[2], False, 3), Due(HOURS[3], True), Due(HOURS[4], True), Due(NOON, True)],
+            [DueTick(HOURS[2], False, 3), DueTick(HOURS[3], True), DueTick(HOURS[4], True), DueTick(NOON, True)],
         ),
-        ({"catch_up": "one", "misfire_grace_s": 7200}, HOURS[3:], [Due(HOURS[3], True), Due(HOURS[4], True)]),
+        ({"catch_up": "one", "misfire_grace_s": 7200}, HOURS[3:], [DueTick(HOURS[3], True), DueTick(HOURS[4], True)]),
     ],
 )
 def test_missed_ticks_are_made_up_for_as_the_schedule_says(rule, due, expected):
-    account = catch_up.account(due, NOON, spec(**rule))
+    account = catch_up.account_for_ticks(due, NOON, spec(**rule))
     assert account == expected
     assert sum(item.stands_for for item in account) == len(due)
 

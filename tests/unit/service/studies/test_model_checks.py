@@ -47,10 +47,10 @@ def test_of_a_multimodal_model_the_text_part_is_trained_and_said():
     text = {**LLAMA, "model_type": "gemma3_text"}
     model = ModelSpec(name="g", config={"model_type": "gemma3", "text_config": text, "vision_config": {"x": 1}})
     assert (model.model_type, model.trained_config) == ("gemma3_text", text)
-    assert model_checks.remarks(model) == (
+    assert model_checks.model_notes(model) == (
         "gemma3 is multimodal: its text part (gemma3_text) is trained and measured, nothing else of it",
     )
-    assert model_checks.remarks(ModelSpec(name="l", config=LLAMA)) == ()
+    assert model_checks.model_notes(ModelSpec(name="l", config=LLAMA)) == ()
     with pytest.raises(Invalid, match="trains quantised weights"):
         model_checks.check(spec(model.config | {"quantization_config": {"bits": 4}}))
 
@@ -60,7 +60,7 @@ def test_a_family_without_closed_form_may_leave_dimensions_to_transformers():
 
 
 def test_a_key_that_is_nearly_a_dimension_is_remarked_upon():
-    (stated,) = model_checks.remarks(ModelSpec(name="l", config={**LLAMA, "num_hidden_layer": 9}))
+    (stated,) = model_checks.model_notes(ModelSpec(name="l", config={**LLAMA, "num_hidden_layer": 9}))
     assert stated == "num_hidden_layer in the model's config is not read; did you mean num_hidden_layers?"
 
 

@@ -8,7 +8,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.studies.study import Budget, StudyPhase, StudyState
 from shardtune.api_schemas.trials.trial import Attempt, Run, RunPurpose, Trial, TrialState
 from shardtune.service.wording import time_left
-from shardtune.service.wording.time_left import RunsMade
+from shardtune.service.wording.time_left import RunCounts
 from tests.support.values.synthetic_studies import study_of
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -26,7 +26,7 @@ def seconds(words):
 
 @pytest.mark.parametrize(("trials", "first_two", "took_s"), [(8, (13.6, 17.3), 313), (8, (15.6, 22.3), 323)])
 def test_after_two_trials_the_time_left_is_right_within_a_factor_of_one_and_a_half(trials, first_two, took_s):
-    stated_seconds = seconds(time_left.left(running(trials), RunsMade(2, min(first_two), 0, None), 40.0))
+    stated_seconds = seconds(time_left.estimate(running(trials), RunCounts(2, min(first_two), 0, None), 40.0))
     assert took_s / 1.5 < stated_seconds < took_s * 1.5
 
 
@@ -34,12 +34,12 @@ def test_in_a_final_comparison_it_follows_from_the_validation_runs_it_may_take()
     study = running(8, StudyPhase.FINAL_COMPARISON, final_comparison_runs=62)
     # 34 pairs fewer than it may take at most are usual.
     assert time_left.validation_runs_expected(study) == 62 - 2 * 17
-    assert time_left.left(study, RunsMade(8, 5.0, 18, 10.0), 99.0) == "about 2 min"
-    assert time_left.left(study, RunsMade(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
+    assert time_left.estimate(study, RunCounts(8, 5.0, 18, 10.0), 99.0) == "about 2 min"
+    assert time_left.estimate(study, RunCounts(8, 5.0, 30, 10.0), 99.0) == "at most 5 min"
 
 
 def test_nothing_is_said_before_a_run_has_shown_how_long_one_takes():
-    assert time_left.left(running(8), RunsMade(0, None, 0, None), 10.0) == ""
+    assert time_left.estimate(running(8), RunCounts(0, None, 0, None), 10.0) == ""
 
 
 def test_runs_are_counted_with_the_seconds_they_held_their_worker():
@@ -60,6 +60,6 @@ def test_runs_are_counted_with_the_seconds_they_held_their_worker():
     config = TrialConfig(strategy=DdpConfig())
     runs = (run(RunPurpose.SEARCH, 20.0), run(RunPurpose.VALIDATION, 26.0, 30.0, final_comparison=1))
     trial = Trial(number=0, state=TrialState.COMPLETE, origin="default", config=config, description="DDP", runs=runs)
-    assert time_left.made_by(running(8, final_comparison=1), [trial]) == RunsMade(1, 10.0, 1, 28.0), (
+    assert time_left.count_runs(running(8, final_comparison=1), [trial]) == RunCounts(1, 10.0, 1, 28.0), (
         "a repeat takes time, too"
     )

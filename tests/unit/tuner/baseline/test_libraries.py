@@ -130,7 +130,7 @@ def test_no_field_of_training_arguments_is_taken_for_a_misspelling() -> None:
         for node in next_run.body
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     ]
-    assert "learning_rate" in fields and [name for name in fields if training_arguments.meant(name)] == []
+    assert "learning_rate" in fields and [name for name in fields if training_arguments.intended_field(name)] == []
 
 
 def test_defaults_of_training_arguments_are_told_from_what_the_file_says() -> None:
@@ -254,7 +254,7 @@ def test_deepspeeds_autocast_is_read_where_gradients_are_reduced_in_float32() ->
 @pytest.mark.parametrize("library", ["accelerate", "trainer", "deepspeed"])
 def test_the_examples_are_read_without_a_contradiction(library: str) -> None:
     path = EXAMPLES / f"llama-tiny-from-{library}.json"
-    spec = study_file.study_spec(study_file.read_json_object(path), path.parent)
+    spec = study_file.validate_study(study_file.read_json_object(path), path.parent)
     assert not isinstance(spec.baseline, TrialConfig)
     assert resolve_with_notes(spec.baseline, spec.workload, TWO_RANKS).config is not None
 
@@ -264,7 +264,7 @@ def test_files_a_baseline_names_are_read_from_its_folder(tmp_path: Path) -> None
     (tmp_path / "sub" / "args.yaml").write_text("deepspeed: ds.json\nlearning_rate: 3e-4\n")
     (tmp_path / "sub" / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     study = {"model": "llama-tiny", "workload": {"sequence_length": 64, "global_batch": 16}}
-    spec = study_file.study_spec({**study, "baseline": "sub/args.yaml"}, tmp_path)
+    spec = study_file.validate_study({**study, "baseline": "sub/args.yaml"}, tmp_path)
     assert spec.baseline == {"deepspeed": {"zero_optimization": {"stage": 2}}, "learning_rate": "3e-4"}
 
 
@@ -274,5 +274,5 @@ def test_files_a_baseline_names_are_read_from_its_folder(tmp_path: Path) -> None
 def test_a_file_that_cannot_be_read_says_where(tmp_path: Path, text: str, named: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(InputError) as rejected:
-        study_file.study_spec({"model": "llama-tiny", "baseline": {"file": "x.yaml"}}, tmp_path)
+        study_file.validate_study({"model": "llama-tiny", "baseline": {"file": "x.yaml"}}, tmp_path)
     assert named in "\n".join(rejected.value.lines)

@@ -8,11 +8,11 @@ import pytest
 
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.workload import PRECISIONS, Workload
-from shardtune.api_schemas.trials.diagnosis import Diagnosis, Traced
+from shardtune.api_schemas.trials.diagnosis import Diagnosis, ProfilerRecording
 from shardtune.traces import kineto
 from shardtune.traces.diagnose import diagnosis
 from shardtune.tuner.diagnosis import explain
-from shardtune.tuner.diagnosis.findings.find import RULES, findings
+from shardtune.tuner.diagnosis.findings.find import RULES, find_all
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 from tests.support.values import synthetic_traces, tuner_inputs
 
@@ -64,8 +64,8 @@ def trial(strategy: dict, fits: bool = True, batch: int = 8, gpus: bool = False,
 
 def test_a_healthy_step_has_no_findings():
     actual_diagnosis = diagnosed(HEALTHY)
-    assert findings(actual_diagnosis) == () == findings(actual_diagnosis, trial(DDP, micro_batch=4))
-    assert findings(diagnosed([COMPUTE, HOST])) == ()
+    assert find_all(actual_diagnosis) == () == find_all(actual_diagnosis, trial(DDP, micro_batch=4))
+    assert find_all(diagnosed([COMPUTE, HOST])) == ()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_healthy_step_has_no_findings():
     ],
 )
 def test_what_is_planted_is_among_the_first_two_findings(kind, plan, of, knobs):
-    observed_findings = findings(diagnosed(plan), of)
+    observed_findings = find_all(diagnosed(plan), of)
     assert kind in [item.kind for item in observed_findings[:2]], observed_findings
     next_run = next(item for item in observed_findings if item.kind == kind)
     assert next_run.knobs == knobs
@@ -168,17 +168,17 @@ def on_gpu(plan: list[tuple]) -> Diagnosis:
     ],
 )
 def test_what_only_gpus_show_is_named(kind, plan, strategy, knobs):
-    observed_findings = findings(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
+    observed_findings = find_all(on_gpu(plan), trial(strategy, gpus=True, micro_batch=4))
     assert kind in [item.kind for item in observed_findings[:2]], observed_findings
     assert next(item for item in observed_findings if item.kind == kind).knobs == knobs
-    assert kind in [finding.kind for finding in findings(on_gpu(plan))[:2]]
+    assert kind in [finding.kind for finding in find_all(on_gpu(plan))[:2]]
     assert kind not in [
-        finding.kind for finding in findings(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
+        finding.kind for finding in find_all(on_gpu(plan), trial(strategy, fits=False, gpus=True, micro_batch=4))
     ]
 
 
 def test_a_late_rank_is_named_and_no_knob_is_promised():
-    observed_findings = findings(
+    observed_findings = find_all(
         diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40), trial(DDP, micro_batch=4)
     )
     assert (observed_findings[0].kind, observed_findings[0].knobs) == (
@@ -188,17 +188,17 @@ def test_a_late_rank_is_named_and_no_knob_is_promised():
 
 
 def test_a_rank_that_was_late_once_is_not_called_late():
-    assert findings(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 120, 1, 1)) == ()
+    assert find_all(diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 120, 1, 1)) == ()
 
 
 def test_no_rank_is_called_late_where_other_programs_took_the_cores():
     actual_diagnosis = diagnosed([("all_reduce", 10, BLOCK // 10), *HEALTHY], 40, 40, 40)
-    run = Traced(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1, host_cpu_cores=4)
+    run = ProfilerRecording(folder="traces", bytes=1, steps=3, step_s=1, plain_step_s=1, elapsed_s=1, host_cpu_cores=4)
     of = trial(DDP, micro_batch=4)
 
     def diagnose(foreign: float | None) -> Diagnosis:
         recorded = run.model_copy(update={"foreign_cpu_cores": foreign})
-        return explain.explained(actual_diagnosis.model_copy(update={"recorded": recorded}), of, None)
+        return explain.explain(actual_diagnosis.model_copy(update={"recorded": recorded}), of, None)
 
     busy = diagnose(2.0)
     assert "late_rank" not in [finding.kind for finding in busy.findings]
@@ -210,19 +210,19 @@ def test_no_rank_is_called_late_where_other_programs_took_the_cores():
 
 def test_a_rule_is_silent_where_memory_or_the_space_admits_no_change():
     busy = diagnosed([COMPUTE, *GATHERED * 5, *[("reduce_scatter", 2, BLOCK // 10)] * 20, NORM])
-    assert [finding.kind for finding in findings(busy, trial(FSDP2, fits=False, micro_batch=4)) if finding.knobs] == []
+    assert [finding.kind for finding in find_all(busy, trial(FSDP2, fits=False, micro_batch=4)) if finding.knobs] == []
     slow_host = diagnosed([COMPUTE, ("host", 60), NORM])
-    assert [finding.kind for finding in findings(slow_host, trial(DDP, batch=2))] == []
+    assert [finding.kind for finding in find_all(slow_host, trial(DDP, batch=2))] == []
 
 
 def test_without_a_configuration_remedies_are_words():
-    observed_findings = findings(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    observed_findings = find_all(diagnosed([COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
     assert {item.kind for item in observed_findings} >= {"host_bound", "all_gathers_dominate"}
     assert all(item.remedy and not item.knobs for item in observed_findings)
 
 
 def test_the_largest_expected_gain_comes_first():
-    observed_findings = findings(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
+    observed_findings = find_all(diagnosed([("data", 30), COMPUTE, ("host", 60), *GATHERED * 5, NORM]))
     gains = [item.expected_gain for item in observed_findings]
     assert len(gains) > 2 and gains == sorted(gains, reverse=True)
 
@@ -232,13 +232,13 @@ def test_a_link_is_held_against_what_it_gave_when_it_was_measured():
     as_measured = max(collective.bytes_per_s or 0 for collective in actual_diagnosis.collectives)
     slower = [
         finding
-        for finding in findings(actual_diagnosis, link_bytes_per_s=3 * as_measured)
+        for finding in find_all(actual_diagnosis, link_bytes_per_s=3 * as_measured)
         if finding.kind == "network_limits"
     ]
     assert "33% of that now" in slower[0].evidence
     assert not [
         finding
-        for finding in findings(actual_diagnosis, link_bytes_per_s=as_measured)
+        for finding in find_all(actual_diagnosis, link_bytes_per_s=as_measured)
         if finding.kind == "network_limits"
     ]
 

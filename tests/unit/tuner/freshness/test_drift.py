@@ -37,7 +37,7 @@ def visit(noise, draw):
 def canaries(noise, draw, speed_at, most):
     """Number of the canary that raises the alarm; None where none of so many does."""
     runs = visit(noise, draw)
-    reference = drift.reference([1000 * math.exp(next(runs)) for _ in range(REFERENCE_RUNS)])
+    reference = drift.expected_speed([1000 * math.exp(next(runs)) for _ in range(REFERENCE_RUNS)])
     earlier = []
     for number in range(most):
         least, runs = drift.alarm_below(reference, earlier), visit(noise, draw)
@@ -82,9 +82,9 @@ def test_a_slow_decline_adds_up():
 
 
 def test_a_reference_needs_runs_and_has_a_least_spread():
-    assert drift.reference([1000.0, 1001.0]) is None
-    reference = drift.reference([1000.0, 1001.0, 999.0])
+    assert drift.expected_speed([1000.0, 1001.0]) is None
+    reference = drift.expected_speed([1000.0, 1001.0, 999.0])
     assert reference.spread == drift.LEAST_SPREAD
     assert drift.alarm_below(reference, []) == pytest.approx(1000 * math.exp(-0.13))
-    assert drift.sum_of(reference, [1000.0, 1010.0]) == 0
-    assert drift.change(reference, 800.0) == pytest.approx(0.8)
+    assert drift.cusum(reference, [1000.0, 1010.0]) == 0
+    assert drift.relative_speed(reference, 800.0) == pytest.approx(0.8)

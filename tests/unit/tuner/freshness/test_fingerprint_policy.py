@@ -8,7 +8,7 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import FIRST_FIELDS, Fingerprint, banded
 from shardtune.tuner.freshness.fingerprints import POLICY, changes, stale_fields
-from shardtune.tuner.freshness.staleness import Machine, Marks, assess, marked
+from shardtune.tuner.freshness.staleness import Machine, StoredFreshness, assess, update_marks
 from tests.support.service.simulated_worker import FINGERPRINT
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -164,11 +164,11 @@ def test_different_changes_of_a_fleet_are_all_named_and_the_newest_value_counts(
     assert actual_assess.changed_at == NOON - timedelta(minutes=5), "the driver was new before, on another machine"
 
 
-def marks_over_time(*steps, marks=Marks(), is_asked=True):
+def marks_over_time(*steps, marks=StoredFreshness(), is_asked=True):
     """Marks after each step of (minutes, machines)."""
     for minutes, machines in steps:
         ranking_state = assess(GPUS, 1, machines)
-        marks = marked(marks, ranking_state, is_asked, NOON + timedelta(minutes=minutes), DEBOUNCE)
+        marks = update_marks(marks, ranking_state, is_asked, NOON + timedelta(minutes=minutes), DEBOUNCE)
         yield marks
 
 
@@ -181,7 +181,7 @@ def test_a_change_is_marked_at_once_and_announced_once_after_the_debounce():
 
 def test_back_within_the_debounce_is_no_event():
     *_, last = marks_over_time((0, [machine(NEW, 0)]), (4, [machine(GPUS, 4)]), (60, [machine(GPUS, 4)]))
-    assert last == Marks()
+    assert last == StoredFreshness()
 
 
 def test_a_second_change_is_waited_for_and_after_the_announcement_told_again():
@@ -201,7 +201,7 @@ def test_an_older_answer_is_marked_and_not_announced():
 
 def test_a_patch_of_the_kernel_lowers_the_confidence_only():
     (actual,) = marks_over_time((0, [machine(after(kernel="6.1.0-21-amd64"), 0)]))
-    assert actual == Marks(changed_fields=("kernel",))
+    assert actual == StoredFreshness(changed_fields=("kernel",))
 
 
 def test_the_page_about_fingerprints_has_every_field_of_the_policy():

@@ -6,9 +6,9 @@ from shardtune.api_schemas.studies.study import Objective
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.tuner.prediction.calibration import ESTIMATED, NOTHING_LEARNT, MemoryCalibration, fit_memory
-from shardtune.tuner.prediction.learning import memory_of, predict_trial
-from shardtune.tuner.prediction.memory_gate import gate, near_the_edge
+from shardtune.tuner.prediction.calibration import ESTIMATED, NO_CALIBRATIONS, MemoryCalibration, fit_memory
+from shardtune.tuner.prediction.learning import memory_calibration, predict_trial
+from shardtune.tuner.prediction.memory_gate import near_the_edge, reject_if_too_large
 from shardtune.tuner.prediction.traced_shape import of_study
 from tests.support.values.tuner_inputs import gpus, llama, shape
 
@@ -18,7 +18,7 @@ ON_CPU = Offload()
 
 def verdict(strategy, cluster, model="llama-2-70b", calibration=None):
     recorded = calibration or MemoryCalibration()
-    return gate(TrialConfig(strategy=strategy), shape(model), SHORT, cluster, Objective(), recorded)
+    return reject_if_too_large(TrialConfig(strategy=strategy), shape(model), SHORT, cluster, Objective(), recorded)
 
 
 @pytest.mark.parametrize("strategy", [DdpConfig(), ZeroConfig(stage=1), ZeroConfig(stage=2)])
@@ -51,12 +51,14 @@ def test_the_margin_is_the_predictors_own_error():
     reserved = 8 * GIB * 0.95
     predicted = [reserved] * 40
     config, full_shape = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
-    rejection = gate(config, full_shape, SHORT, gpus(memory_gib=1), Objective(), MemoryCalibration(sigma=0.0))
+    rejection = reject_if_too_large(
+        config, full_shape, SHORT, gpus(memory_gib=1), Objective(), MemoryCalibration(sigma=0.0)
+    )
     assert rejection is not None
     a_bit_short = gpus(memory_gib=rejection.needed_gib * 0.95 / 0.95)
-    assert gate(config, full_shape, SHORT, a_bit_short, Objective(), MemoryCalibration()) is None
+    assert reject_if_too_large(config, full_shape, SHORT, a_bit_short, Objective(), MemoryCalibration()) is None
     sure = fit_memory(predicted, predicted)
-    assert gate(config, full_shape, SHORT, a_bit_short, Objective(), sure) is not None
+    assert reject_if_too_large(config, full_shape, SHORT, a_bit_short, Objective(), sure) is not None
 
 
 def test_an_architecture_without_a_closed_form_is_predicted_from_its_profile():
@@ -65,8 +67,10 @@ def test_an_architecture_without_a_closed_form_is_predicted_from_its_profile():
     guessed = of_study(ModelSpec(name="x", config={"model_type": "unheard_of"}), model_summary)
     assert guessed.parameters == model_summary.parameters
     assert guessed.ffn == pytest.approx(11_008, rel=0.01)
-    assert memory_of(NOTHING_LEARNT, guessed) == ESTIMATED
-    assert gate(TrialConfig(strategy=DdpConfig()), guessed, SHORT, gpus(memory_gib=24), Objective(), ESTIMATED)
+    assert memory_calibration(NO_CALIBRATIONS, guessed) == ESTIMATED
+    assert reject_if_too_large(
+        TrialConfig(strategy=DdpConfig()), guessed, SHORT, gpus(memory_gib=24), Objective(), ESTIMATED
+    )
 
 
 def test_a_reason_gives_the_figures():
@@ -78,7 +82,7 @@ def test_a_reason_gives_the_figures():
 
 def test_near_the_edge_is_where_the_interval_holds_the_limit():
     config, full_shape = TrialConfig(strategy=DdpConfig()), shape("llama-3.2-1b")
-    prediction = predict_trial(full_shape, SHORT, gpus(), config, NOTHING_LEARNT)
+    prediction = predict_trial(full_shape, SHORT, gpus(), config, NO_CALIBRATIONS)
     ran_out = Failure(kind=FailureKind.OOM, message="out of memory")
 
     def is_near(share):

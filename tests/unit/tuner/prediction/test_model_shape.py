@@ -3,7 +3,7 @@
 import pytest
 
 from shardtune.api_schemas.training.models import preset, preset_names
-from shardtune.tuner.prediction.model_shape import from_config, strays
+from shardtune.tuner.prediction.model_shape import from_config, unknown_keys
 from shardtune.tuner.prediction.tensors import block_tensors, outside_tensors
 
 SMALL = {
@@ -73,9 +73,9 @@ def test_a_missing_field_that_is_nearly_there_is_named() -> None:
 def test_keys_that_are_nearly_read_are_noted_and_others_are_not() -> None:
     config = {**preset("llama-2-7b").config, "num_hidden_layer": 3, "rope_theta": 1e4, "colour": "red"}
     config["num_key_value_head"] = config.pop("num_key_value_heads")
-    assert sorted(note.split()[0] for note in strays(config)) == ["num_hidden_layer", "num_key_value_head"]
-    assert all(strays(preset(name).config) == () for name in preset_names())
-    assert strays({"model_type": "gemma2", "num_hidden_layer": 2}) == ()
+    assert sorted(note.split()[0] for note in unknown_keys(config)) == ["num_hidden_layer", "num_key_value_head"]
+    assert all(unknown_keys(preset(name).config) == () for name in preset_names())
+    assert unknown_keys({"model_type": "gemma2", "num_hidden_layer": 2}) == ()
 
 
 def test_other_names_that_transformers_takes_and_writes_are_read() -> None:

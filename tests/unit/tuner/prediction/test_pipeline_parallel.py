@@ -29,7 +29,7 @@ def evaluated(*strategies: Fsdp2Config, batch: int = 64) -> Evaluation:
 @pytest.mark.parametrize("tied", [False, True])
 def test_stages_have_the_model_between_them(tied: bool) -> None:
     changed = replace(SHAPE, tied=tied, layers=7)
-    parts = stages.of(changed, stages.StageLayout(3))
+    parts = stages.rank_shapes(changed, stages.StageLayout(3))
     twice = changed.embedding_parameters if tied else 0
     assert sum(part.parameters for part in parts) == changed.parameters + twice
     assert [part.layers for part in parts] == [3, 2, 2]
@@ -89,7 +89,7 @@ def test_gradients_of_weights_that_come_later_fill_what_is_waited() -> None:
 
 
 def test_the_first_rank_of_a_v_has_the_tables_and_the_head() -> None:
-    parts = stages.of(SHAPE, stages.StageLayout(4, 2, "zbv_zero_bubble"))
+    parts = stages.rank_shapes(SHAPE, stages.StageLayout(4, 2, "zbv_zero_bubble"))
     assert [(part.is_first, part.is_last, part.vocab > 0) for part in parts] == [(True,) * 3, *[(False,) * 3] * 3]
     assert sum(part.parameters for part in parts) == SHAPE.parameters
 

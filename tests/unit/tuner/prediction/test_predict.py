@@ -15,7 +15,7 @@ from shardtune.api_schemas.trials.predictions import Prediction, PredictionReque
 from shardtune.tuner.prediction import catalogue
 from shardtune.tuner.prediction.configs import from_configs
 from shardtune.tuner.prediction.model_shape import from_config
-from shardtune.tuner.prediction.predict import evaluate, predict, predictions
+from shardtune.tuner.prediction.predict import answer_request, evaluate, predict
 
 SEVEN_B = from_config(preset("llama-2-7b").config)
 CLUSTER = catalogue.parse_cluster("8xh100")
@@ -23,7 +23,7 @@ WORKLOAD = Workload(sequence_length=4096, global_batch=8)
 
 
 def _table(model: str, cluster: str) -> dict[str, Prediction]:
-    table = predictions(PredictionRequest(model=model, cluster=cluster))
+    table = answer_request(PredictionRequest(model=model, cluster=cluster))
     return {prediction.description.split(",")[0]: prediction for prediction in table.predictions}
 
 
@@ -95,7 +95,7 @@ def test_the_longest_sequence_is_never_beyond_what_the_model_allows() -> None:
     row = predict(SEVEN_B, WORKLOAD, CLUSTER, TrialConfig(strategy=Fsdp2Config(dp_shard=8)))
     assert row.longest_sequence == SEVEN_B.max_positions == 4096
     with pytest.raises(ValueError, match=r"sequence_length \(8192\) must not exceed the model's 4096 positions"):
-        predictions(PredictionRequest(model="llama-2-7b", cluster="8xh100", sequence_length=8192))
+        answer_request(PredictionRequest(model="llama-2-7b", cluster="8xh100", sequence_length=8192))
 
 
 def test_the_largest_micro_batch_fits_and_is_not_far_from_the_edge() -> None:
@@ -154,7 +154,7 @@ def test_many_candidates_agree_with_one_by_one() -> None:
 )
 def test_bad_cluster_is_named_with_a_remedy(cluster: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        predictions(PredictionRequest(model="llama-2-7b", cluster=cluster))
+        answer_request(PredictionRequest(model="llama-2-7b", cluster=cluster))
 
 
 def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
@@ -164,7 +164,7 @@ def test_mesh_that_does_not_multiply_up_is_rejected() -> None:
 
 def test_sequence_beyond_learned_positions_is_rejected() -> None:
     with pytest.raises(ValueError, match="1024 positions"):
-        predictions(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
+        answer_request(PredictionRequest(model="gpt2", cluster="8xh100", sequence_length=2048))
 
 
 def test_unknown_precision_is_rejected() -> None:

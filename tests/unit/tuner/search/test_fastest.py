@@ -12,13 +12,13 @@ from shardtune.tuner.prediction import prediction_request, traced_shape
 from shardtune.tuner.prediction.model_shape import NoClosedForm, from_config
 from shardtune.tuner.prediction.predict import predict
 from shardtune.tuner.search import fastest, space
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, evenly
+from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, sample_evenly
 
 LARGE = PredictionRequest(model="llama-2-70b", cluster="64xh100", top=3)
 
 
 def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_random_is_faster() -> None:
-    table = fastest.table(LARGE)
+    table = fastest.answer_request(LARGE)
     speeds = [item.speed.tokens_per_s_per_gpu for item in table.fastest if item.speed]
     assert len(speeds) == 3
     assert "does not fit" not in {item.memory.verdict for item in table.fastest}
@@ -26,8 +26,8 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     assert len({item.description for item in table.fastest}) == 3
     about = prediction_request.resolve(LARGE)
     workload = about.workload(512)
-    drawn = space.build(workload, about.cluster, traced_shape.profile_of(about.shape), SpaceLimits())
-    pool = Pool(drawn, PredictionBasis(about.shape, workload, about.cluster), islice(evenly(drawn, 300), 300))
+    drawn = space.build(workload, about.cluster, traced_shape.summary_of(about.shape), SpaceLimits())
+    pool = Pool(drawn, PredictionBasis(about.shape, workload, about.cluster), islice(sample_evenly(drawn, 300), 300))
     fits = (pool.peak_gib <= 0.95 * about.cluster.memory_gib) & (pool.host_gib <= about.cluster.host_memory_gib)
     best = workload.tokens_per_step / about.cluster.world_size / np.where(fits, pool.parts.sum(1), np.inf).min()
     assert best < 1.001 * max(speeds)
@@ -37,7 +37,7 @@ def test_70b_on_64_gpus_has_fast_configurations_that_fit_and_none_drawn_at_rando
     ("model", "cluster"), [("llama-2-70b", "64xh100"), ("llama-2-7b", "8xh100"), ("gpt2", "1xh100")]
 )
 def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model: str, cluster: str) -> None:
-    actual_fastest = fastest.table(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
+    actual_fastest = fastest.answer_request(PredictionRequest(model=model, cluster=cluster, top=3)).fastest
     assert actual_fastest[0].memory.verdict == "fits"
     ranks = [(item.memory.verdict != "fits", -item.speed.tokens_per_s_per_gpu) for item in actual_fastest if item.speed]
     assert ranks == sorted(ranks) and len(ranks) == 3
@@ -45,29 +45,29 @@ def test_what_surely_fits_comes_before_what_may_and_each_the_fastest_first(model
 
 def test_what_was_asked_before_is_not_predicted_anew() -> None:
     """A form asks after every key, and its page is read again."""
-    first, before = fastest.table(LARGE), predict.cache_info().misses
-    assert fastest.table(LARGE) == first and predict.cache_info().misses == before
+    first, before = fastest.answer_request(LARGE), predict.cache_info().misses
+    assert fastest.answer_request(LARGE) == first and predict.cache_info().misses == before
 
 
 def test_where_nothing_fits_nothing_is_fastest() -> None:
-    assert fastest.table(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
+    assert fastest.answer_request(PredictionRequest(model="llama-2-70b", cluster="1xh100")).fastest == ()
 
 
 def test_configurations_that_were_given_are_all_that_is_answered() -> None:
-    config = fastest.table(LARGE).fastest[0].config
-    assert fastest.table(LARGE.model_copy(update={"configs": (config,), "top": None})).fastest == ()
+    config = fastest.answer_request(LARGE).fastest[0].config
+    assert fastest.answer_request(LARGE.model_copy(update={"configs": (config,), "top": None})).fastest == ()
 
 
 def test_a_batch_that_the_ranks_do_not_divide_is_named() -> None:
     with pytest.raises(ValueError, match=r"global_batch \(100\) must be a multiple"):
-        fastest.table(LARGE.model_copy(update={"global_batch": 100}))
+        fastest.answer_request(LARGE.model_copy(update={"global_batch": 100}))
 
 
 def test_what_no_trial_could_train_is_not_predicted_either() -> None:
     heads = {**preset("llama-tiny").config, "num_attention_heads": 7}
     for config, says in ((heads, r"multiple of num_attention_heads \(7\)"), ({"model_type": "vit"}, "vision model")):
         with pytest.raises(ValueError, match=says):
-            fastest.table(LARGE.model_copy(update={"model": ModelSpec(name="x", config=config)}))
+            fastest.answer_request(LARGE.model_copy(update={"model": ModelSpec(name="x", config=config)}))
 
 
 def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> None:
@@ -91,12 +91,12 @@ def test_an_architecture_without_closed_form_is_predicted_by_its_profile() -> No
     )
     asks = PredictionRequest(model=ModelSpec(name="other", config={"model_type": "olmo2"}), cluster="8xh100", top=1)
     with pytest.raises(NoClosedForm, match="shardtune predict CONFIG --trace"):
-        fastest.table(asks)
-    table = fastest.table(asks.model_copy(update={"model_summary": model_summary}))
+        fastest.answer_request(asks)
+    table = fastest.answer_request(asks.model_copy(update={"model_summary": model_summary}))
     assert table.sequence_length == 2048 and table.parameters == recorded_from_config.parameters
     assert table.fastest[0].speed is not None and "which is a guess" in table.notes[0]
     uncounted = model_summary.model_copy(
         update={"forward_flops_per_token": None, "note": "no values on the meta device"}
     )
     with pytest.raises(ValueError, match="no values on the meta device"):
-        fastest.table(asks.model_copy(update={"model_summary": uncounted}))
+        fastest.answer_request(asks.model_copy(update={"model_summary": uncounted}))

@@ -10,18 +10,18 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning
-from shardtune.tuner.prediction.calibration import NOTHING_LEARNT, MemoryCalibration
+from shardtune.tuner.prediction.calibration import NO_CALIBRATIONS, MemoryCalibration
 from shardtune.tuner.prediction.learning import MeasuredTrials, predict_speeds
 from shardtune.tuner.search.guided_sampler.acquisition import (
     TrialCost,
     expected_gain,
     faster_probability,
     infeasible_probability,
-    worth,
+    utility,
 )
 from shardtune.tuner.search.guided_sampler.axes import axes_of
-from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, evenly, neighbours
-from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, joined
+from shardtune.tuner.search.guided_sampler.pool import Pool, PredictionBasis, neighbours, sample_evenly
+from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Residual, concatenate
 from shardtune.tuner.search.guided_sampler.sampler import GuidedSampler, Knowledge
 from shardtune.tuner.search.space.flat import flatten
 from shardtune.tuner.search.suggest import next_config
@@ -41,7 +41,7 @@ def ask(pool, history, limit_gib=4.0, seed=0):
 
 
 def predicted(pool, configs):
-    return predict_speeds(pool.basis.shape, WORKLOAD, pool.basis.cluster, configs, NOTHING_LEARNT)
+    return predict_speeds(pool.basis.shape, WORKLOAD, pool.basis.cluster, configs, NO_CALIBRATIONS)
 
 
 def test_the_first_trial_is_the_fastest_by_prediction(pool):
@@ -70,7 +70,9 @@ def test_each_axis_that_a_study_names_is_tried_once_and_two_at_once(pool):
 
 
 def test_the_same_history_gives_the_same_suggestion_from_a_new_pool(pool):
-    history = [complete(i, config, 100.0 + i) for i, config in zip(range(5), evenly(pool.space, 40), strict=False)]
+    history = [
+        complete(i, config, 100.0 + i) for i, config in zip(range(5), sample_evenly(pool.space, 40), strict=False)
+    ]
     again = Pool(space_of(cpu(), TWO_BACKENDS), pool.basis)
     assert ask(pool, history) == ask(again, history)
 
@@ -94,7 +96,7 @@ def test_what_the_prediction_does_not_see_is_learnt_from_the_trials(pool):
 
 
 def test_a_pruned_trial_teaches_less_surely_and_is_nothing_to_beat(pool):
-    configs = list(evenly(pool.space, 40))[:4]
+    configs = list(sample_evenly(pool.space, 40))[:4]
     history = [complete(i, config, 100.0) for i, config in enumerate(configs)]
     slow = complete(4, next(iter(pool.space.enumerate())), 20.0)
     full, pruned, fast = (
@@ -107,14 +109,14 @@ def test_a_pruned_trial_teaches_less_surely_and_is_nothing_to_beat(pool):
 
 
 def test_a_running_trial_is_not_proposed_again_and_makes_the_next_one_differ(pool):
-    history = [complete(i, config, 100.0) for i, config in zip(range(3), evenly(pool.space, 40), strict=False)]
+    history = [complete(i, config, 100.0) for i, config in zip(range(3), sample_evenly(pool.space, 40), strict=False)]
     first = ask(pool, history).config
     second = ask(pool, [*history, Observation(3, first, "sampler", TrialState.RUNNING)]).config
     assert second not in (None, first)
 
 
 def test_a_trial_says_what_it_is_expected_to_gain_and_what_it_tests(pool):
-    history = [complete(i, config, 100.0) for i, config in zip(range(3), evenly(pool.space, 40), strict=False)]
+    history = [complete(i, config, 100.0) for i, config in zip(range(3), sample_evenly(pool.space, 40), strict=False)]
     reason = ask(pool, history).reason
     assert reason is not None and reason.expected_gain > 0 and 0 < reason.probability_faster <= 1
     assert reason.low_tokens_per_s_per_gpu < reason.tokens_per_s_per_gpu < reason.high_tokens_per_s_per_gpu
@@ -156,9 +158,9 @@ def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever
 def test_a_risk_stands_against_a_gain_however_small_gains_are(most):
     """Gains of the most, of half of it, and next to none; the last is certain, and slow."""
     gain, risk = np.array([most, most / 2, most / 1000]), np.array([0.3, 0.0, 0.0])
-    order = np.argsort(-worth(gain, risk, np.array([1.0, 1.0, 50.0])))
+    order = np.argsort(-utility(gain, risk, np.array([1.0, 1.0, 50.0])))
     assert list(order) == [0, 1, 2]
-    assert list(np.argsort(-worth(gain, np.array([0.9, 0.0, 0.0]), np.ones(3)))) == [1, 2, 0]
+    assert list(np.argsort(-utility(gain, np.array([0.9, 0.0, 0.0]), np.ones(3)))) == [1, 2, 0]
 
 
 def test_two_models_that_both_hold_a_candidate_to_be_slow_do_not_make_it_promising_by_disagreeing_how_slow():
@@ -170,13 +172,13 @@ def test_two_models_that_both_hold_a_candidate_to_be_slow_do_not_make_it_promisi
 
 
 def test_a_loss_is_not_made_smaller_by_taking_longer():
-    quick, slow = worth(np.array([1.0, 1.0]), np.array([0.9, 0.9]), np.array([1.0, 100.0]))
+    quick, slow = utility(np.array([1.0, 1.0]), np.array([0.9, 0.9]), np.array([1.0, 100.0]))
     assert slow < quick < 0
 
 
 def test_the_minute_that_compiling_takes_counts_until_it_has_been_seen(pool):
     times, compiled = np.zeros(2), np.array([0.0, 1.0])
-    plain, longer = TrialCost.of([]).seconds(times, compiled)
+    plain, longer = TrialCost.from_history([]).seconds(times, compiled)
     assert longer == plain + 60.0
     config = ask(pool, []).config
     runs = [
@@ -185,19 +187,19 @@ def test_the_minute_that_compiling_takes_counts_until_it_has_been_seen(pool):
             [(config, 10.0), (config.model_copy(update={"compile": True}), 22.0)]
         )
     ]
-    plain, longer = TrialCost.of(runs).seconds(times, compiled)
+    plain, longer = TrialCost.from_history(runs).seconds(times, compiled)
     assert longer - plain == pytest.approx(12.0)
 
 
 def test_of_a_large_space_a_draw_and_the_neighbours_of_the_fastest_are_candidates():
     space = space_of(gpus(1, 4))
-    some = next(iter(evenly(space, 3)))
+    some = next(iter(sample_evenly(space, 3)))
     near = list(neighbours(space, some))
     assert near and all(space.contains(config) for config in near)
     assert some not in near and len({config.content_key() for config in near}) == len(near)
-    drawn = list(evenly(space, 200))
+    drawn = list(sample_evenly(space, 200))
     assert {config.backend for config in drawn} == {"ddp", "zero", "fsdp1", "fsdp2"}
-    assert drawn == list(evenly(space, 200))
+    assert drawn == list(sample_evenly(space, 200))
 
 
 def inputs(predicted_times, knob):
@@ -218,7 +220,7 @@ def test_predictions_that_trials_contradict_lose_their_weight(sign, low, high):
 def test_the_process_reproduces_what_was_measured_and_is_unsure_elsewhere():
     rows = inputs([0.0, 0.0, 0.0], [0.0, 0.5, 1.0])
     process = Residual(rows, np.log([1.0, 1.5, 2.2]), np.zeros(3))
-    near, far = process.at(rows, inputs([], [])), process.at(inputs([0.0], [5.0]), inputs([], []))
+    near, far = process.posterior(rows, inputs([], [])), process.posterior(inputs([0.0], [5.0]), inputs([], []))
     assert near.mean == pytest.approx(np.log([1.0, 1.5, 2.2]), abs=0.05)
     assert far.deviation[0] > 2 * near.deviation.max()
 
@@ -241,7 +243,7 @@ def test_another_study_on_the_machine_tells_what_the_prediction_misses_before_th
     first, other = process.mean(of_kinds([0, 1], [0.0, 0.0]))
     assert first < other - 0.1
     # Its level is its own: trials here that show the contrary have the last word.
-    both = joined(there, of_kinds([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0]))
+    both = concatenate(there, of_kinds([0, 1, 0, 1], [0.0, 0.0, 1.0, 1.0]))
     measured = np.concatenate([3.0 + np.array([-0.7, -0.7, 0.0, 0.0]), [0.5, 0.0, 0.5, 0.0]])
     here = Residual(both, measured, np.array([0.05] * 4 + [0.0] * 4))
     assert np.diff(here.mean(of_kinds([0, 1], [0.0, 0.0])))[0] < 0
@@ -249,7 +251,7 @@ def test_another_study_on_the_machine_tells_what_the_prediction_misses_before_th
 
 def test_the_first_trial_is_of_the_backend_that_another_study_found_faster_than_predicted(pool):
     by_prediction = ask(pool, []).config
-    others = [config for config in evenly(pool.space, 60) if config.backend != by_prediction.backend][:6]
+    others = [config for config in sample_evenly(pool.space, 60) if config.backend != by_prediction.backend][:6]
     compared = learning.compare(
         MeasuredTrials(
             pool.basis.shape,
@@ -282,6 +284,6 @@ def test_where_what_is_fast_does_not_fit_the_first_trial_is_the_fastest_that_doe
 def test_a_pending_trial_narrows_the_distribution_and_moves_nothing():
     rows, elsewhere = inputs([0.0, 0.0], [0.0, 1.0]), inputs([0.0], [4.0])
     process = Residual(rows, np.array([0.0, 0.3]), np.zeros(2))
-    without, with_it = process.at(elsewhere, inputs([], [])), process.at(elsewhere, elsewhere)
+    without, with_it = process.posterior(elsewhere, inputs([], [])), process.posterior(elsewhere, elsewhere)
     assert with_it.mean == pytest.approx(without.mean)
     assert with_it.deviation[0] < without.deviation[0]

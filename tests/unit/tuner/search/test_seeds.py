@@ -5,7 +5,7 @@ import pytest
 from shardtune.api_schemas.strategies import DdpConfig, Fsdp2Config, TrialConfig
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.search.seeds import aligned, due_seeds, seed_configs
+from shardtune.tuner.search.seeds import due_seeds, node_aligned, seed_configs
 from tests.support.values.tuner_inputs import complete, cpu, space_of
 
 SPEEDS = {"ddp": 100.0, "zero": 80.0, "fsdp2": 60.0, "fsdp1": 60.0}
@@ -84,4 +84,4 @@ def test_over_several_nodes_the_mesh_that_follows_them_runs_first_whatever_is_pr
     first = next(config for config, origin in new_seeds if origin is TrialOrigin.DEFAULT).strategy
     assert isinstance(first, Fsdp2Config) and (first.dp_replicate, first.dp_shard) == (2, 4)
     assert len({config.backend for config, _ in new_seeds}) > 1, "and two backends train the same thing"
-    assert aligned(cpu(4)) == []
+    assert node_aligned(cpu(4)) == []

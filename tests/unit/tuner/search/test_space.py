@@ -68,7 +68,7 @@ def test_compiling_is_searched_on_gpus_unless_the_user_says_otherwise(device, al
 def test_a_configuration_is_rebuilt_from_its_parameters(cluster, seed):
     space = space_of(cluster, workload=Workload(sequence_length=64, global_batch=16))
     for config in draw(space, seed, 10):
-        params = {question.param: value for question, value in space.answers_of(config)}
+        params = {question.param: value for question, value in space.sampler_answers(config)}
         assert space.sample(lambda name, values, params=params: params[name]) == config
 
 
@@ -168,7 +168,7 @@ def test_partial_offload_needs_two_sub_groups_to_split():
 
 
 def sizes_of(*args, **kwargs):
-    return space_of(*args, **kwargs).domains.sizes(zero.ZeroSizes)
+    return space_of(*args, **kwargs).domains.backend_sizes(zero.ZeroSizes)
 
 
 def test_sizes_follow_the_model():
@@ -248,7 +248,7 @@ def test_a_configuration_of_another_mesh_has_no_place():
     assert not space.contains(foreign)
     assert space.canonical(foreign) == foreign
     with pytest.raises(ValueError, match=r"dp_shard \(8\)"):
-        space.answers_of(foreign)
+        space.sampler_answers(foreign)
 
 
 PINS = {

@@ -20,10 +20,10 @@ def speeds(observations):
 
 def test_old_speeds_are_levelled_by_what_both_have_measured():
     old = WarmStart("old", "f", (complete(0, DDP, 100.0), complete(1, DDP_4, 200.0), complete(2, FSDP, 50.0)))
-    assert warm_start.levelled(old, []) == (), "nothing says yet how the two compare"
-    levels = warm_start.levelled(old, [complete(0, DDP, 300.0)])
+    assert warm_start.scaled_trials(old, []) == (), "nothing says yet how the two compare"
+    levels = warm_start.scaled_trials(old, [complete(0, DDP, 300.0)])
     assert speeds(levels) == {DDP_4: pytest.approx(600.0), FSDP: pytest.approx(150.0)}
-    assert warm_start.levelled(None, [complete(0, DDP, 300.0)]) == ()
+    assert warm_start.scaled_trials(None, [complete(0, DDP, 300.0)]) == ()
 
 
 def test_a_warm_started_sampler_begins_near_fast_configurations_and_may_repeat_them():

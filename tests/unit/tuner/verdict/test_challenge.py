@@ -23,8 +23,8 @@ FSDP = TrialConfig(strategy=Fsdp2Config(dp_shard=2))
 
 def ended(signs, first=UP):
     """Pairs that a challenge takes for these outcomes, and its finding."""
-    for count in range(1, challenge.PAIRS + 1):
-        decided = challenge.decide(signs[:count], challenge.PAIRS, first)
+    for count in range(1, challenge.MAX_PAIRS + 1):
+        decided = challenge.decide(signs[:count], challenge.MAX_PAIRS, first)
         if decided != "open":
             return count, decided
     raise AssertionError("a challenge ends")
@@ -44,13 +44,13 @@ def ended(signs, first=UP):
 )
 def test_a_challenge_ends_when_it_knows_or_when_going_on_is_futile(ratios, count, finding):
     assert ended(ratios)[0] == count
-    assert challenge.finding(ratios[:count], challenge.PAIRS, UP) == finding
+    assert challenge.outcome(ratios[:count], challenge.MAX_PAIRS, UP) == finding
 
 
 def test_giving_up_never_raises_the_error():
     """Enumeration of all sequences of 13 fair coins: whoever wins a challenge would have won without the futility
     rule."""
-    coins = list(product((UP, DOWN), repeat=challenge.PAIRS))
+    coins = list(product((UP, DOWN), repeat=challenge.MAX_PAIRS))
     won = [signs for signs in coins if ended(signs)[1] == "faster"]
     assert all(any(paired_test.decide(w[:n], 13) == "faster" for n in range(1, 14)) for w in won)
     assert len(won) / len(coins) <= paired_test.ERROR
@@ -61,20 +61,20 @@ def test_the_runs_that_made_the_rival_count_towards_giving_up_but_not_towards_a_
     assert ended([UP] * 13, first=DOWN) == (7, "faster")
     assert ended([UP, DOWN] + [UP] * 11, first=UP) == (10, "faster")
     history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0)]
-    assert challenge.first_ratio(history, 0, 1) == pytest.approx(math.log(0.95))
+    assert challenge.search_log_ratio(history, 0, 1) == pytest.approx(math.log(0.95))
 
 
 def test_no_pairs_say_kept_only_where_nobody_came_near():
-    assert challenge.finding([], challenge.PAIRS, None) == "kept"
-    assert challenge.finding([], challenge.PAIRS, UP) == "inconclusive"
-    assert challenge.finding([UP], challenge.PAIRS, UP) == "inconclusive"
+    assert challenge.outcome([], challenge.MAX_PAIRS, None) == "kept"
+    assert challenge.outcome([], challenge.MAX_PAIRS, UP) == "inconclusive"
+    assert challenge.outcome([UP], challenge.MAX_PAIRS, UP) == "inconclusive"
 
 
 def test_the_rival_is_the_fastest_challenger_near_the_incumbent():
     history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0), complete(2, FSDP, 920.0)]
-    assert challenge.rival(Finalists(0, (1, 2)), history).candidates == (1,)
+    assert challenge.finalists_with_rival(Finalists(0, (1, 2)), history).candidates == (1,)
     slow = [history[0], complete(1, ZERO, 890.0)]
-    alone = challenge.rival(Finalists(0, (1,)), slow)
+    alone = challenge.finalists_with_rival(Finalists(0, (1,)), slow)
     assert alone.candidates == () and "within 10%" in alone.notes[0]
 
 

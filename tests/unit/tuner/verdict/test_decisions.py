@@ -10,8 +10,8 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.measurements import Memory
 from shardtune.api_schemas.trials.trial import TrialReason, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.objective import over_limit
-from shardtune.tuner.search.stopping import end_of_search, extended, no_gain_expected
+from shardtune.tuner.objective import over_limit_failure
+from shardtune.tuner.search.stopping import extend_budget, no_gain_reason, stop_reason
 from shardtune.tuner.verdict import parity, ranking
 from shardtune.tuner.verdict.final_comparison import RankingState
 from tests.support.values.tuner_inputs import complete, cpu, infeasible, measured
@@ -27,21 +27,21 @@ def run(speeds, origin="sampler"):
 
 
 def test_exactly_the_trials_of_the_budget_are_run():
-    assert end_of_search(run([100] * 19), Budget(max_trials=20), 0, 0) is None
-    assert "20 trials" in end_of_search(run([100] * 20), Budget(max_trials=20), 0, 0)
+    assert stop_reason(run([100] * 19), Budget(max_trials=20), 0, 0) is None
+    assert "20 trials" in stop_reason(run([100] * 20), Budget(max_trials=20), 0, 0)
 
 
 def test_the_default_budget_ends_when_gain_dries_up_after_twelve_trials():
-    assert end_of_search(run([100] * 11), FREE, 0, 0) is None
-    assert "less than 1%" in end_of_search(run([100] * 12), FREE, 0, 0)
-    assert end_of_search(run([100] * 11 + [102]), FREE, 0, 0) is None
-    assert end_of_search(run([100] * 4 + [102] + [90] * 8), FREE, 0, 0) is not None
+    assert stop_reason(run([100] * 11), FREE, 0, 0) is None
+    assert "less than 1%" in stop_reason(run([100] * 12), FREE, 0, 0)
+    assert stop_reason(run([100] * 11 + [102]), FREE, 0, 0) is None
+    assert stop_reason(run([100] * 4 + [102] + [90] * 8), FREE, 0, 0) is not None
 
 
 def test_the_default_budget_ends_at_forty_whatever_happens():
     improving = run([100 * 1.1**i for i in range(40)])
-    assert end_of_search(improving[:39], FREE, 0, 0) is None
-    assert end_of_search(improving, FREE, 0, 0) is not None
+    assert stop_reason(improving[:39], FREE, 0, 0) is None
+    assert stop_reason(improving, FREE, 0, 0) is not None
 
 
 def gaining(gain, gpu_seconds=7200.0):
@@ -53,38 +53,38 @@ def gaining(gain, gpu_seconds=7200.0):
 def test_a_declared_run_lets_the_search_go_on_while_a_trial_saves_more_of_it_than_it_takes():
     """Two GPU-hours a trial: of 1,000 planned a gain of 0.25 % saves 2.5, of 100 a gain of 1.5 % saves 1.5."""
     much, little, completed = Budget(planned_gpu_hours=1000), Budget(planned_gpu_hours=100), run([100] * 20)
-    assert no_gain_expected(gaining(0.0025), completed, FREE) is not None
-    assert no_gain_expected(gaining(0.0025), completed, much) is None and end_of_search(completed, much, 0, 0) is None
-    assert no_gain_expected(gaining(0.015), completed, FREE) is None
-    message = no_gain_expected(gaining(0.015), completed, little)
+    assert no_gain_reason(gaining(0.0025), completed, FREE) is not None
+    assert no_gain_reason(gaining(0.0025), completed, much) is None and stop_reason(completed, much, 0, 0) is None
+    assert no_gain_reason(gaining(0.015), completed, FREE) is None
+    message = no_gain_reason(gaining(0.015), completed, little)
     assert "save 1.5 of the 100 GPU-hours planned, less than the 2 that it takes, after 20 trials" in message
-    assert no_gain_expected(gaining(0.0), completed[:5], little) is None
-    assert "less than 1%" in no_gain_expected(None, completed, much) and no_gain_expected(None, completed, FREE) is None
+    assert no_gain_reason(gaining(0.0), completed[:5], little) is None
+    assert "less than 1%" in no_gain_reason(None, completed, much) and no_gain_reason(None, completed, FREE) is None
 
 
 def test_a_declared_run_and_a_number_of_trials_exclude_each_other():
     with pytest.raises(ValueError, match=r"planned_gpu_hours \(5\).*max_trials \(3\).*leave one out"):
         Budget(planned_gpu_hours=5, max_trials=3)
-    more = extended(Budget(planned_gpu_hours=5), Extension(add_trials=3), 7, 0.0, 0.0)
+    more = extend_budget(Budget(planned_gpu_hours=5), Extension(add_trials=3), 7, 0.0, 0.0)
     assert more.max_trials == 10 and more.planned_gpu_hours is None
 
 
 def test_nothing_feasible_yet_is_no_reason_to_stop_early():
-    assert end_of_search([infeasible(i, DDP) for i in range(20)], FREE, 0, 0) is None
+    assert stop_reason([infeasible(i, DDP) for i in range(20)], FREE, 0, 0) is None
 
 
 def test_running_and_failed_trials_do_not_count_as_lack_of_gain():
     idle = [Observation(i, DDP, "sampler", TrialState.FAILED) for i in range(8, 20)]
-    assert end_of_search(run([100] * 8) + idle, FREE, 0, 0) is None
+    assert stop_reason(run([100] * 8) + idle, FREE, 0, 0) is None
 
 
 @pytest.mark.parametrize("budget", [Budget(max_gpu_seconds=50), Budget(max_wall_seconds=50)])
 def test_a_spent_budget_is_named(budget):
-    assert "50" in end_of_search(run([1]), budget, 60, 60)
+    assert "50" in stop_reason(run([1]), budget, 60, 60)
 
 
 def judge(*observations, precision=BF16, single=False):
-    return parity.judge(observations, precision, single)
+    return parity.group_by_parity(observations, precision, single)
 
 
 def test_the_reference_needs_a_trial_of_another_backend():
@@ -149,7 +149,7 @@ def answer(history, field, ratios, challenger):
 
 def test_the_fastest_are_compared_with_the_fastest_documented_default():
     history = [complete(0, DDP, 120, "sampler"), complete(1, FSDP2, 100, "default"), complete(2, ZERO, 130)]
-    field = ranking.pick(history, False, AGREED)
+    field = ranking.pick_finalists(history, False, AGREED)
     assert (field.baseline, field.candidates) == (1, (2, 0))
     assert field.defaults == (1,)
     history[1], history[2] = confirmed(history[1], [100, 101, 99]), confirmed(history[2], [128, 131, 130])
@@ -174,19 +174,19 @@ def test_the_fastest_are_compared_with_the_fastest_documented_default():
 
 def test_few_of_many_reach_the_final_comparison():
     history = [complete(i, DDP, 450 + i, "baseline" if i == 0 else "sampler") for i in range(23)]
-    assert ranking.pick(history, True, AGREED).candidates == tuple(range(22, 2, -1))
+    assert ranking.pick_finalists(history, True, AGREED).candidates == tuple(range(22, 2, -1))
 
 
 def test_a_configuration_far_behind_in_the_search_is_no_finalist():
     history = [
         complete(i, DDP, speed, "baseline" if i == 0 else "sampler") for i, speed in enumerate((50, 89, 90, 100))
     ]
-    assert ranking.pick(history, True, AGREED).candidates == (3, 2)
+    assert ranking.pick_finalists(history, True, AGREED).candidates == (3, 2)
 
 
 def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    field = ranking.pick(history, True, AGREED)
+    field = ranking.pick_finalists(history, True, AGREED)
     verdict_result = answer(history, field, [1.01, 0.99, 1.02, 0.98, 0.97, 1.01, 0.99], 1)
     assert verdict_result.verdict is Verdict.NOT_FASTER
     assert verdict_result.best == verdict_result.baseline and verdict_result.candidate.trial_number == 1
@@ -195,7 +195,7 @@ def test_a_challenger_that_does_not_pass_leaves_the_baseline_best():
 
 def test_too_few_pairs_give_no_interval_and_say_so():
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    verdict_result = answer(history, ranking.pick(history, True, AGREED), [1.3] * 6, 1)
+    verdict_result = answer(history, ranking.pick_finalists(history, True, AGREED), [1.3] * 6, 1)
     assert verdict_result.speedup is None and verdict_result.verdict is Verdict.UNDECIDED
     assert verdict_result.best == verdict_result.baseline and verdict_result.undecided.more_pairs == 1
     assert "too few pairs" in verdict_result.notes[-1]
@@ -204,14 +204,14 @@ def test_too_few_pairs_give_no_interval_and_say_so():
 def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_the_verdict_says_what_is_proved():
     """A tie must not go to whom chance made the baseline."""
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 98, "default"), complete(2, ZERO, 99)]
-    field = ranking.pick(history, False, AGREED)
+    field = ranking.pick_finalists(history, False, AGREED)
     assert (field.baseline, field.defaults) == (0, (0, 1))
     ahead = answer(history, field, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1)
     assert (ahead.best.trial_number, ahead.baseline.trial_number, ahead.candidate) == (1, 0, None)
     assert ahead.verdict is Verdict.UNDECIDED and ahead.undecided.won == 6 and ahead.undecided.more_pairs == 3
     behind = answer(history, field, [0.9, 0.8, 0.95, 0.9, 1.01, 0.7, 0.9], 1)
     assert behind.best == behind.baseline and behind.verdict is Verdict.NOT_FASTER
-    own = ranking.pick([complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 98, "default")], True, AGREED)
+    own = ranking.pick_finalists([complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 98, "default")], True, AGREED)
     assert own.defaults == ()
     assert answer(history, own, [1.3, 0.8, 1.35, 1.3, 1.3, 1.7, 1.2], 1).best.trial_number == 0
 
@@ -219,7 +219,7 @@ def test_without_a_users_baseline_the_better_point_estimate_is_recommended_and_t
 def test_the_answer_stands_beside_each_default_at_its_best_micro_batch():
     wide = DDP.model_copy(update={"micro_batch": 8})
     history = [complete(0, DDP, 100, "default"), complete(1, wide, 165), complete(2, ZERO, 170)]
-    verdict_result = answer(history, ranking.pick(history, False, AGREED), [1.7] * 7, 2)
+    verdict_result = answer(history, ranking.pick_finalists(history, False, AGREED), [1.7] * 7, 2)
     (beside,) = verdict_result.against_defaults
     assert (beside.trial_number, beside.micro_batches) == (1, (1, 8))
     assert verdict_result.speedup.value == pytest.approx(1.7) and beside.ratio == pytest.approx(170 / 165)
@@ -237,7 +237,7 @@ def test_the_answer_stands_beside_each_default_at_its_best_micro_batch():
 )
 def test_three_verdicts(ratios, word, more):
     history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110)]
-    verdict_result = answer(history, ranking.pick(history, True, AGREED), ratios, 1)
+    verdict_result = answer(history, ranking.pick_finalists(history, True, AGREED), ratios, 1)
     assert verdict_result.verdict is word and (verdict_result.undecided is not None) == (word is Verdict.UNDECIDED)
     assert verdict_result.undecided is None or verdict_result.undecided.more_pairs == more
 
@@ -246,36 +246,36 @@ def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
     gone = Observation(
         0, ZERO, "baseline", TrialState.INFEASIBLE, failure=Failure(kind=FailureKind.OOM, message="out of memory")
     )
-    field = ranking.pick([gone, complete(1, DDP, 90, "default"), complete(2, FSDP2, 95)], True, AGREED)
+    field = ranking.pick_finalists([gone, complete(1, DDP, 90, "default"), complete(2, FSDP2, 95)], True, AGREED)
     assert field.baseline == 1
     assert "out of memory" in field.notes[0]
 
 
 def test_a_single_feasible_configuration_has_nothing_to_beat():
     history = [complete(0, DDP, 100, "default"), infeasible(1, FSDP2)]
-    field = ranking.pick(history, False, parity.ParityGroups(0, None))
-    outcome = ranking.unbeaten(history, field)
+    field = ranking.pick_finalists(history, False, parity.ParityGroups(0, None))
+    outcome = ranking.result_of_baseline(history, field)
     assert field.candidates == ()
     assert outcome.speedup is None and outcome.final_comparison is None and outcome.verdict is Verdict.NOT_FASTER
 
 
 def test_no_winner_until_two_agree():
-    field = ranking.pick([complete(0, DDP)], False, parity.ParityGroups(None, None))
+    field = ranking.pick_finalists([complete(0, DDP)], False, parity.ParityGroups(None, None))
     assert field.baseline is None and "no winner" in field.notes[0]
 
 
 def test_a_trial_that_trains_something_else_never_wins():
     history = [complete(0, DDP, 100, "default"), complete(1, FSDP2, 90), complete(2, ZERO, 900)]
     parity_groups = parity.ParityGroups(0, 1, {2: "left"})
-    assert ranking.pick(history, False, parity_groups).candidates == (1,)
+    assert ranking.pick_finalists(history, False, parity_groups).candidates == (1,)
     best = ranking.best_so_far(history, parity_groups)
     assert best is not None and best.trial_number == 0
 
 
 def test_memory_over_the_headroom_is_over_limit_and_never_an_oom():
     cluster, objective = cpu(memory_gib=1.0), Objective(memory_headroom=0.1)
-    assert over_limit(measured(1, memory_gib=0.9), cluster, objective) is None
-    failure = over_limit(measured(1, memory_gib=0.91), cluster, objective)
+    assert over_limit_failure(measured(1, memory_gib=0.9), cluster, objective) is None
+    failure = over_limit_failure(measured(1, memory_gib=0.91), cluster, objective)
     assert failure is not None and failure.kind is FailureKind.OVER_LIMIT
     assert "0.91 GiB exceeds 0.90 GiB" in failure.message
 
@@ -283,4 +283,4 @@ def test_memory_over_the_headroom_is_over_limit_and_never_an_oom():
 def test_what_the_device_reports_counts_before_the_allocator():
     memory = Memory(peak_allocated_gib=0.5, peak_reserved_gib=0.6, device_used_gib=2.0)
     used = measured(1).model_copy(update={"memory": memory})
-    assert "device memory in use of 2.00" in over_limit(used, cpu(memory_gib=1.0), Objective()).message
+    assert "device memory in use of 2.00" in over_limit_failure(used, cpu(memory_gib=1.0), Objective()).message

@@ -1,7 +1,7 @@
 """The answer stands beside each documented default, once."""
 
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig, ZeroConfig
-from shardtune.tuner.verdict.contenders import beside_defaults, contender
+from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from tests.support.values.tuner_inputs import complete
 
 DDP, ZERO = TrialConfig(strategy=DdpConfig()), TrialConfig(strategy=ZeroConfig(stage=2))
@@ -10,7 +10,7 @@ HISTORY = (complete(0, DDP, 200, "default"), complete(1, ZERO, 100, "default"), 
 
 
 def shown(history, paired):
-    return [row.trial_number for row in beside_defaults(contender(BEST), history, paired)]
+    return [row.trial_number for row in compare_with_defaults(contender(BEST), history, paired)]
 
 
 def test_the_default_that_the_answer_was_paired_with_has_one_figure_that_of_the_pairs():

@@ -49,7 +49,7 @@ def test_runs_beside_others_of_ours_are_not_repeated_for_windows_that_lie_apart(
 
 
 def test_repeats_are_bounded_for_a_run_and_for_a_study():
-    assert disturbance.may_repeat(0.5, of_run=0, of_study=0, counted=0)
-    assert not disturbance.may_repeat(0.5, of_run=disturbance.MOST_REPEATS, of_study=5, counted=90)
-    assert not disturbance.may_repeat(0.5, of_run=0, of_study=disturbance.FREE_REPEATS + 10, counted=20)
-    assert not disturbance.may_repeat(0.0, of_run=0, of_study=0, counted=90)
+    assert disturbance.may_repeat(0.5, run_repeats=0, study_repeats=0, complete_runs=0)
+    assert not disturbance.may_repeat(0.5, run_repeats=disturbance.MAX_REPEATS, study_repeats=5, complete_runs=90)
+    assert not disturbance.may_repeat(0.5, run_repeats=0, study_repeats=disturbance.FREE_REPEATS + 10, complete_runs=20)
+    assert not disturbance.may_repeat(0.0, run_repeats=0, study_repeats=0, complete_runs=90)

@@ -77,7 +77,7 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
     blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
     assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
     assert blocks[1] == set(range(5, 13)) and blocks[2] == {9, 10, 11, 12} and blocks[4] == {0, 12}
-    assert len(runs) == final_comparison.most_runs(12, 7)
+    assert len(runs) == final_comparison.max_runs(12, 7)
 
 
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
@@ -96,7 +96,7 @@ def test_one_disturbed_run_does_not_eliminate_the_fastest():
 
 def test_a_single_candidate_needs_no_screening():
     runs, end = play(lambda trial, _: 100.0 + trial, Finalists(3, (5,)))
-    assert end.challenger == 5 and len(runs) == 14 == final_comparison.most_runs(1, 7)
+    assert end.challenger == 5 and len(runs) == 14 == final_comparison.max_runs(1, 7)
 
 
 def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_slow_its_search_run_was():
@@ -105,7 +105,7 @@ def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_
     runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
     assert (end.baseline, end.challenger) == (1, 4)
     assert [{run.trial for run in runs if run.block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
-    assert len(runs) <= final_comparison.most_runs(1, 20, defaults=3)
+    assert len(runs) <= final_comparison.max_runs(1, 20, defaults=3)
 
 
 def test_a_candidate_that_is_far_slower_than_the_baseline_is_not_run_again():
@@ -116,9 +116,9 @@ def test_a_candidate_that_is_far_slower_than_the_baseline_is_not_run_again():
 def test_a_final_comparison_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
-    assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= final_comparison.most_runs(4, 9)
-    assert final_comparison.most_runs(4, 9) == 2 * 4 + 2 * 9
-    assert final_comparison.most_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
+    assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= final_comparison.max_runs(4, 9)
+    assert final_comparison.max_runs(4, 9) == 2 * 4 + 2 * 9
+    assert final_comparison.max_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
 
 
 def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():

@@ -58,7 +58,7 @@ def test_nobody_is_asked_where_it_is_not_wanted_or_cannot_be():
 def test_only_what_the_configuration_did_counts_against_it(kind, outcome):
     run = ResumeRun(3, TrialState.FAILED, failure=failure(kind, "because"))
     assert next_step(run).outcome == outcome and "because" in next_step(run).reason
-    assert resume_check.rejects(failure(kind)) is (outcome == "failed")
+    assert resume_check.is_rejection(failure(kind)) is (outcome == "failed")
     assert bool(resume_check.notes([run])) is (outcome == "failed")
 
 
@@ -66,7 +66,7 @@ def test_every_figure_of_the_resumed_steps_is_held_against_the_run_that_went_on(
     def resumed(**change):
         steps = list(restarted().model_dump()["went_on"])
         steps[3] |= change
-        return resume_check.fault(restarted(resumed=steps), PRECISIONS["fp32"])
+        return resume_check.resume_failure(restarted(resumed=steps), PRECISIONS["fp32"])
 
     assert resumed() is None and resumed(loss=4.7 * (1 + 5e-6)) is None
     for change in ({"loss": 4.7001}, {"grad_norm": 1.01}, {"parameter_square_sum": 90.1}, {"parameter_sum": 3.1}):
@@ -75,9 +75,9 @@ def test_every_figure_of_the_resumed_steps_is_held_against_the_run_that_went_on(
 
 
 def test_allocator_retries_are_too_little_memory():
-    fault = resume_check.fault(restarted(allocator_retries=2, allocator_ooms=0), PRECISIONS["fp32"])
+    fault = resume_check.resume_failure(restarted(allocator_retries=2, allocator_ooms=0), PRECISIONS["fp32"])
     assert fault.kind is FailureKind.OVER_LIMIT and "2 times" in fault.message
-    assert resume_check.fault(restarted(allocator_retries=0, allocator_ooms=0), PRECISIONS["fp32"]) is None
+    assert resume_check.resume_failure(restarted(allocator_retries=0, allocator_ooms=0), PRECISIONS["fp32"]) is None
 
 
 def test_the_two_records_must_be_of_the_same_steps():

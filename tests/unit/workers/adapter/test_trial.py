@@ -12,7 +12,7 @@ class Recorder:
     def __init__(self) -> None:
         self.losses: list[float] = []
 
-    def takes(self, backends: tuple[str, ...]) -> TrialConfig:
+    def config_for(self, backends: tuple[str, ...]) -> TrialConfig:
         return TrialConfig(strategy=DdpConfig())
 
     def prepare(self, model: torch.nn.Module) -> None:

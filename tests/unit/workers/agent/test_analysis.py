@@ -3,17 +3,17 @@
 import psutil
 import pytest
 
-from shardtune.api_schemas.trials.diagnosis import Traced
+from shardtune.api_schemas.trials.diagnosis import ProfilerRecording
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.workers.agent.analysis import diagnosed
+from shardtune.workers.agent.analysis import diagnose
 
 
 @pytest.mark.parametrize(("longest_s", "why"), [(60.0, "no-such-folder"), (0.001, "more than 0 s")])
 def test_what_cannot_be_analysed_is_a_failure_and_leaves_no_process(tmp_path, longest_s, why):
-    traced = Traced(
+    traced = ProfilerRecording(
         folder=str(tmp_path / "no-such-folder"), bytes=0, steps=3, step_s=1.0, plain_step_s=1.0, elapsed_s=1.0
     )
-    diagnosis = diagnosed(traced, longest_s)
+    diagnosis = diagnose(traced, longest_s)
     assert isinstance(diagnosis, Failure) and diagnosis.kind is FailureKind.SETUP
     assert why in diagnosis.message
     assert not [item for item in psutil.Process().children(recursive=True) if "shardtune.traces" in item.cmdline()]

@@ -7,7 +7,7 @@ from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.workers.worker_fakes import make_task
@@ -26,7 +26,7 @@ def run(tmp_path, fingerprint, warm):
         launcher.prepare(lambda: False)
         over_two = Workplace(tmp_path / "work", launcher, fingerprint, 4, None, 0, nodes=2, **place)
         create = lambda: TrialDir.create(over_two.work_dir, "run-1", task, fingerprint, 0)  # noqa: E731
-        return attempt(over_two, task, create, RunLimits(20, 20), lambda: None)
+        return run_attempt(over_two, task, create, RunLimits(20, 20), lambda: None)
 
     return run_once
 

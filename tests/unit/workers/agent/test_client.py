@@ -6,7 +6,14 @@ import pytest
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, Heartbeat, LeaseRequest, Report
-from shardtune.workers.agent.client import LeaseLost, RequestRejected, Unreachable, WorkerClient, backoff_s, patiently
+from shardtune.workers.agent.client import (
+    LeaseLost,
+    RequestRejected,
+    Unreachable,
+    WorkerClient,
+    backoff_s,
+    call_patiently,
+)
 from tests.support.workers.worker_fakes import FakeService, make_task
 
 SESSION = "session-1234"
@@ -53,7 +60,7 @@ def test_status_decides_whether_to_try_again_to_stop_or_to_give_up(serve, status
 def test_an_answer_that_makes_no_sense_is_tried_again(serve):
     service = serve((200, {"hello": "proxy"}), (200, {"applied": True}))
     client = WorkerClient(service.url)
-    assert patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
+    assert call_patiently(lambda: client.report("r1", REPORT), lambda: False, pauses_s=iter(NO_PAUSE)).applied
 
 
 def test_a_report_survives_a_restarted_service(serve):
@@ -68,19 +75,19 @@ def test_a_report_survives_a_restarted_service(serve):
         elif len(observed) == 3:
             serve((200, {"applied": True}), port=first.port)
 
-    assert patiently(lambda: client.report("r1", REPORT), lambda: False, noticed, iter([0.05] * 50)).applied
+    assert call_patiently(lambda: client.report("r1", REPORT), lambda: False, noticed, iter([0.05] * 50)).applied
     assert len(observed) == 3
 
 
 def test_what_is_finished_is_sent_once_even_when_asked_to_stop(serve):
     service = serve((200, {"applied": True}))
     client = WorkerClient(service.url)
-    assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True).applied
+    assert call_patiently(lambda: client.report("r1", REPORT), give_up=lambda: True).applied
 
 
 def test_giving_up_ends_the_repeating():
     client = WorkerClient("http://127.0.0.1:9")
-    assert patiently(lambda: client.report("r1", REPORT), give_up=lambda: True) is None
+    assert call_patiently(lambda: client.report("r1", REPORT), give_up=lambda: True) is None
 
 
 def test_a_rotated_key_is_read_from_its_file_again(tmp_path):
@@ -118,10 +125,10 @@ def test_a_key_that_was_never_accepted_is_rejected_at_once(serve, tmp_path):
 
 def test_the_key_is_taken_out_of_the_environment():
     environment = {"SHARDTUNE_API_KEY": " secret ", "SHARDTUNE_API_KEY_FILE": "/nowhere", "HOME": "/"}
-    assert KeySource.taken(environment).key == "secret"
+    assert KeySource.take_from_environment(environment).key == "secret"
     assert environment == {"HOME": "/"}
     with pytest.raises(ValueError, match="cannot be read"):
-        KeySource.taken({"SHARDTUNE_API_KEY_FILE": "/nowhere"})
+        KeySource.take_from_environment({"SHARDTUNE_API_KEY_FILE": "/nowhere"})
 
 
 def test_a_proxy_of_the_environment_is_shown_nothing(serve, monkeypatch):

@@ -185,9 +185,9 @@ def test_a_worker_the_service_rejects_ends(world):
 def test_a_lease_counts_from_the_sending_of_what_was_answered():
     clock = LeaseClock(now_s() - 30, lease_s=20)
     assert clock.must_end()
-    clock.renewed(now_s() - 1, 20)
+    clock.renew(now_s() - 1, 20)
     assert not clock.must_end()
-    clock.renewed(now_s() - 18, 20)
+    clock.renew(now_s() - 18, 20)
     assert clock.must_end()
 
 

@@ -6,7 +6,7 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import ResumeTask
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.trial_dir import TrialDir, prune
 
@@ -21,7 +21,7 @@ def run(tmp_path, task, fingerprint: Fingerprint, warm):
         place = Workplace(tmp_path / "work", launcher, fingerprint, ranks=2, peak_flops=None, min_free_gib=0)
         restart = ResumeTask(trial=task)
         directory = TrialDir.create(place.work_dir, "run-1", restart, fingerprint, 0)
-        attempted = attempt(place, restart, lambda: directory, limits, interrupted)
+        attempted = run_attempt(place, restart, lambda: directory, limits, interrupted)
         assert not (directory.path / "checkpoint").exists()
         return attempted, directory
 

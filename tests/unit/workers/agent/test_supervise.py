@@ -15,10 +15,10 @@ from shardtune.service.cli.parent_death import dies_with_parent
 from shardtune.workers.agent.supervise import RunLimits, _End, _Watch, _with_lost_node, supervise
 from shardtune.workers.clock import now_s
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.base import LaunchFailed, Lost, RankExit
+from shardtune.workers.launchers.base import LaunchFailed, LostProcess, RankExit
 from shardtune.workers.launchers.fork_server import ForkUnsafe
 from shardtune.workers.launchers.parent_death import PID_NAMESPACE
-from shardtune.workers.launchers.processes import MARK, kill_marked, marked
+from shardtune.workers.launchers.processes import LAUNCH_TAG, kill_tagged, tagged_processes
 from tests.support.workers.worker_fakes import FAKE_HOST
 
 LONG = RunLimits(deadline_s=60, no_progress_s=60)
@@ -40,7 +40,7 @@ def test_ranks_that_end_well_leave_exit_codes_and_no_process(start, request, dir
     assert sorted((exit.rank, exit.code) for exit in ended.exits) == [(0, 0), (1, 0)]
     assert ended.cause is None
     launcher.close()
-    assert marked(mark) == set()
+    assert tagged_processes(mark) == set()
 
 
 @pytest.mark.parametrize("start", ["warm", "cold"])
@@ -86,25 +86,25 @@ def test_a_dead_host_ends_the_attempt_and_is_replaced(warm, directory, mark):
     launcher = warm("kill_host", "hang")
     ended = run(launcher, directory)
     assert ended.cause == "host_lost"
-    assert marked(mark) == set()
+    assert tagged_processes(mark) == set()
     launcher.prepare(lambda: False)
-    assert marked(mark), "a new host"
+    assert tagged_processes(mark), "a new host"
 
 
 def test_processes_left_by_a_rank_are_ended_but_the_fork_server_stays(warm, directory, mark):
     launcher = warm("orphan", "complete")
     launcher.prepare(lambda: False)
-    helpers = marked(mark)
+    helpers = tagged_processes(mark)
     ended = run(launcher, directory)
     assert [exit.code for exit in ended.exits] == [0, 0]
-    assert marked(mark) == helpers
+    assert tagged_processes(mark) == helpers
     assert len(supervise(launcher, directory, Launch.of(2), LONG, never).exits) == 2
 
 
 def test_a_host_that_does_not_obey_is_ended_with_its_ranks(warm, directory, mark):
     ended = run(warm("hang", "deaf", dying_s=0.3), directory, RunLimits(deadline_s=0.5, no_progress_s=60))
     assert ended.cause == "deadline"
-    assert marked(mark) == set()
+    assert tagged_processes(mark) == set()
 
 
 def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
@@ -115,13 +115,13 @@ def test_a_host_that_cannot_start_is_explained_by_its_last_words(warm):
 def test_a_rejected_launch_says_why_and_costs_the_host_nothing(warm, directory, mark):
     with pytest.raises(LaunchFailed, match="not today"):
         run(warm("reject"), directory)
-    assert marked(mark), "the host"
+    assert tagged_processes(mark), "the host"
 
 
 def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
     with pytest.raises(ForkUnsafe):
         warm("fork_unsafe").prepare(lambda: False)
-    assert marked(mark) == set()
+    assert tagged_processes(mark) == set()
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,10 @@ def test_a_host_that_finds_forking_unsafe_says_so(warm, mark):
 )
 def test_a_lost_node_explains_an_end_but_neither_a_result_nor_a_stop(cause, codes, becomes):
     exits = [RankExit(rank, code) for rank, code in enumerate(codes)]
-    assert _with_lost_node(_End(cause), exits, 2, Lost("node n3 was silent for 6 s", is_node=True)).cause == becomes
-    assert _with_lost_node(_End(cause), exits, 2, Lost("the fork server ended")).cause == cause
+    assert (
+        _with_lost_node(_End(cause), exits, 2, LostProcess("node n3 was silent for 6 s", is_node=True)).cause == becomes
+    )
+    assert _with_lost_node(_End(cause), exits, 2, LostProcess("the fork server ended")).cause == cause
 
 
 _AGENT = """
@@ -179,10 +181,10 @@ def agent_with(mark, directory):
 @pytest.mark.parametrize(("kind", "processes"), [("warm", 3), ("cold", 2)])
 def test_kill_9_of_the_agent_leaves_nothing(kind, processes, agent_with, directory, mark):
     agent = agent_with('["busy", "hang"]', kind)
-    assert _until(lambda: len(marked(mark)) >= processes and directory.progress() is not None)
+    assert _until(lambda: len(tagged_processes(mark)) >= processes and directory.progress() is not None)
     agent.send_signal(signal.SIGKILL)
     agent.wait()
-    assert _until(lambda: not marked(mark)), "a rank outlived its agent by five seconds"
+    assert _until(lambda: not tagged_processes(mark)), "a rank outlived its agent by five seconds"
 
 
 def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_namespace(warm, agent_with, directory):
@@ -202,11 +204,11 @@ def test_what_sheds_session_environment_and_parent_dies_with_the_host_in_a_pid_n
 
 
 def test_only_processes_of_the_pool_are_found(mark):
-    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark})
-    other = subprocess.Popen(["sleep", "60"], env={**os.environ, MARK: mark + "x"})
+    mine = subprocess.Popen(["sleep", "60"], env={**os.environ, LAUNCH_TAG: mark})
+    other = subprocess.Popen(["sleep", "60"], env={**os.environ, LAUNCH_TAG: mark + "x"})
     try:
-        assert _until(lambda: marked(mark) == {mine.pid})
-        assert kill_marked(mark) == set()
+        assert _until(lambda: tagged_processes(mark) == {mine.pid})
+        assert kill_tagged(mark) == set()
         assert other.poll() is None
     finally:
         other.kill()

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, Inventory, MeasuredHardware
-from shardtune.workers.commands.agent import rates_first
-from shardtune.workers.commands.host_pool import Held
+from shardtune.workers.commands.agent import with_rates
+from shardtune.workers.commands.host_pool import HostPool
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.launchers.base import LaunchFailed
@@ -38,13 +38,13 @@ class Measured:
     def __call__(self, launcher, offered, work_dir, give_up):
         self.times += 1
         report = HardwareReport(cluster=offered.cluster, fingerprint=offered.fingerprint, measured=RATES)
-        hardware_speed.keep(work_dir, offered, report)
+        hardware_speed.store(work_dir, offered, report)
         return report
 
 
 def offered_by(work_dir: Path, inventory: Inventory, measure, **settings: object) -> Inventory:
-    reserved = Held(launcher=None, offered=inventory, look_again=lambda: None)  # type: ignore[arg-type]
-    return rates_first(WorkerSettings(work_dir=work_dir, **settings), reserved, Interrupt(), measure)  # type: ignore[arg-type]
+    reserved = HostPool(launcher=None, offered=inventory, detect_again=lambda: None)  # type: ignore[arg-type]
+    return with_rates(WorkerSettings(work_dir=work_dir, **settings), reserved, Interrupt(), measure)  # type: ignore[arg-type]
 
 
 def test_unknown_rates_are_measured_before_the_worker_registers(tmp_path):

@@ -9,7 +9,7 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.workers.__main__ import main
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.config.allowlist import Allowed, Script
 from shardtune.workers.config.settings import WorkerSettings
@@ -43,7 +43,7 @@ def test_a_run_of_what_is_not_allowed_starts_nothing(task: TrialTask, tmp_path: 
     fingerprint = Fingerprint.model_construct(device=task.cluster.device)
     place = Workplace(tmp_path, None, fingerprint, 8, None, 0, allowed=SCRIPTS)  # type: ignore[arg-type]
     own = task.model_copy(update={"model": ModelSpec(name="x", script="rm")})
-    attempted = attempt(place, own, lambda: pytest.fail("a folder was made"), RunLimits(1, 1), lambda: None)
+    attempted = run_attempt(place, own, lambda: pytest.fail("a folder was made"), RunLimits(1, 1), lambda: None)
     assert attempted is not None and isinstance(attempted.result, Failure)
     assert attempted.result.kind is FailureKind.SETUP and "allowed: plain" in attempted.result.message
 

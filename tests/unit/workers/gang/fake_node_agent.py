@@ -17,14 +17,14 @@ from shardtune.workers.launchers.local import LocalLauncher
 from shardtune.workers.machine.conditions import HostObserver
 from shardtune.workers.node import __main__ as node
 from shardtune.workers.node import addresses
-from shardtune.workers.node.agent_line import AgentLine
-from shardtune.workers.node.serve import Node, contents, host_settings
+from shardtune.workers.node.agent_line import AgentConnection
+from shardtune.workers.node.serve import Node, code_digests, host_settings
 from tests.support.workers.worker_fakes import FAKE_HOST
 
 UNKNOWN = ("driver", "cuda", "nccl", "torch", "deepspeed", "transformers", "gpu_memory_gib")
 
 
-def serve(begin: Begin, line: AgentLine) -> None:
+def serve(begin: Begin, line: AgentConnection) -> None:
     host, mark = sys.argv[1:3]
     settings = host_settings(begin)
     settings.work_dir.mkdir(parents=True, exist_ok=True)
@@ -45,10 +45,10 @@ def serve(begin: Begin, line: AgentLine) -> None:
                 inventory=_inventory(settings.ranks or 1),
                 isolation=prepared.isolation,
                 addresses=addresses.of_this_host(),
-                code=contents(allowed),
+                code=code_digests(allowed),
             )
         )
-        Node(settings, allowed, line, launcher, lambda: _inventory(settings.ranks or 1).fingerprint).obey_all()
+        Node(settings, allowed, line, launcher, lambda: _inventory(settings.ranks or 1).fingerprint).carry_out_orders()
     finally:
         launcher.close()
 

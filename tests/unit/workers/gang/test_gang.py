@@ -14,13 +14,13 @@ import pytest
 
 from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.service.cli.parent_death import dies_with_parent
-from shardtune.workers.agent.attempt import Workplace, attempt
+from shardtune.workers.agent.attempt import Workplace, run_attempt
 from shardtune.workers.agent.supervise import RunLimits, supervise
 from shardtune.workers.gang.hosts import GangPlan
 from shardtune.workers.gang.launcher import GangLauncher
 from shardtune.workers.gang.messages import Begin
 from shardtune.workers.launch import Launch
-from shardtune.workers.launchers.processes import kill_marked, marked
+from shardtune.workers.launchers.processes import kill_tagged, tagged_processes
 from shardtune.workers.trial_dir import TrialDir
 from tests.support.workers.worker_fakes import make_task
 from tests.unit.workers.gang.local_node_agents import ROOT, LocalHosts
@@ -54,9 +54,9 @@ def make(tmp_path: Path, mark: str) -> Iterator[Callable[..., GangAndHosts]]:
     yield make_gang
     for launcher in gangs:
         launcher.close()
-    live_pids = {name: pids for name in marks if (pids := marked(name))}
+    live_pids = {name: pids for name in marks if (pids := tagged_processes(name))}
     for name in marks:
-        kill_marked(name)
+        kill_tagged(name)
     assert live_pids == {}
 
 
@@ -67,7 +67,7 @@ def run(launcher: GangLauncher, directory: TrialDir, interrupted: Callable[[], s
 
 def alive(mark: str) -> set[int]:
     """Ranks, on any host: processes beyond fork server and its wrapper."""
-    return {pid for host in HOSTS for pid in marked(f"{mark}-0-{host}")}
+    return {pid for host in HOSTS for pid in tagged_processes(f"{mark}-0-{host}")}
 
 
 def node_pids(engine: LocalHosts) -> list[int]:
@@ -90,7 +90,7 @@ def test_a_trial_of_one_host_runs_on_one_of_them(make, tmp_path, fingerprint) ->
     single_make_task = make_task(cluster={"device": "cpu", "gpus_per_node": 1, "memory_gib": 4, "host_memory_gib": 8})
     folder = TrialDir.create(tmp_path / "work", "run-2", single_make_task, fingerprint, min_free_gib=0)
     ended = supervise(launcher, folder, Launch.of(1), LONG, lambda: None)
-    assert [end.rank for end in ended.exits] == [0] and ended.seen.hosts == ("n0",)
+    assert [end.rank for end in ended.exits] == [0] and ended.conditions.hosts == ("n0",)
 
 
 def test_the_gang_keeps_its_fork_servers_between_launches(make, directory) -> None:
@@ -208,7 +208,7 @@ def test_a_host_lost_before_ranks_start_is_no_fault_of_the_run(make, tmp_path, t
     psutil.Process(node_pids(engine)[1]).kill()
     place = Workplace(tmp_path / "work", launcher, fingerprint, 2, None, 0, nodes=2)
     create = lambda: TrialDir.create(place.work_dir, "run-1", task, fingerprint, 0)  # noqa: E731
-    done = attempt(place, task, create, LONG, lambda: reason)
+    done = run_attempt(place, task, create, LONG, lambda: reason)
     assert (done and done.result.kind) == kind
 
 

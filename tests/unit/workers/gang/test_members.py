@@ -4,7 +4,7 @@ import pytest
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
 from shardtune.tuner.freshness.fingerprints import POLICY, stale_fields
-from shardtune.workers.gang.members import differences, largest_equal, rejection
+from shardtune.workers.gang.members import differences, explain_rejection, largest_equal
 from shardtune.workers.gang.messages import NodeReady
 
 HOST_FACTS = {
@@ -89,5 +89,5 @@ def test_the_largest_set_of_equal_hosts_is_taken_in_the_order_of_hosts() -> None
 
 
 def test_a_rejection_names_hosts_field_and_both_values() -> None:
-    words = rejection(2, [("a", host()), ("b", host(driver="570"))])
+    words = explain_rejection(2, [("a", host()), ("b", host(driver="570"))])
     assert "b differs from a in driver (560.35.03 and 570)" in words and "nodes (2)" in words

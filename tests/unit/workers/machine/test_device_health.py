@@ -11,10 +11,18 @@ from shardtune.api_schemas.machines.conditions import Conditions, NodeConditions
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.failures import Failure
 from shardtune.api_schemas.trials.measurements import Measurement, Memory
-from shardtune.workers.machine.conditions import judged, straggler
-from shardtune.workers.machine.device_health import DeviceLook, Fault, Look, broken, fault, occupied, seen
+from shardtune.workers.machine.conditions import straggler, with_conditions
+from shardtune.workers.machine.device_health import (
+    DeviceObservation,
+    Fault,
+    GpuObservation,
+    broken_devices,
+    find_fault,
+    occupied_devices,
+    summarize_devices,
+)
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
-from shardtune.workers.machine.host_load import HostLook, throttled_s
+from shardtune.workers.machine.host_load import HostCounters, throttled_s
 from tests.support.nvml.fake_driver import GIB, GPU_IS_LOST, H100, FakeDriver
 from tests.support.workers.worker_fakes import make_task
 
@@ -30,7 +38,7 @@ def look_at(pids=(), at_s=0.0, **changes):
         "clock_reasons": 0,
         "uncorrected_ecc": 0,
     }
-    return Look.model_validate({"at_s": at_s, "devices": [device | changes]})
+    return GpuObservation.model_validate({"at_s": at_s, "devices": [device | changes]})
 
 
 def over_a_run(*changes):
@@ -47,48 +55,50 @@ def over_a_run(*changes):
     ],
 )
 def test_a_broken_device_is_named_with_what_to_do(device, words):
-    (actual,) = broken(Look(at_s=0, devices=[DeviceLook(uuid="GPU-1", **device)]))
+    (actual,) = broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", **device)]))
     assert "GPU-1" in actual and words in actual
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45])
 def test_what_a_faulty_program_raises_does_not_break_the_device(xid):
-    assert broken(Look(at_s=0, devices=[DeviceLook(uuid="GPU-1", xids=[xid])])) == []
-    assert fault(seen(over_a_run({}, {}), ())) is None
+    assert broken_devices(GpuObservation(at_s=0, devices=[DeviceObservation(uuid="GPU-1", xids=[xid])])) == []
+    assert find_fault(summarize_devices(over_a_run({}, {}), ())) is None
 
 
 def test_a_device_is_occupied_by_other_processes_or_by_what_a_run_left():
-    assert "4711 (1.00 GiB)" in occupied(look_at(pids=[4711]), {})[0]
-    assert "2.00 GiB more" in occupied(look_at(memory_used_bytes=3 * GIB), {"GPU-1": GIB})[0]
-    assert occupied(look_at(), {"GPU-1": GIB}) == []
+    assert "4711 (1.00 GiB)" in occupied_devices(look_at(pids=[4711]), {})[0]
+    assert "2.00 GiB more" in occupied_devices(look_at(memory_used_bytes=3 * GIB), {"GPU-1": GIB})[0]
+    assert occupied_devices(look_at(), {"GPU-1": GIB}) == []
 
 
 def test_throttling_takes_the_speed_away_but_excuses_no_failure():
-    devices = seen(over_a_run({}, {"clock_reasons": THERMAL}, {"clock_reasons": POWER_BRAKE | CAPPED}, {}), ())
+    devices = summarize_devices(
+        over_a_run({}, {"clock_reasons": THERMAL}, {"clock_reasons": POWER_BRAKE | CAPPED}, {}), ()
+    )
     assert devices[0].throttled_fraction == pytest.approx(2 / 3)
     assert devices[0].throttle_reasons == ("hardware thermal slowdown", "hardware power brake")
-    actual_fault = fault(devices)
+    actual_fault = find_fault(devices)
     assert actual_fault is not None and not actual_fault.excuses_failures and "67%" in actual_fault.message
 
 
 def test_a_gpu_that_does_not_say_why_its_clocks_are_low_is_not_taken_for_a_cool_one():
-    (device,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": None}), ())
+    (device,) = summarize_devices(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": None}), ())
     assert (device.throttled_fraction, device.power_capped_fraction) == (None, None)
-    assert fault([device]) is None
-    (half,) = seen(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": THERMAL}), ())
+    assert find_fault([device]) is None
+    (half,) = summarize_devices(over_a_run({}, {"clock_reasons": None}, {"clock_reasons": THERMAL}), ())
     assert half.throttled_fraction == 1
 
 
 def test_the_power_cap_of_a_full_load_is_recorded_and_no_fault():
-    devices = seen(over_a_run({}, {"clock_reasons": CAPPED}, {"clock_reasons": CAPPED}), ())
+    devices = summarize_devices(over_a_run({}, {"clock_reasons": CAPPED}, {"clock_reasons": CAPPED}), ())
     assert devices[0].power_capped_fraction == 1
-    assert fault(devices) is None
+    assert find_fault(devices) is None
 
 
 def test_memory_errors_and_strangers_in_a_run_excuse_everything():
-    ecc = fault(seen(over_a_run({"uncorrected_ecc": 2}, {"uncorrected_ecc": 3}), ()))
+    ecc = find_fault(summarize_devices(over_a_run({"uncorrected_ecc": 2}, {"uncorrected_ecc": 3}), ()))
     assert ecc == Fault("GPU GPU-1 had 1 uncorrected memory errors in the run", True)
-    stranger = fault(seen(over_a_run({}, {"pids": [4711, 12]}), {4711}))
+    stranger = find_fault(summarize_devices(over_a_run({}, {"pids": [4711, 12]}), {4711}))
     assert stranger is not None and stranger.excuses_failures and "4711" in stranger.message
 
 
@@ -101,7 +111,7 @@ def test_a_slow_gpu_is_a_straggler_and_a_slow_cpu_rank_is_not():
     assert straggler(make_task().cluster, Conditions(rank_pace_s=(0.010, 0.014))) is None
 
 
-BAD = Conditions(devices=seen(over_a_run({}, {"pids": [4711]}), {4711}))
+BAD = Conditions(devices=summarize_devices(over_a_run({}, {"pids": [4711]}), {4711}))
 
 
 def measured(**changes):
@@ -123,18 +133,18 @@ def measured(**changes):
 
 
 def test_out_of_memory_beside_a_stranger_is_not_learned_as_the_configurations_fault():
-    result = judged(make_task(), Failure(kind="oom", message="tried to allocate 3 GiB"), BAD, None)
+    result = with_conditions(make_task(), Failure(kind="oom", message="tried to allocate 3 GiB"), BAD, None)
     assert isinstance(result, Failure)
     assert result.kind == "device" and not result.is_infeasible
     assert result.conditions == BAD
 
 
 def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
-    good = Conditions(devices=seen(over_a_run({}, {"clock_reasons": CAPPED}), ()))
-    result = judged(make_task(), measured(), good, None)
+    good = Conditions(devices=summarize_devices(over_a_run({}, {"clock_reasons": CAPPED}), ()))
+    result = with_conditions(make_task(), measured(), good, None)
     assert isinstance(result, Measurement)
     assert (result.suspect, result.conditions) == (None, good)
-    oom = judged(make_task(), Failure(kind="oom", message="3 GiB"), good, None)
+    oom = with_conditions(make_task(), Failure(kind="oom", message="3 GiB"), good, None)
     assert isinstance(oom, Failure) and oom.kind == "oom" and oom.conditions == good
 
 
@@ -150,7 +160,7 @@ def test_a_run_on_a_good_device_keeps_its_result_and_says_what_was_seen():
     ],
 )
 def test_numbers_that_cannot_be_true_are_suspect(changes, words):
-    result = judged(
+    result = with_conditions(
         make_task(forward_flops_per_token=1e9, least_flops_per_token=5e8),
         measured(**changes),
         Conditions(),
@@ -184,7 +194,7 @@ def seen_when(devices, condition):
 def test_what_nvidias_library_says_of_a_device_is_seen(watch):
     devices, set_ = watch
     well = seen_when(devices, lambda device: True)
-    assert broken(well) == []
+    assert broken_devices(well) == []
     assert (well.devices[0].memory_used_bytes, well.devices[0].processes) == (GIB, [])
     set_(xids="31,79", reasons=THERMAL, ecc=3, remapped="0,1,1,0", pids="4711")
     ill = seen_when(devices, lambda device: device.xids == [31, 79] and device.processes)
@@ -193,9 +203,9 @@ def test_what_nvidias_library_says_of_a_device_is_seen(watch):
         3,
         True,
     )
-    assert "reset it" in broken(ill)[0] and "4711 (1.00 GiB)" in occupied(ill, {})[0]
+    assert "reset it" in broken_devices(ill)[0] and "4711 (1.00 GiB)" in occupied_devices(ill, {})[0]
     set_(lost=GPU_IS_LOST)
-    assert "GPU is lost" in broken(seen_when(devices, lambda device: device.lost))[0]
+    assert "GPU is lost" in broken_devices(seen_when(devices, lambda device: device.lost))[0]
 
 
 def test_a_device_that_answers_little_is_still_seen(watch, tmp_path):
@@ -242,7 +252,7 @@ def test_memory_has_to_come_back_to_its_level_before_the_first_run(watch):
 
 
 def test_what_other_programs_used_is_what_the_ranks_did_not():
-    before, after = HostLook(100.0, 50.0, 8.0, 1.0), HostLook(110.0, 65.0, 2.0, 1.5)
+    before, after = HostCounters(100.0, 50.0, 8.0, 1.0), HostCounters(110.0, 65.0, 2.0, 1.5)
     difference = before.until(after, [4.0, 6.0])
     assert (difference.foreign_cpu_cores, difference.memory_available_gib, difference.cpu_throttled_s) == (
         0.5,

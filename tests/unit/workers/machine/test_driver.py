@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation
+from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, decide, emulation_note
 from shardtune.api_schemas.training.workload import PRECISIONS
 from shardtune.workers.machine import rank_devices, unsupported_hardware
 from shardtune.workers.machine.device_watch import DevicesUnfit, DeviceWatch
@@ -59,9 +59,9 @@ def test_mixed_cards_are_rejected_until_equal_ones_are_chosen(
 ) -> None:
     driver.says(H100, T4, H100)
     with pytest.raises(ValueError, match="several models"):
-        find_gpus().first(None)
+        find_gpus().for_ranks(None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
-    assert rank_devices.environment(find_gpus().first(None))["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert rank_devices.environment(find_gpus().for_ranks(None))["CUDA_VISIBLE_DEVICES"] == "0,2"
 
 
 @pytest.mark.parametrize("visible", ["GPU-3,GPU-5", "3,5"])
@@ -69,7 +69,7 @@ def test_ranks_get_numbers_in_the_order_of_nvml_whatever_the_owner_wrote(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, visible: str
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    environment_variables = rank_devices.environment(find_gpus().first(1))
+    environment_variables = rank_devices.environment(find_gpus().for_ranks(1))
     assert (
         environment_variables["CUDA_VISIBLE_DEVICES"],
         environment_variables["CUDA_DEVICE_ORDER"],
@@ -151,10 +151,10 @@ def test_deepspeed_leaves_nvml_alone_so_that_uuids_and_forks_work(driver: FakeDr
 
 def test_a_card_that_only_emulates_bfloat16_trains_in_fp32_and_a_stated_precision_is_told(driver: FakeDriver) -> None:
     driver.says(T4)
-    actual = DeviceDtypes.of(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
+    actual = DeviceDtypes.from_fingerprint(inventory(find_gpus(), Libraries(), None, None).fingerprint, {})
     precision, note = decide(None, [actual])
     assert precision.name == "fp32" and note is not None and "Tesla T4 only emulates bfloat16" in note
-    assert "state fp32" in (emulation(PRECISIONS["bf16-mixed"], actual) or "")
+    assert "state fp32" in (emulation_note(PRECISIONS["bf16-mixed"], actual) or "")
 
 
 def test_work_is_not_taken_on_a_gpu_that_is_broken(driver: FakeDriver, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardtune.api_schemas.machines.hardware import CollectiveTime, HardwareReport, MeasuredHardware, banded
-from shardtune.workers.config.overrides import overridden
+from shardtune.workers.config.overrides import override
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.machine import hardware_speed, host_facts, nvml
 from shardtune.workers.machine.hardware_speed import with_bandwidth
@@ -92,7 +92,7 @@ def visible_gpus(machine, monkeypatch):
 def test_an_nvswitch_machine(monkeypatch):
     gpus = visible_gpus(Machine(8, [["switch"] * 18] * 8), monkeypatch)
     actual_fingerprint = fingerprint(gpus, Libraries())
-    assert (actual_fingerprint.gpu_links, gpus.first(2).links_in_words) == ("28×NV18", "1×NV18")
+    assert (actual_fingerprint.gpu_links, gpus.for_ranks(2).links_in_words) == ("28×NV18", "1×NV18")
     assert (
         actual_fingerprint.gpu_count,
         actual_fingerprint.nodes,
@@ -283,7 +283,7 @@ def test_a_measurement_with_other_units_is_not_this_machines(tmp_path):
 
 def test_overrides_are_checked_converted_and_marked():
     settings = WorkerSettings(fingerprint_override=["driver=560.1", "sm_clock_mhz=1200"])
-    actual_overridden = overridden(fingerprint(NOTHING, Libraries()), settings.fingerprint_override)
+    actual_overridden = override(fingerprint(NOTHING, Libraries()), settings.fingerprint_override)
     assert (actual_overridden.driver, actual_overridden.sm_clock_mhz, actual_overridden.overridden) == (
         "560.1",
         1200,

@@ -46,7 +46,7 @@ def test_declared_memory_is_for_cpu_ranks_only():
 
 
 def test_gpus_are_offered_as_nvml_sees_them():
-    offered = inventory(Gpus(driver="570", devices=GPUS).first(2), Libraries(), None, None)
+    offered = inventory(Gpus(driver="570", devices=GPUS).for_ranks(2), Libraries(), None, None)
     assert (offered.cluster.gpu, offered.cluster.gpus_per_node) == ("NVIDIA H200", 2)
     assert (offered.cluster.memory_gib, offered.cluster.intra_node_gb_per_s) == (140.0, 450)
     assert offered.peak_flops == 989e12
@@ -55,9 +55,9 @@ def test_gpus_are_offered_as_nvml_sees_them():
 
 def test_more_ranks_than_gpus_and_mixed_gpus_are_rejected():
     with pytest.raises(ValueError, match=r"ranks \(5\)"):
-        Gpus(driver="570", devices=GPUS).first(5)
+        Gpus(driver="570", devices=GPUS).for_ranks(5)
     with pytest.raises(ValueError, match="several models"):
-        Gpus(driver="570", devices=[GPUS[0], GPUS[1].model_copy(update={"name": "NVIDIA L4"})]).first(None)
+        Gpus(driver="570", devices=[GPUS[0], GPUS[1].model_copy(update={"name": "NVIDIA L4"})]).for_ranks(None)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_cuda_visible_devices_is_read_as_cuda_reads_it(setting, chosen):
 
 def test_what_a_fork_server_found_is_not_looked_at_again():
     prepared = Prepared(libraries={"torch": "2.11.0", "matmul_flops": {"float32": 1e9}})
-    libraries = library_probe.found(prepared, Gpus(driver=None, devices=()), ranks=2)
+    libraries = library_probe.of_prepared(prepared, Gpus(driver=None, devices=()), ranks=2)
     assert (libraries.torch, libraries.matmul_flops) == ("2.11.0", {"float32": 1e9})
 
 

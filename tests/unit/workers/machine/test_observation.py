@@ -26,14 +26,14 @@ def test_a_local_launcher_tells_of_its_own_host_once_the_ranks_are_gone(tmp_path
         environment, mark, tmp_path / "log", 30, commands=(FAKE_HOST, FAKE_HOST), observer=observer
     )
     launcher.prepare(lambda: False)
-    launcher.launch(tmp_path, Launch.of(4).share(2, 2, {}))
+    launcher.launch(tmp_path, Launch.of(4).part(2, 2, {}))
     while len(launcher.exits) < 2:
         launcher.wait(1)
-    assert sorted(exit.rank for exit in launcher.exits) == [2, 3] and launcher.seen() == Conditions()
+    assert sorted(exit.rank for exit in launcher.exits) == [2, 3] and launcher.conditions() == Conditions()
     launcher.kill()
-    (observed,) = launcher.seen().nodes
+    (observed,) = launcher.conditions().nodes
     assert (observed.host, observed.first_rank, observed.ranks, observed.oom_kills) == ("n1", 2, 2, 0)
-    assert observed.memory_available_gib and launcher.seen().host_of(3) == "n1"
+    assert observed.memory_available_gib and launcher.conditions().host_of(3) == "n1"
     launcher.close()
 
 

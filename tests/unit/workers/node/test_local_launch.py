@@ -10,21 +10,21 @@ from shardtune.workers.config.allowlist import Allowed
 from shardtune.workers.config.settings import WorkerSettings
 from shardtune.workers.gang.messages import StageOrder
 from shardtune.workers.launchers.base import LocalRanks
-from shardtune.workers.node.agent_line import AgentLine
-from shardtune.workers.node.launch_here import LaunchHere
+from shardtune.workers.node.agent_line import AgentConnection
+from shardtune.workers.node.launch_here import NodeLaunch
 from tests.support.service.simulated_worker import FINGERPRINT
 
 
 def test_a_renewal_writes_into_no_folder_that_is_being_cleared(tmp_path: Path) -> None:
     settings = WorkerSettings(work_dir=tmp_path, min_free_gib=0)
-    line = cast(AgentLine, SimpleNamespace(ranks_end_s=time.time() + 60))
-    launch = LaunchHere(settings, Allowed(), cast(LocalRanks, None), line)
+    line = cast(AgentConnection, SimpleNamespace(ranks_end_s=time.time() + 60))
+    launch = NodeLaunch(settings, Allowed(), cast(LocalRanks, None), line)
     order = StageOrder(order=1, name="run-1", task=None, fingerprint=FINGERPRINT, resumes=False, meets=False)
     over = threading.Event()
 
     def renew() -> None:
         while not over.is_set():
-            launch.renewed(time.time() + 60)
+            launch.move_deadline(time.time() + 60)
 
     renewing = threading.Thread(target=renew)
     renewing.start()

@@ -6,7 +6,7 @@ import pytest
 
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.machine.device_lock import DevicesBusy
-from shardtune.workers.partitions.device_locks import turn
+from shardtune.workers.partitions.device_locks import hold_for_run
 
 
 def share(*devices):
@@ -20,14 +20,14 @@ def never():
 def is_held(folder, lock_name, *, alone=False):
     """Whether a run could not begin."""
     try:
-        with turn(folder, lock_name, alone, never, patience_s=0):
+        with hold_for_run(folder, lock_name, alone, never, patience_s=0):
             return False
     except DevicesBusy:
         return True
 
 
 def test_runs_on_other_devices_go_side_by_side_and_on_the_same_ones_they_do_not(tmp_path):
-    with turn(tmp_path, share("0"), False, never) as are_ours:
+    with hold_for_run(tmp_path, share("0"), False, never) as are_ours:
         assert are_ours
         assert not is_held(tmp_path, share("1"))
         assert is_held(tmp_path, share("0", "1"))
@@ -35,9 +35,9 @@ def test_runs_on_other_devices_go_side_by_side_and_on_the_same_ones_they_do_not(
 
 
 def test_a_run_that_is_to_be_alone_waits_for_all_and_keeps_all_waiting(tmp_path):
-    with turn(tmp_path, share("0"), False, never):
+    with hold_for_run(tmp_path, share("0"), False, never):
         assert is_held(tmp_path, share("1"), alone=True)
-    with turn(tmp_path, share("1"), True, never):
+    with hold_for_run(tmp_path, share("1"), True, never):
         assert is_held(tmp_path, share("0"))
 
 
@@ -45,7 +45,7 @@ def test_a_run_that_is_just_ending_is_waited_for(tmp_path):
     begun, ends = threading.Event(), threading.Event()
 
     def former():
-        with turn(tmp_path, share("0"), False, never):
+        with hold_for_run(tmp_path, share("0"), False, never):
             begun.set()
             ends.wait(30)
 
@@ -59,20 +59,23 @@ def test_a_run_that_is_just_ending_is_waited_for(tmp_path):
             ends.set()
         return False
 
-    with turn(tmp_path, share("0"), False, look) as are_ours:
+    with hold_for_run(tmp_path, share("0"), False, look) as are_ours:
         assert are_ours
     thread.join()
 
 
 def test_who_is_stopped_meanwhile_waits_no_longer(tmp_path):
-    with turn(tmp_path, share("0"), False, never), turn(tmp_path, share("0"), False, lambda: True) as are_ours:
+    with (
+        hold_for_run(tmp_path, share("0"), False, never),
+        hold_for_run(tmp_path, share("0"), False, lambda: True) as are_ours,
+    ):
         assert not are_ours
 
 
 def test_who_is_not_let_in_says_where_to_look(tmp_path):
     with (
-        turn(tmp_path, share("0"), False, never),
+        hold_for_run(tmp_path, share("0"), False, never),
         pytest.raises(DevicesBusy, match=r"0 is still in use.*look at its log"),
-        turn(tmp_path, share("0"), False, never, patience_s=0),
+        hold_for_run(tmp_path, share("0"), False, never, patience_s=0),
     ):
         pass

@@ -38,10 +38,10 @@ def pcie(i, j):
 def test_every_size_gets_as_many_workers_as_there_is_room_for():
     partitions = divide(HOST, gpus(8, lambda i, j: "NV18"), 8, [8, 1], TWO_SOCKETS)
     assert [item.name for item in partitions] == [*(f"1x{n}" for n in range(8)), "8x0"]
-    assert by_name(partitions)["1x3"].gpu_uuids == by_name(partitions)["1x3"].share.devices == ("GPU-3",)
-    assert [item.share.least_ranks for item in partitions] == [*[1] * 8, 2]
+    assert by_name(partitions)["1x3"].gpu_uuids == by_name(partitions)["1x3"].partition.devices == ("GPU-3",)
+    assert [item.partition.least_ranks for item in partitions] == [*[1] * 8, 2]
     assert sorted(core for item in partitions[:8] for core in item.cores) == list(range(16))
-    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].share.part == 1 / 8
+    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].partition.part == 1 / 8
 
 
 def test_a_partition_offers_its_fraction_of_the_host_s_memory():
@@ -83,7 +83,7 @@ def test_pairs_joined_by_nvlink_do_not_meet_others_of_their_kind_and_a_mixed_set
 def test_cpu_ranks_have_cores_of_their_own_and_several_meet_on_a_numa_node():
     partitions = divide(HOST, NO_GPU, 4, [1, 2], TWO_SOCKETS)
     assert by_name(partitions)["1x1"].cores == {4, 5, 6, 7}
-    assert by_name(partitions)["1x1"].share.devices == ("cpu4", "cpu5", "cpu6", "cpu7")
+    assert by_name(partitions)["1x1"].partition.devices == ("cpu4", "cpu5", "cpu6", "cpu7")
     assert meet(partitions, "2x0", "1x1") and not meet(partitions, "1x0", "1x1") and not meet(partitions, "2x0", "2x1")
     one_node = divide(HOST, NO_GPU, 4, [1, 2], Cores(range(16), dict.fromkeys(range(16), 0)))
     unknown = divide(HOST, NO_GPU, 4, [1, 2], Cores(range(16), {}))

@@ -31,7 +31,7 @@ class DdpSizes:
 
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
-    has_peers, sizes = drawing.domains.world > 1, drawing.domains.sizes(DdpSizes)
+    has_peers, sizes = drawing.domains.world > 1, drawing.domains.backend_sizes(DdpSizes)
     drawing.pick_if("bucket_cap_mb", has_peers, sizes.bucket_cap_mb, _DEFAULT.bucket_cap_mb)
     drawing.pick("gradient_as_bucket_view", (False, True))
     drawing.pick_if("grad_sync", has_peers and accumulates, ("every", "last"), _DEFAULT.grad_sync)
@@ -50,7 +50,7 @@ BACKEND = SearchedBackend(
     config=DdpConfig,
     knobs={
         "grad_sync": GRAD_SYNC,
-        "bucket_cap_mb": Knob("int", maximum=4096, open=True, lightest="min"),
+        "bucket_cap_mb": Knob("int", maximum=4096, accepts_own_values=True, lightest="min"),
         "gradient_as_bucket_view": Knob("bool", lightest=True),
         "static_graph": Knob("bool", lightest=False),
     },

@@ -6,7 +6,7 @@ from typing import Any, get_args
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID, RESHARDING, ShardingStrategy, sync_policies
-from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
+from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun, NoLegalValue
 from shardtune.tuner.search.space.domains import divisors
 from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE, DP_SHARD, GRAD_SYNC, Flat, Knob
@@ -64,7 +64,7 @@ def _defaults(cluster: Cluster) -> list[Fsdp1Config]:
 
 
 def _to_knobs(strategy: Fsdp1Config) -> Flat:
-    values = {_KNOB_OF.get(name, name): value for name, value in fields_of(strategy).items()}
+    values = {_KNOB_OF.get(name, name): value for name, value in fields_as_knobs(strategy).items()}
     return {name: "none" if value is None else value for name, value in values.items()}
 
 
@@ -75,12 +75,14 @@ def _to_fields(table: Flat) -> dict[str, Any]:
 BACKEND = SearchedBackend(
     config=Fsdp1Config,
     knobs={
-        "sharding_strategy": Knob("word", get_args(ShardingStrategy), places=True),
+        "sharding_strategy": Knob("word", get_args(ShardingStrategy), places_states=True),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,
-        "fsdp1_forward_prefetch": Knob("bool", open=True, lightest=False),
-        "fsdp1_backward_prefetch": Knob("word", ("BACKWARD_PRE", "BACKWARD_POST", "none"), open=True, lightest="none"),
-        "limit_all_gathers": Knob("bool", open=True, lightest=True),
+        "fsdp1_forward_prefetch": Knob("bool", accepts_own_values=True, lightest=False),
+        "fsdp1_backward_prefetch": Knob(
+            "word", ("BACKWARD_PRE", "BACKWARD_POST", "none"), accepts_own_values=True, lightest="none"
+        ),
+        "limit_all_gathers": Knob("bool", accepts_own_values=True, lightest=True),
         "use_orig_params": Knob("bool", lightest=False),
         "cpu_offload": CPU_OFFLOAD,
         "grad_sync": GRAD_SYNC,

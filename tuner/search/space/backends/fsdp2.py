@@ -17,14 +17,16 @@ def _split(drawing: DefineByRun) -> int:
     host = drawing.domains.cluster.gpus_per_node
     # Tensor parallelism sends activations in every block, so groups larger than a host are tried only where named.
     sizes = tuple(k for k in legal if host % k == 0 or drawing.limits.names("tensor_parallel", k))
-    tensor = drawing.pick_asked("tensor_parallel", sizes, why_not, variant=f"context{context}" if context > 1 else "")
+    tensor = drawing.pick_if_named(
+        "tensor_parallel", sizes, why_not, variant=f"context{context}" if context > 1 else ""
+    )
     legal, why_not = drawing.domains.pipeline_parallel(context * tensor)
     shared = f"shared{context * tensor}" if context * tensor > 1 else ""
-    stages = drawing.pick_asked("pipeline_parallel", legal, why_not, variant=shared)
+    stages = drawing.pick_if_named("pipeline_parallel", legal, why_not, variant=shared)
     _draw_schedule(drawing, context * tensor, stages)
     legal, why_not = drawing.domains.expert_parallel(tensor * stages, tensor)
     variant = (f"tensor{tensor}" if tensor > 1 else "") + (f"stages{stages}" if stages > 1 else "")
-    drawing.pick_asked("expert_parallel", legal, why_not, variant=variant)
+    drawing.pick_if_named("expert_parallel", legal, why_not, variant=variant)
     return tensor * stages
 
 
@@ -114,19 +116,19 @@ def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
 BACKEND = SearchedBackend(
     config=Fsdp2Config,
     knobs={
-        "tensor_parallel": Knob("int", places=True),
-        "pipeline_parallel": Knob("int", places=True),
-        "pipeline_schedule": Knob("word", SCHEDULES, lightest="1f1b", rising=("1f1b", "gpipe")),
-        "pipeline_virtual_stages": Knob("int", places=True),
-        "expert_parallel": Knob("int", places=True),
+        "tensor_parallel": Knob("int", places_states=True),
+        "pipeline_parallel": Knob("int", places_states=True),
+        "pipeline_schedule": Knob("word", SCHEDULES, lightest="1f1b", memory_order=("1f1b", "gpipe")),
+        "pipeline_virtual_stages": Knob("int", places_states=True),
+        "expert_parallel": Knob("int", places_states=True),
         "dp_shard": DP_SHARD,
         "dp_replicate": DP_REPLICATE,
         "reshard_after_forward": Knob("group", lightest=True),
-        "forward_prefetch": Knob("int", minimum=0, maximum=8, open=True, lightest="min"),
-        "backward_prefetch": Knob("int", minimum=0, maximum=8, open=True, lightest="min"),
+        "forward_prefetch": Knob("int", minimum=0, maximum=8, accepts_own_values=True, lightest="min"),
+        "backward_prefetch": Knob("int", minimum=0, maximum=8, accepts_own_values=True, lightest="min"),
         "blocks_per_unit": Knob("int", lightest="min"),
         "cpu_offload": CPU_OFFLOAD,
-        "pin_memory": Knob("bool", open=True, lightest=False),
+        "pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
         "grad_sync": GRAD_SYNC,
     },
     draw=_draw,

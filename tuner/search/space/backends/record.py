@@ -12,17 +12,17 @@ from shardtune.tuner.search.space.legal_values import Flat, Knob
 S = TypeVar("S", bound=Strategy)
 
 
-def fields_of(strategy: Strategy) -> Flat:
+def fields_as_knobs(strategy: Strategy) -> Flat:
     """Knobs of a strategy whose every field is a knob of the same name."""
     return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
 
 
-def as_fields(own: Flat) -> dict[str, Any]:
+def knobs_as_fields(own: Flat) -> dict[str, Any]:
     """Fields of a strategy whose every knob is a field of the same name."""
     return dict(own)
 
 
-def nothing(_cluster: Cluster) -> list[Any]:
+def no_configs(_cluster: Cluster) -> list[Any]:
     """Empty list, for a backend that has no such configurations."""
     return []
 
@@ -47,9 +47,9 @@ class SearchedBackend(Generic[S]):
     baseline."""
     split: Callable[[DefineByRun], int] = one_rank
     """Function that decides how many ranks compute one copy of the model, before any knob that depends on it."""
-    aligned: Callable[[Cluster], list[S]] = nothing
+    aligned: Callable[[Cluster], list[S]] = no_configs
     """Configurations that keep the heavy traffic within each node, on several nodes; they run whatever is predicted."""
-    to_knobs: Callable[[S], Flat] = fields_of
+    to_knobs: Callable[[S], Flat] = fields_as_knobs
     """Function from a strategy to its knobs."""
-    to_fields: Callable[[Flat], dict[str, Any]] = as_fields
+    to_fields: Callable[[Flat], dict[str, Any]] = knobs_as_fields
     """Function from knobs to a strategy's fields; missing knobs keep their defaults."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
-from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_of
+from shardtune.tuner.search.space.backends.record import SearchedBackend, fields_as_knobs
 from shardtune.tuner.search.space.define_by_run import DefineByRun
 from shardtune.tuner.search.space.domains import Domains, divisors
 from shardtune.tuner.search.space.legal_values import Flat, Knob
@@ -87,7 +87,7 @@ class ZeroSizes:
 
 def _draw(drawing: DefineByRun, accumulates: bool) -> None:
     stage = int(drawing.pick("stage", (1, 2, 3)))
-    domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
+    domains, sizes = drawing.domains, drawing.domains.backend_sizes(ZeroSizes)
     device = str(drawing.pick("offload_optimizer", _DEVICES))
     drawing.pick("reduce_bucket_size", sizes.reduce_bucket_size)
     # The documented default is true at stage 3 alone. gloo reduces on the calling thread: nothing overlaps.
@@ -112,7 +112,7 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
 
 
 def _draw_stage_3(drawing: DefineByRun) -> None:
-    domains, sizes = drawing.domains, drawing.domains.sizes(ZeroSizes)
+    domains, sizes = drawing.domains, drawing.domains.backend_sizes(ZeroSizes)
     # `ZeroConfig.check_blocks` explains why stage 3 rules out selective checkpointing.
     drawing.narrow_checkpointing(("none", "full"), variant="stage3")
     prefetch = drawing.pick("stage3_prefetch_bucket_size", sizes.stage3_prefetch_bucket_size)
@@ -154,7 +154,7 @@ def _defaults(_cluster: Cluster) -> list[ZeroConfig]:
 
 
 def _to_knobs(strategy: ZeroConfig) -> Flat:
-    table = fields_of(strategy)
+    table = fields_as_knobs(strategy)
     for name, offload in (("offload_optimizer", strategy.offload_optimizer), ("offload_param", strategy.offload_param)):
         table |= {name: offload.device if offload else "none", f"{name}_pin_memory": (offload or Offload()).pin_memory}
     return table | {"offload_optimizer_ratio": (strategy.offload_optimizer or Offload()).ratio}
@@ -172,23 +172,23 @@ def _to_fields(table: Flat) -> dict[str, Any]:
 BACKEND = SearchedBackend(
     config=ZeroConfig,
     knobs={
-        "stage": Knob("int", places=True),
-        "reduce_bucket_size": Knob("int", open=True, lightest="min"),
-        "allgather_bucket_size": Knob("int", minimum=2, step=2, open=True, lightest="min"),
-        "overlap_comm": Knob("bool", open=True, lightest=False),
-        "contiguous_gradients": Knob("bool", open=True, lightest=False),
+        "stage": Knob("int", places_states=True),
+        "reduce_bucket_size": Knob("int", accepts_own_values=True, lightest="min"),
+        "allgather_bucket_size": Knob("int", minimum=2, step=2, accepts_own_values=True, lightest="min"),
+        "overlap_comm": Knob("bool", accepts_own_values=True, lightest=False),
+        "contiguous_gradients": Knob("bool", accepts_own_values=True, lightest=False),
         "round_robin_gradients": Knob("bool", lightest=False),
-        "stage3_prefetch_bucket_size": Knob("int", minimum=0, open=True, lightest="min"),
-        "stage3_param_persistence_threshold": Knob("int", minimum=0, open=True, lightest="min"),
-        "stage3_max_live_parameters": Knob("int", minimum=0, open=True, lightest="min"),
-        "stage3_max_reuse_distance": Knob("int", minimum=0, open=True, lightest="min"),
-        "sub_group_size": Knob("int", open=True, lightest="min"),
+        "stage3_prefetch_bucket_size": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
+        "stage3_param_persistence_threshold": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
+        "stage3_max_live_parameters": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
+        "stage3_max_reuse_distance": Knob("int", minimum=0, accepts_own_values=True, lightest="min"),
+        "sub_group_size": Knob("int", accepts_own_values=True, lightest="min"),
         "zero_hpz_partition_size": Knob("int", lightest="min"),
-        "offload_optimizer": Knob("word", _DEVICES, places=True),
-        "offload_optimizer_ratio": Knob("number", minimum=0.01, maximum=1, open=True, lightest="max"),
-        "offload_optimizer_pin_memory": Knob("bool", open=True, lightest=False),
-        "offload_param": Knob("word", _DEVICES, places=True),
-        "offload_param_pin_memory": Knob("bool", open=True, lightest=False),
+        "offload_optimizer": Knob("word", _DEVICES, places_states=True),
+        "offload_optimizer_ratio": Knob("number", minimum=0.01, maximum=1, accepts_own_values=True, lightest="max"),
+        "offload_optimizer_pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
+        "offload_param": Knob("word", _DEVICES, places_states=True),
+        "offload_param_pin_memory": Knob("bool", accepts_own_values=True, lightest=False),
         "deepcompile": Knob("bool", lightest=False),
     },
     draw=_draw,

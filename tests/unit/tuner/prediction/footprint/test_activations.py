@@ -16,7 +16,7 @@ SEQUENCE = 2048
 
 def _stored(shape: ModelShape, impl: Implementation, checkpointing: int = NONE, compiled: int = 0) -> float:
     row = {"sequence": SEQUENCE, "checkpointing": checkpointing, "compiled": compiled}
-    return float(block_bytes(shape, from_rows([row]), Dtypes(), impl).stored[0])
+    return float(block_bytes(shape, from_rows([row]), Dtypes(), impl).checkpointed[0])
 
 
 def test_eager_gpt_block_is_close_to_the_published_formula() -> None:
@@ -52,7 +52,7 @@ def test_selective_checkpointing_of_split_blocks_keeps_sums_for_all_positions() 
     """The second products of attention and MLP give each rank of a group its part of the sum, before it is scattered."""
     row = {"sequence": SEQUENCE, "checkpointing": SELECTIVE}
     full, split = (
-        float(block_bytes(LLAMA, from_rows([row | {"tensor": size}]), Dtypes(), Implementation()).stored[0])
+        float(block_bytes(LLAMA, from_rows([row | {"tensor": size}]), Dtypes(), Implementation()).checkpointed[0])
         for size in (1, 2)
     )
     assert split - full / 2 == pytest.approx(SEQUENCE / 2 * 2 * 2 * 4096)
@@ -79,5 +79,5 @@ def test_large_vocabularies_dominate_the_loss() -> None:
 
 def test_bytes_are_linear_in_the_micro_batch() -> None:
     rows = from_rows([{"sequence": SEQUENCE, "micro_batch": m} for m in (1, 2, 8)])
-    stored = block_bytes(LLAMA, rows, Dtypes(), Implementation()).stored
+    stored = block_bytes(LLAMA, rows, Dtypes(), Implementation()).checkpointed
     assert np.allclose(stored, stored[0] * np.array([1, 2, 8]))

@@ -102,8 +102,8 @@ def _consumers(r: Registries, says: bool) -> dict[str, Any]:
     def consumer(name: str) -> Callable[[Any, ThinnedConfig], ConsumerParts]:
         def loaded_parts(source: Any, strategy: ThinnedConfig) -> ConsumerParts:
             parts = getattr(fsdp2, name)(source, _plain(strategy))
-            done = ThinnedConfig(**parts.done.model_dump(), thinned=False if says else strategy.thinned)
-            return replace(parts, done=done)
+            done = ThinnedConfig(**parts.strategy.model_dump(), thinned=False if says else strategy.thinned)
+            return replace(parts, strategy=done)
 
         return loaded_parts
 

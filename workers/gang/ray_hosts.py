@@ -112,7 +112,7 @@ class ActorPipe:
     def log_end(self) -> str:
         """See `Pipe`; empty for a dead actor."""
         try:
-            return str(ray.get(self._actor.last_words.remote(), timeout=2))
+            return str(ray.get(self._actor.log_end.remote(), timeout=2))
         except RayError:
             return ""
 

@@ -141,7 +141,7 @@ def test_who_began_a_block_ends_it_before_it_begins_anything_else(client, is_not
     with context.db.read() as session:
         assert leases.open_states(session, [younger]) == {younger: {TrialState.WAITING}}, "made with the end before it"
     if not is_noted:
-        context.planner_cache.take_begun(mine.session)
+        context.planner_cache.take_begun_block(mine.session)
     assert mine.lease().study_id == younger
 
 

@@ -149,7 +149,7 @@ def one_study(session, study):
     return (
         (study.state, study.phase, study.reason, study.result),
         [(trial.number, trial.config_key, trial.state) for trial in trials],
-        [(run.purpose, run.block, run.state, [attempt.end for attempt in run.attempts]) for run in runs],
+        [(run.purpose, run.comparison_block, run.state, [attempt.end for attempt in run.attempts]) for run in runs],
         list(events),
     )
 

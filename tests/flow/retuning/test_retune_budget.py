@@ -52,7 +52,7 @@ def copied(row, **changes):
 
 def target_like(session, recorded, index):
     """Another case, as if the same search had been made for another sequence length; its key."""
-    serving, study = recorded.serving, recorded.serving.study
+    serving, study = recorded.recommended, recorded.recommended.study
     workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
     there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
     session.add(there)
@@ -105,7 +105,7 @@ def test_one_project_s_retunes_do_not_hold_up_another_s(service):
     now = context.now()
     with context.db.write() as session:
         stored = session.get(TuningTargetRow, ("default", key))
-        study_id = stored.serving.study_id
+        study_id = stored.recommended.study_id
         session.add(copied(stored, project_id="b", uses=0))
         session.flush()
         for name in ("default", "b"):
@@ -273,6 +273,6 @@ def test_uses_are_counted_without_a_write_by_the_reader(service, clock):
     key = best(client)["target_key"]
     for _ in range(3):
         best(client, target_key=key)
-    counts = context.uses.take()
+    counts = context.usage_counts.take()
     assert counts == {("default", key): 4}
-    assert context.uses.take() == {}
+    assert context.usage_counts.take() == {}

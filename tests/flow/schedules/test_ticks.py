@@ -183,7 +183,7 @@ def test_a_thousand_ticks_each_once(replicas):
 
 def check(name, actual, live, missed):
     """Every tick is accounted for once, and the missed ones as their schedule says; returns how many ticks."""
-    assert sum(row.stands_for for row in actual) == len(live) + len(missed)
+    assert sum(row.merged_ticks for row in actual) == len(live) + len(missed)
     by_time = {row.at: row for row in actual}
     assert len(by_time) == len(actual)
     assert all(by_time[at].state == "started" for at in live)
@@ -192,10 +192,10 @@ def check(name, actual, live, missed):
     match name:
         case "half-hourly":
             # 12:00 is on time when the replicas are back at 12:00, and stands for the missed ones.
-            assert made_up == [] and first_after.stands_for == len(missed) + 1
+            assert made_up == [] and first_after.merged_ticks == len(missed) + 1
         case "hourly":
             assert [row.state for row in made_up] == ["missed", "started", "started", "started"]
-            assert [row.stands_for for row in made_up] == [len(missed) - 3, 1, 1, 1]
+            assert [row.merged_ticks for row in made_up] == [len(missed) - 3, 1, 1, 1]
         case "nightly":
-            assert [(row.state, row.stands_for) for row in made_up] == [("missed", 1)]
+            assert [(row.state, row.merged_ticks) for row in made_up] == [("missed", 1)]
     return len(live) + len(missed)

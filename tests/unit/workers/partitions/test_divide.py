@@ -27,7 +27,7 @@ def by_name(partitions):
 
 
 def meet(partitions, first, other):
-    return by_name(partitions)[first].share.meets(by_name(partitions)[other].share)
+    return by_name(partitions)[first].partition.conflicts_with(by_name(partitions)[other].partition)
 
 
 def pcie(i, j):

@@ -45,7 +45,7 @@ def test_the_files_that_extending_names_are_there():
     assert [name for name in sorted(files) if not list(DOCS.parent.glob(name))] == []
 
 
-@pytest.mark.parametrize(("page", "least"), [("contributing/guarantees.md", 40), ("how-to/gpus.md", 10)])
+@pytest.mark.parametrize(("page", "least"), [("contributing/guarantees.md", 40), ("contributing/gpu-status.md", 10)])
 def test_every_test_that_proves_something_is_there(page, least):
     named = set(re.findall(r"`((?:[a-z_]+/)*test_[a-z0-9_]+(?:\.py)?)`", (DOCS / page).read_text()))
     modules = {str(path.relative_to(TESTS)): path.read_text() for path in TESTS.rglob("test_*.py")}

@@ -1,4 +1,4 @@
-"""What was found by reading, mended without a GPU, and only a GPU can show (docs/how-to/gpus.md)."""
+"""Defects found by reading and corrected without a GPU, which only a GPU can confirm (docs/contributing/gpu-status.md)."""
 
 import json
 import os

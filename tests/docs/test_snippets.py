@@ -46,6 +46,7 @@ SOUND = {
     ),
     "only prompts of a console": ("console", "$ shardtune best last --json\nshardtune tine is output\n"),
     "a route with a variable": ("sh", 'curl "$SHARDTUNE_SERVICE_URL/v1/studies/$STUDY/events?after=0"'),
+    "data that is a query": ("sh", "curl -sG http://127.0.0.1:8470/v1/best --data-urlencode 'model=llama-tiny'"),
     "a fragment of a study file": ("json", '{"space": {"knobs": {"micro_batch": [1, 2]}}}'),
     "an object that is no study": ("json", '{"type": "study.complete"}'),
 }

@@ -29,7 +29,7 @@ def _accelerator_problem(root: Path) -> str | None:
     if (devices / "nvidiactl").exists() or any(devices.glob("nvidia[0-9]*")):
         return "this machine has an NVIDIA GPU (/dev/nvidia*) that cannot be used; look at `nvidia-smi`"
     if (devices / "kfd").exists():
-        return "this machine has an AMD GPU (/dev/kfd), and ROCm is not supported (docs/how-to/gpus.md says what that would take)"
+        return "this machine has an AMD GPU (/dev/kfd), and ROCm is not supported (docs/contributing/gpu-status.md lists what that would take)"
     return None
 
 

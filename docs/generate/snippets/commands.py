@@ -128,7 +128,9 @@ def _problem_of_request(arguments: list[str]) -> str:
     if match is None:
         return ""
     given = [arguments[at + 1] for at, word in enumerate(arguments[:-1]) if word in {"-X", "--request"}]
-    has_body = any(re.match(r"(-d|--data|--json)", word) for word in arguments)
+    # -G sends the data as a query.
+    is_query = any(re.fullmatch(r"-[a-zA-Z]*G|--get", word) for word in arguments)
+    has_body = not is_query and any(re.match(r"(-d|--data|--json)", word) for word in arguments)
     method = given[0] if given else "POST" if has_body else "GET"
     for route in routes():
         pattern = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(route.path))

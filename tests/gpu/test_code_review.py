@@ -1,8 +1,4 @@
-<<<<<<< HEAD
-"""Faults that were found by reading and fixed without a GPU, where only a GPU can show the fix (docs/how-to/gpus.md)."""
-=======
 """Defects found by reading and corrected without a GPU, which only a GPU can confirm (docs/contributing/gpu-status.md)."""
->>>>>>> d1-howto
 
 import json
 import os

@@ -112,7 +112,7 @@ def test_pages_and_list_show_a_gang_s_hosts_and_a_trial_its_ranks_by_host(quick_
     listed = Worker.model_validate(quick_client.get("/v1/workers").json()["workers"][0])
     assert "2 × 2 CPU ranks on n0 (eth0), n1 (eth0)" in _worker_line(listed)
     page = quick_client.get(f"/studies/{study_id}/trials/0").text
-    assert "Host by host" in page and "2 to 3" in page and "held threads back for 1.00 s on n1" in page
+    assert "Host by host" in page and "2 to 3" in page and "throttled threads for 1.00 s on n1" in page
     assert page.count("<td>n1</td>") == 3, "each of its ranks, and itself"
 
 

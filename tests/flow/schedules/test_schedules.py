@@ -142,7 +142,7 @@ def test_a_change_of_the_fingerprint_is_the_business_of_the_schedules_for_it(cli
     created = make(client, trigger="fingerprint", cron=None, planned_gpu_hours=2)
     act(client, created, "pause")
     paused = client.get(f"/v1/retunes/{ask()}").json()
-    assert paused["outcome"] == "skipped" and "is paused" in paused["reason"]
+    assert paused["outcome"] == "skipped" and "but paused" in paused["reason"]
     act(client, created, "resume")
     body = client.get(f"/v1/retunes/{ask()}").json()
     assert (body["schedule_id"], body["planned_gpu_seconds"]) == (created["schedule_id"], 7200)

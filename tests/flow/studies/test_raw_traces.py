@@ -68,7 +68,7 @@ def test_what_is_not_stored_is_said_with_the_ranks_that_are(quick_client, ended)
     worker.do(traced(quick_client, worker, f"{trials}/1"))
     missing = quick_client.get(f"{trials}/1/trace")
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown_trace")
-    assert "of ranks: none" in missing.json()["detail"]
+    assert "stored ranks: none" in missing.json()["detail"]
     assert "not stored here; with sim" in page(quick_client, f"{trials.removeprefix('/v1')}/1/why")
 
 

@@ -77,14 +77,14 @@ def test_the_fullest_moment_of_a_gpu_says_phase_module_kinds_and_what_is_reserve
 
 
 def test_running_out_of_device_memory_says_what_was_held():
-    class Told:
-        def told(self):
+    class Recorder:
+        def finish(self):
             return MemoryMoment(
                 rank=3, bytes=100, limit_bytes=None, peak_bytes=100, phase="backward", module="layers.17.mlp",
                 kinds={"activations": 100},
             )  # fmt: skip
 
-    with pytest.raises(torch.OutOfMemoryError) as raised, trace.described_oom(Told()):
+    with pytest.raises(torch.OutOfMemoryError) as raised, trace.described_oom(Recorder()):
         raise torch.OutOfMemoryError("Tried to allocate 2.00 GiB")
     first, second = str(raised.value).splitlines()
     assert first == "Tried to allocate 2.00 GiB" and second.startswith("rank 3 held ")

@@ -69,7 +69,7 @@ def test_what_is_not_stored_is_said_with_the_ranks_that_are(quick_client, ended)
     missing = quick_client.get(f"{trials}/1/trace")
     assert (missing.status_code, missing.json()["code"]) == (404, "unknown_trace")
     assert "stored ranks: none" in missing.json()["detail"]
-    assert "not stored here; with sim" in page(quick_client, f"{trials.removeprefix('/v1')}/1/why")
+    assert "not stored here; sim has them" in page(quick_client, f"{trials.removeprefix('/v1')}/1/why")
 
 
 def test_one_that_is_too_large_is_rejected_with_both_figures(quick_client, ended):

@@ -253,7 +253,7 @@ def test_the_gang_offers_what_all_of_it_has(make) -> None:
 
 
 def test_hosts_look_at_themselves_again_and_one_that_has_come_to_differ_is_replaced(make, tmp_path) -> None:
-    launcher, _ = make("complete", hosts=(*HOSTS, "n2"), look_again_s=0)
+    launcher, _ = make("complete", hosts=(*HOSTS, "n2"), inspect_again_s=0)
     launcher.prepare(lambda: False)
 
     def says(host: str, kernel: str) -> None:

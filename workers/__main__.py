@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     # Imported after the options were parsed: `--help` must not wait for the commands' imports.
-    code: int = import_module("shardtune.workers.commands.dispatch").carry_out(options)
+    code: int = import_module("shardtune.workers.commands.dispatch").dispatch(options)
     return code
 
 

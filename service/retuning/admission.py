@@ -20,7 +20,7 @@ from shardtune.service.workers import registry
 
 
 @dataclass(frozen=True)
-class Wait:
+class Postponed:
     """The retune has to wait."""
 
     reason: str
@@ -41,7 +41,7 @@ class Admitted:
     """The retune may start."""
 
 
-Admission = Admitted | Wait | Skip
+Admission = Admitted | Postponed | Skip
 
 
 def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admission:
@@ -65,7 +65,7 @@ def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
 
 def _check_windows(
     context: Context, session: Session, row: RetuneRow, spec: ScheduleSpec | None, now: datetime
-) -> Wait | None:
+) -> Postponed | None:
     policy, settings = retune_budget.policy_of(session, row.project_id), context.settings
     rules = [
         ("the fleet", settings.retune_windows, settings.retune_timezone, "fleet"),
@@ -75,7 +75,7 @@ def _check_windows(
         rules.append(("its schedule", spec.windows, spec.timezone, ""))
     for owner, windows, timezone, holds_up in rules:
         if not times.is_open(windows, timezone, now):
-            return Wait(f"waits for a window of {owner}: {', '.join(windows)} ({timezone})", holds_up)
+            return Postponed(f"waits for a window of {owner}: {', '.join(windows)} ({timezone})", holds_up)
     return None
 
 
@@ -84,7 +84,7 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
     # Two retunes on one worker would only take turns, and each would last twice as long.
     own_retunes = [other for other in running if other.project_id == row.project_id]
     if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        return Wait(f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id)
+        return Postponed(f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id)
     cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
     for account in retune_budget.budgets_of(context, session, row.project_id):
         limit = account.limit
@@ -99,7 +99,7 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
         is_long = cost > limit.gpu_seconds
         if remaining <= 0 or remaining < (run_cost if is_long else cost) or (is_long and promised > 0):
             promised_text = f", {promised:.0f} of them promised to running retunes" if promised else ""
-            return Wait(f"waits for the next day: {account.explanation}{promised_text}", row.project_id)
+            return Postponed(f"waits for the next day: {account.explanation}{promised_text}", row.project_id)
     return Admitted()
 
 

@@ -146,7 +146,7 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
             case admission.Skip(reason):
                 end_retune(context, session, locked_retune, RetuneOutcome.SKIPPED, reason)
                 return False
-            case admission.Wait(reason, holds_up):
+            case admission.Postponed(reason, holds_up):
                 held_up.add(holds_up)
                 locked_retune.reason = reason
                 return False

@@ -34,7 +34,7 @@ _GONE = 410
 
 
 @dataclass
-class InFlight:
+class DeliveriesInFlight:
     """Messages that this process is sending, and the capacity for more. Used in the event loop's thread only."""
 
     by_webhook: Counter[str] = field(default_factory=Counter)
@@ -42,9 +42,9 @@ class InFlight:
     failing: set[str] = field(default_factory=set)
     """Webhooks whose last message failed."""
 
-    def copy(self) -> "InFlight":
+    def copy(self) -> "DeliveriesInFlight":
         """Copy for another thread, which plans with it."""
-        return InFlight(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
+        return DeliveriesInFlight(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
 
     def capacity(self, webhook_id: str, project_id: str | None) -> int:
         """Number of further messages that may be sent to a webhook now."""
@@ -68,7 +68,7 @@ class Courier:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._in_flight = InFlight()
+        self._in_flight = DeliveriesInFlight()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_due(self) -> int:
@@ -126,7 +126,7 @@ async def deliver_due(context: Context) -> int:
     return count
 
 
-def claim_due(context: Context, planned: InFlight) -> list[Message]:
+def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
     """Claim due messages for a minute, within the capacity beside those in flight."""
     now = context.now()
     with context.db.read() as session:

@@ -137,7 +137,7 @@ def test_a_killed_sender_is_followed_by_another(service, receiver, clock):
     hook(client, receiver, events=["study.created"])
     study(client)
     clock.turn(10**9)
-    assert len(deliveries.claim_due(context, deliveries.InFlight())) == 1
+    assert len(deliveries.claim_due(context, deliveries.DeliveriesInFlight())) == 1
     assert deliver(context) == 0
     clock.turn(61)
     assert deliver(context) == 1 and len(receiver.got) == 1

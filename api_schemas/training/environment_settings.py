@@ -17,8 +17,8 @@ class EnvironmentSetting(NamedTuple):
     kind: SettingKind
     why: str
     device: Literal["cuda", "cpu"] | None
-    """Device type (such as GPU) on which a change of this variable makes measurements incomparable; on other devices it
-    only lowers confidence. None: all devices."""
+    """Device type (`cuda` or `cpu`) on which a change of this variable makes measurements incomparable; on other
+    devices a change only lowers confidence. None: all devices."""
 
 
 SETTINGS = (

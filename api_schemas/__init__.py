@@ -1,4 +1,3 @@
-"""The language the parts of Shardtune share: frozen pydantic values, no behaviour beyond validation and rendering.
-
-Imports pydantic and the standard library only, so that every part (and a GPU host without the service) can load it.
-"""
+"""Pydantic schemas shared by all components of Shardtune: immutable values with validation and formatting only. The
+package imports only pydantic and the standard library, so that every component, and a GPU host without the service, can
+load it."""

@@ -1,4 +1,5 @@
-"""The base of every value that crosses a boundary: frozen, closed to unknown fields, addressable by content."""
+"""Base class of all values exchanged between components: immutable, without unknown fields, and identified by a hash of
+their content."""
 
 import hashlib
 import json
@@ -12,14 +13,15 @@ from shardtune.api_schemas.field_docs import field_docs
 from shardtune.api_schemas.strict_numbers import exact
 
 GIB = 1 << 30
-"""Bytes in one GiB; every field that ends in `_gib` counts these."""
+"""Bytes in one GiB, the unit of every field whose name ends in `_gib`."""
 
 Dtype = Literal["float32", "bfloat16"]
 DTYPE_BYTES: dict[str, int] = {"float32": 4, "bfloat16": 2}
 
 
 class Schema(BaseModel):
-    """A frozen value; unknown fields are an error, so a misspelt knob is never ignored, and text is no number."""
+    """Base class of immutable API values. Unknown fields are an error, so that a misspelt knob is never ignored, and
+    text is not accepted for a number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -39,9 +41,9 @@ class Schema(BaseModel):
         return schema
 
     def canonical_json(self) -> str:
-        """The value as JSON with sorted keys and no spaces: equal values give equal text."""
+        """JSON text of the value with sorted keys and no spaces; equal values give equal text."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
 
     def content_key(self) -> str:
-        """A 32-digit hexadecimal name for the value, the same on every machine."""
+        """Hash of the value's canonical JSON as 32 hexadecimal digits, equal on every machine."""
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()[:32]

@@ -1,7 +1,5 @@
-"""Field descriptions, read from the docstrings in the source when a schema is asked for.
-
-Pydantic would read it as each class is made (`use_attribute_docstrings`), which is half of what importing these modules takes:
-every command, worker and rank would wait for texts that only the OpenAPI document shows.
+"""Field descriptions for JSON schemas, read from docstrings in the source only when a schema is requested. Pydantic's
+`use_attribute_docstrings` would read them at import, which doubles the import time of every command, worker and rank.
 """
 
 import ast
@@ -13,7 +11,7 @@ from itertools import pairwise
 
 
 def field_docs(model: type) -> dict[str, str]:
-    """Return the descriptions of a class of this package by field name, inherited fields included."""
+    """Return the descriptions of a schema class's fields by field name, inherited fields included."""
     docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if base.__module__.startswith("shardtune."):

@@ -1,4 +1,4 @@
-"""Format sizes of memory and mistakes of a request for people."""
+"""Format memory sizes and validation errors of a request for people."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +7,15 @@ _SMALL_GIB = 0.1
 
 
 def memory(gib: float) -> str:
-    """Format GiB with its unit and as many digits as matter: `4.05 MiB`, `29.7 MiB`, `0.35 GiB`, `79.2 GiB`."""
+    """Format an amount of memory in GiB with a suitable unit and significant digits: `4.05 MiB`, `29.7 MiB`, `0.35
+    GiB`, `79.2 GiB`."""
     size, unit = (gib * 1024, "MiB") if abs(gib) < _SMALL_GIB else (gib, "GiB")
     digits = 2 if abs(size) < 10 else 1 if abs(size) < 1000 else 0
     return f"{size:,.{digits}f} {unit}"
 
 
 def field_line(error: Mapping[str, Any]) -> str:
-    """Format one mistake of a request as a line that names the field by its whole path."""
+    """Format one validation error of a request as a line that names the field by its full path."""
     field, message = str(error.get("field") or ""), str(error.get("message") or "").removeprefix("Value error, ")
     parent, _, name = field.rpartition(".")
     if not field or message.startswith((f"{field} (", f"{field} is ")):

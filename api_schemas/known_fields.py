@@ -1,4 +1,5 @@
-"""Rephrase mistakes that pydantic found, and list the fields of an object along the path of a mistake."""
+"""Rephrase pydantic's validation errors for users, and list the allowed fields of the object in which an error
+occurred."""
 
 import difflib
 import re
@@ -14,7 +15,7 @@ _ARRAYS = (list, tuple, set, frozenset, Sequence)
 
 
 def rephrase_error(message: str) -> str:
-    """Rephrase a message of pydantic as the rest of a sentence whose subject is the field."""
+    """Rephrase a pydantic error message as a predicate whose subject is the name of the rejected field."""
     if message.startswith("Value error, "):
         return message.removeprefix("Value error, ")
     message = re.sub(r"^Input should\b", "must", message)
@@ -22,7 +23,7 @@ def rephrase_error(message: str) -> str:
 
 
 def suggest_field(name: str, known: Sequence[str]) -> str:
-    """Suggest a remedy for a name that is none of the fields."""
+    """Suggest a remedy for an unknown field name, such as the closest allowed name."""
     close = difflib.get_close_matches(name, known, n=2)
     if close:
         return f"did you mean {' or '.join(close)}?"
@@ -30,8 +31,8 @@ def suggest_field(name: str, known: Sequence[str]) -> str:
 
 
 def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
-    """Return the field names that are allowed at `path` (as pydantic gives it) in a value of this type; empty where
-    any may stand."""
+    """Return the field names allowed in the object at `path` (a path in pydantic's form) within a value of this type;
+    empty if the object accepts any name."""
     kinds = list(_members(kind))
     for part in path:
         kinds = [member for inner in _types_one_part_further(kinds, part) for member in _members(inner)]
@@ -39,7 +40,7 @@ def fields_at(kind: Any, path: Sequence[object]) -> list[str]:
 
 
 def model_named(name: str) -> type[Schema] | None:
-    """Return the schema of this name, as pydantic's errors give it; None where there is none."""
+    """Return the schema class with the name that pydantic's errors give; None if no class has the name."""
     waiting: list[type[Schema]] = [Schema]
     while waiting:
         schema = waiting.pop()
@@ -50,7 +51,7 @@ def model_named(name: str) -> type[Schema] | None:
 
 
 def _types_one_part_further(kinds: Sequence[Any], part: object) -> list[Any]:
-    """Return the types that lie one part of a path further."""
+    """Return the types found one path element (field name, index or union tag) below each of the given types."""
     if isinstance(part, int):
         return [
             item for kind in kinds if get_origin(kind) in _ARRAYS for item in get_args(kind) if item is not Ellipsis
@@ -66,7 +67,7 @@ def _types_one_part_further(kinds: Sequence[Any], part: object) -> list[Any]:
 
 
 def _members(kind: Any) -> Iterator[Any]:
-    """Yield each member of a union, without annotations."""
+    """Yield each member type of a union, without annotations; for any other type, yield the type itself."""
     if get_origin(kind) is Annotated:
         yield from _members(get_args(kind)[0])
     elif get_origin(kind) in (Union, UnionType):
@@ -81,6 +82,6 @@ def _models(kinds: Sequence[Any]) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> tuple[object, ...]:
-    """Return the values of `kind` that select this member of a union."""
+    """Return the values of the field `kind` that select this member of a discriminated union."""
     field = model.model_fields.get("kind")
     return get_args(field.annotation) if field is not None and get_origin(field.annotation) is Literal else ()

@@ -1,5 +1,5 @@
-"""Strict numbers and truth values in JSON: pydantic alone would make 8 of "8" and true of 1, which the published
-schema does not allow, and which hides mistakes."""
+"""Strict number and boolean types for JSON input. Pydantic alone would convert the text "8" to 8 and 1 to true, which
+the published schema does not allow and which hides mistakes."""
 
 from typing import Any
 
@@ -9,11 +9,9 @@ _NO_SCHEMAS = ("metadata", "serialization", "config", "expected", "default")
 
 
 def exact(cls: type, node: Any) -> Any:
-    """Make the numbers in a class's own fields strict in its core schema; the classes inside have done so
-    themselves.
-
-    A union already prefers the member of the very type, so it is left as it is.
-    """
+    """Make the number types of a class's own fields strict in the class's pydantic core schema; nested schema classes
+    have already made their own strict. Unions stay unchanged, since pydantic already prefers the member of the exact
+    type."""
     if isinstance(node, list | tuple):
         return type(node)(exact(cls, item) for item in node)
     if not isinstance(node, dict):
@@ -29,8 +27,8 @@ def exact(cls: type, node: Any) -> Any:
 
 
 def _exact_integers(schema: CoreSchema) -> CoreSchema:
-    """Allow integral floats but neither text nor truth values: strict integers would reject 5e8, which is an integer
-    in JSON."""
+    """Return an integer schema that accepts integral floats but neither text nor booleans: strict integers would reject
+    5e8, which is an integer in JSON."""
     return core_schema.no_info_before_validator_function(_no_text_or_truth, schema)
 
 

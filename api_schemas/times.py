@@ -1,4 +1,5 @@
-"""Times of day and time zones as people write them: `22:00-06:00` in `Europe/Berlin`."""
+"""Checks and calculations for time windows of a day and time zones in their written form: `22:00-06:00` in
+`Europe/Berlin`."""
 
 import difflib
 import re
@@ -9,11 +10,7 @@ _WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
 
 
 def check_zone(field: str, name: str) -> str:
-    """Return an IANA time zone's name if it exists.
-
-    Raises:
-        ValueError: unknown; with close matches.
-    """
+    """Return the name of an IANA time zone after checking that the zone exists."""
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -24,11 +21,7 @@ def check_zone(field: str, name: str) -> str:
 
 
 def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
-    """Return windows of the day if they can be read.
-
-    Raises:
-        ValueError: not `HH:MM-HH:MM`, or empty.
-    """
+    """Return time windows of a day after checking that each has the form `HH:MM-HH:MM`."""
     for window in windows:
         try:
             start, end = _ends(window)
@@ -40,19 +33,19 @@ def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_open(windows: tuple[str, ...], zone: str, moment: datetime) -> bool:
-    """Whether a moment is in one of the windows; without any, it always is."""
+    """Whether a moment lies in one of the daily time windows; without any windows, True."""
     clock = moment.astimezone(ZoneInfo(zone)).time()
     return not windows or any(_contains(*_ends(window), clock) for window in windows)
 
 
 def midnight(zone: str, moment: datetime) -> datetime:
-    """Return the beginning of the day that a moment is in."""
+    """Return the moment at which the day of the given moment began (midnight) in a time zone."""
     local = moment.astimezone(ZoneInfo(zone))
     return local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
 
 
 def _contains(start: time, end: time, clock: time) -> bool:
-    """Whether a window contains a time of day; `22:00-06:00` runs over midnight."""
+    """Whether a time window contains a time of day; a window such as `22:00-06:00` crosses midnight."""
     return start <= clock < end if start < end else clock >= start or clock < end
 
 

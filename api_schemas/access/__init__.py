@@ -1,1 +1,1 @@
-"""Describe projects, API keys and where clients find them."""
+"""Schemas of projects and API keys, and the sources from which clients read their key."""

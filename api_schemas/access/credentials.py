@@ -1,4 +1,5 @@
-"""Look up a client's API key. It is never on a command line, which every user of the machine can read."""
+"""Read a client's API key from the environment or a file. Command-line arguments are not used, since every user of the
+machine can read them."""
 
 import ctypes
 import os
@@ -7,30 +8,22 @@ from pathlib import Path
 
 KEY_VARIABLE = "SHARDTUNE_API_KEY"
 FILE_VARIABLE = "SHARDTUNE_API_KEY_FILE"
-"""Name of the variable with the path of the key's file, which another user cannot read out of the process's
-environment."""
+"""Name of the environment variable with the path of the API key's file. Unlike a key in the environment, the file
+cannot be read by other users."""
 
 
 class KeySource:
-    """API key, and the file it comes from. The file has another key once the key was rotated."""
+    """Client's API key and the file it was read from, which contains a different key after a rotation."""
 
     def __init__(self, key: str | None = None, file: Path | None = None) -> None:
-        """Take a key or a file with one; neither where the service has no keys.
-
-        Raises:
-            ValueError: the file cannot be read, or is empty.
-        """
+        """Create the source from a key or from a file with a key; neither is given if the service requires no keys."""
         assert key is None or file is None
         self.file = file
         self.key = key if file is None else _key_of(file)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
-        """Return the key of the environment, or of the file it names.
-
-        Raises:
-            ValueError: the file cannot be read, or is empty.
-        """
+        """Read the API key from the environment, or from the file that the environment names."""
         if key := environment.get(KEY_VARIABLE, "").strip():
             return cls(key)
         path = environment.get(FILE_VARIABLE)
@@ -38,11 +31,8 @@ class KeySource:
 
     @classmethod
     def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
-        """Take the key and remove it from the environment: later child processes do not inherit it, and others
-        cannot read it out of /proc.
-
-        Raises:
-            ValueError: the file cannot be read, or is empty.
+        """Read the API key and remove it from the environment, so that child processes do not inherit it and other
+        processes cannot read it from /proc.
         """
         source = cls.from_environment(environment)
         if environment is os.environ:
@@ -52,8 +42,8 @@ class KeySource:
         return source
 
     def reread(self) -> bool:
-        """Read the file again and return whether the key changed. A file that is being written at the moment has
-        none."""
+        """Read the key's file again and return whether the API key changed. An empty file, such as one being written,
+        leaves the key unchanged."""
         if self.file is None:
             return False
         try:
@@ -65,8 +55,8 @@ class KeySource:
 
 
 def _overwrite(name: str) -> None:
-    """Blank a variable's value in memory: /proc/PID/environ shows what the process was started with, whatever it has
-    removed since, and a rank that runs other people's code has the same user."""
+    """Overwrite the value of an environment variable in the process's memory: /proc/PID/environ keeps the initial
+    environment even after a removal, and ranks that run third-party code have the same user."""
     libc = ctypes.CDLL(None)
     libc.getenv.argtypes, libc.getenv.restype = [ctypes.c_char_p], ctypes.c_void_p
     address = libc.getenv(name.encode())

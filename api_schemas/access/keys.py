@@ -1,5 +1,4 @@
-"""Projects and the API keys that act for them, as a user reads them. A secret is in one answer only: that of its
-creation."""
+"""Schemas of projects and their API keys. A key's secret is returned only once, in the response to its creation."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +16,7 @@ PROJECT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
 
 class Scope(StrEnum):
-    """Permission of a key. `admin` includes the others."""
+    """Permission of an API key; `admin` includes all other permissions."""
 
     STUDIES_READ = "studies:read"
     STUDIES_WRITE = "studies:write"
@@ -27,18 +26,20 @@ class Scope(StrEnum):
 
 
 class Quotas(Schema):
-    """Limits of one project; None: no limit."""
+    """Usage limits of one project; None in a field: no limit."""
 
     running_studies: int | None = Field(default=None, ge=0, le=1_000_000)
-    """Studies that are running at once; paused ones do not count."""
+    """Maximum number of studies of the project that run at the same time; paused studies do not count."""
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Seconds × ranks of attempts that ended since midnight UTC. Beyond it no run is given out until the next day."""
+    """Maximum GPU-seconds (seconds × ranks) of the project's attempts that ended since midnight UTC. Above it, no run
+    starts until the next day."""
     requests_per_minute: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Requests of all keys of the project, counted by each service process. Requests of workers do not count."""
+    """Maximum requests per minute with any key of the project, counted separately by each service process. Requests of
+    workers do not count."""
 
     @property
     def limits_use(self) -> bool:
-        """Whether the quotas limit studies or GPU-seconds, not only the rate of requests."""
+        """Whether the quotas limit studies or GPU-seconds, and not only the rate of requests."""
         return self.running_studies is not None or self.gpu_seconds_per_day is not None
 
 
@@ -47,13 +48,13 @@ class ProjectSpec(Schema):
 
     quotas: Quotas = Quotas()
     requires_approval: bool = False
-    """Whether a new best configuration is recommended only after a person has approved it."""
+    """Whether a new best configuration becomes the recommendation only after a person has approved it."""
     retuning: RetunePolicy = RetunePolicy()
-    """Limits of automatic retuning: times and costs."""
+    """Limits on the times and costs of automatic retuning (repeated measurement of recommendations)."""
 
 
 class Project(ProjectSpec):
-    """Project as stored."""
+    """Project as stored, with its settings and timestamps."""
 
     project_id: str
     created_at: datetime
@@ -67,58 +68,58 @@ class ProjectPage(Schema):
 
 
 class KeySpec(Schema):
-    """API key to be created."""
+    """Settings of an API key to be created."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "team", "scopes": ["studies:read"]}]})
 
     name: str = Field(min_length=1, max_length=100, pattern=ONE_LINE)
-    """Name of the key. It appears in the history of decisions made with it."""
+    """Name of the API key, shown in the history of decisions made with the key."""
     scopes: tuple[Scope, ...] = Field(min_length=1, max_length=len(Scope))
     project_id: str | None = Field(default=None, pattern=PROJECT_PATTERN)
-    """Project that the key is limited to. None: every project, for the operator's own keys and for workers that
-    serve all."""
+    """Project that the API key is limited to. None: all projects, for operators and for workers that serve all
+    projects."""
     expires_in_days: float | None = Field(default=None, gt=0, le=3650)
 
 
 class RotateRequest(Schema):
-    """Request to replace a key by a new one of the same name, project and scopes."""
+    """Request to replace an API key by a new one with the same name, project and scopes."""
 
     grace_s: float = Field(default=0, ge=0, le=30 * 86_400)
-    """Seconds for which the old secret stays valid, so that its users can be moved one by one."""
+    """Seconds for which the old secret remains valid, so that clients can switch to the new one individually."""
     expires_in_days: float | None = Field(default=None, gt=0, le=3650)
 
 
 class ApiKey(Schema):
-    """API key as stored: everything but its secret."""
+    """API key as stored, without its secret."""
 
     key_id: str
     prefix: str
-    """Start of the secret, to tell keys apart."""
+    """First characters of the key's secret, to distinguish keys."""
     name: str
     project_id: str | None
     scopes: tuple[Scope, ...]
     created_at: datetime
     expires_at: datetime | None = None
     last_used_at: datetime | None = None
-    """Time of the last request with the key, exact to some minutes."""
+    """Time of the last request with the API key, accurate to a few minutes."""
     revoked_at: datetime | None = None
     is_valid: bool
 
 
 class ApiKeyPage(Schema):
-    """Keys, newest first."""
+    """Page of API keys, newest first."""
 
     keys: tuple[ApiKey, ...]
     next_page_token: str | None = None
 
 
 class KeyCreated(Schema):
-    """New key with its secret, which cannot be shown again."""
+    """New API key with its secret, which is not shown again."""
 
     key: ApiKey
     secret: SecretStr | None
-    """Secret of the key. None when the request was repeated with its Idempotency-Key: the first answer had it.
-    Rotate the key if the secret was lost."""
+    """Secret of the API key. None if the request was a repetition with the same Idempotency-Key, since only the first
+    response contains the secret; rotate the key if the secret was lost."""
 
     @field_serializer("secret", when_used="json")
     def _shown_once(self, secret: SecretStr | None) -> str | None:

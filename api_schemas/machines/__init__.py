@@ -1,1 +1,2 @@
-"""Describe where training runs: clusters, inventories, fingerprints and conditions of a host."""
+"""Schemas of machines: clusters, worker inventories, fingerprints (hardware and software versions) and the observed
+state of hosts."""

@@ -1,4 +1,4 @@
-"""Conditions of a machine around a run, as its worker observed them: the circumstances of a measurement."""
+"""Schemas of a machine's state around a run, such as other processes, throttling and errors, as observed by its worker."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -13,34 +13,35 @@ _MOST_DEVICES = 256
 
 
 class DeviceSeen(Schema):
-    """One GPU during one run, as reported by NVML."""
+    """State of one GPU during one run, as reported by NVML."""
 
     uuid: Text
     host: Text | None = None
-    """Host of the GPU; None from older workers."""
+    """Name of the host that contains the GPU; None from workers of older releases."""
     memory_before_gib: float
-    """Memory in use before the ranks started."""
+    """GPU memory in GiB in use before the ranks started."""
     foreign_processes: tuple[Text, ...] = Field(default=(), max_length=500)
-    """Compute processes that were not ours, as `pid (memory)`."""
+    """Compute processes on the GPU that did not belong to the run, each as `pid (memory)`."""
     throttled_fraction: float | None
-    """Fraction of samples (one a second) at which clocks were lowered by heat, power brake or hardware; a power cap
-    is normal. None: the GPU does not report it."""
+    """Fraction of samples (one per second) at which heat, power brake or hardware lowered the GPU's clocks; a power cap
+    is normal and not counted. None if the GPU does not report it."""
     throttle_reasons: tuple[Text, ...] = Field(default=(), max_length=100)
     power_capped_fraction: float | None
-    """Fraction of samples at which the software power cap held the clocks down; None: the GPU does not report it."""
+    """Fraction of samples (one per second) at which the software power cap lowered the GPU's clocks; None if the GPU
+    does not report it."""
     xids: tuple[int, ...] = Field(default=(), max_length=500)
-    """Driver errors during the run (NVIDIA's Xid catalogue)."""
+    """Driver errors of the GPU during the run (numbers of NVIDIA's Xid catalogue)."""
     uncorrected_ecc: int | None = None
-    """Uncorrected memory errors that occurred during the run; None where the device has no ECC."""
+    """Number of uncorrected memory errors of the GPU during the run; None if the device has no ECC."""
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the device shows nothing unusual."""
+        """Whether the GPU showed no foreign processes, throttling or errors during the run."""
         return not (self.foreign_processes or self.throttled_fraction or self.xids or self.uncorrected_ecc)
 
 
 class NodeConditions(Schema):
-    """Conditions of one host and the ranks on it. None: could not be observed."""
+    """State of one host and its ranks during a run. None in a field: could not be observed."""
 
     host: Text
     first_rank: int = Field(ge=0)
@@ -49,37 +50,37 @@ class NodeConditions(Schema):
     memory_available_gib: float | None = None
     cpu_throttled_s: float | None = None
     oom_kills: int = Field(default=0, ge=0)
-    """Kills by the kernel's out-of-memory killer in the ranks' control group."""
+    """Number of processes of the ranks' control group that the kernel's out-of-memory killer ended."""
     interface: Text | None = None
-    """Network interface used between the hosts; None on a single host."""
+    """Network interface used between the hosts of the run; None on a single host."""
 
     def has(self, rank: int) -> bool:
-        """Whether a rank ran on this host."""
+        """Whether the given rank of the run was on this host."""
         return self.first_rank <= rank < self.first_rank + self.ranks
 
 
 class Conditions(Schema):
-    """Conditions of one run; over several hosts each figure is the worst host's. None: could not be observed."""
+    """State of the machines during one run; over several hosts, each figure is the worst host's. None in a field: could
+    not be observed."""
 
     nodes: tuple[NodeConditions, ...] = Field(default=(), max_length=1000)
-    """Conditions of each host; empty from older workers."""
+    """State of each host of the run; empty from workers of older releases."""
     devices: tuple[DeviceSeen, ...] = Field(default=(), max_length=_MOST_DEVICES)
-    """Conditions of each GPU. Where there are more than fit, those with something unusual come first."""
+    """State of each GPU of the run. If the list is shortened, GPUs with something unusual come first."""
     foreign_cpu_cores: float | None = None
-    """Cores that processes other than the ranks kept busy, on average over the run."""
+    """Average number of CPU cores that processes other than the ranks used during the run."""
     memory_available_gib: float | None = None
-    """Host memory available before the ranks started, within the control group's limit."""
+    """Host memory in GiB available before the ranks started, within the control group's limit."""
     cpu_throttled_s: float | None = None
-    """Seconds for which the control group's CPU limit held threads back, added over CPUs."""
+    """Seconds during which the control group's CPU limit stopped threads, summed over CPUs."""
     rank_pace_s: tuple[float, ...] = Field(default=(), max_length=5000)
-    """Seconds each rank took for the same small calculation before training: a slow one is a straggler."""
+    """Seconds each rank took for the same small calculation before training; a much slower rank is a straggler."""
     neighbours: int = Field(default=0, ge=0)
-    """Workers that ran something on other devices of the host meanwhile, according to the leases that the service
-    gave."""
+    """Workers that ran something on other devices of the host during the run, according to the service's leases."""
 
     @classmethod
     def joined(cls, parts: Sequence["Conditions"]) -> "Conditions":
-        """Join the conditions of several hosts in the order of their ranks, or of several launches."""
+        """Combine the observed states of several hosts, in the order of their ranks, or of several launches."""
         devices = [device for part in parts for device in part.devices]
         return cls(
             nodes=tuple(node for part in parts for node in part.nodes),
@@ -92,15 +93,15 @@ class Conditions(Schema):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """Names of the hosts, each once."""
+        """Names of the hosts of the run, without duplicates."""
         return tuple(dict.fromkeys(node.host for node in self.nodes))
 
     def host_of(self, rank: int) -> str | None:
-        """Return the host that a rank ran on; None where it is unknown."""
+        """Return the name of the host on which a rank ran; None if unknown."""
         return next((node.host for node in self.nodes if node.has(rank)), None)
 
     def had_oom_kill(self, rank: int) -> bool:
-        """Whether the kernel's out-of-memory killer struck on the rank's host."""
+        """Whether the kernel's out-of-memory killer ended a process on the rank's host."""
         return any(node.oom_kills and node.has(rank) for node in self.nodes)
 
 

@@ -1,4 +1,4 @@
-"""Demand of studies that wait for a worker, for a program that starts machines."""
+"""Schemas of the demand for workers by waiting studies, for use by an autoscaler."""
 
 from datetime import datetime
 
@@ -8,27 +8,27 @@ from shardtune.api_schemas.names import OwnName
 
 
 class Need(Schema):
-    """Studies with the same requirements for a worker."""
+    """Group of studies with the same requirements for a worker."""
 
     cluster: Cluster
-    """Cluster that each of their trials runs on; a larger one of the same kind will do."""
+    """Cluster that each trial of these studies runs on; a larger cluster of the same kind is also suitable."""
     entry_point: OwnName | None = None
-    """Entry point that the worker's owner has to allow; None: none."""
+    """Name of the model entry point that the worker's owner must allow; None if the studies need none."""
     script: OwnName | None = None
-    """Training script that the worker's owner has to allow; None: none."""
+    """Name of the training script that the worker's owner must allow; None if the studies need none."""
     waiting: tuple[str, ...]
     """Ids of studies without a worker, longest wait first."""
     running: int
-    """Number of studies that have started; while there are any, their workers have work."""
+    """Number of these studies that have started; above 0, their workers have work."""
     live_workers: int
-    """Number of live workers that could run the studies and take work."""
+    """Number of live workers that could run these studies and accept work."""
     waiting_since: datetime | None = None
-    """Creation time of the oldest waiting study; None: none waits."""
+    """Creation time of the oldest waiting study; None if no study waits."""
     until: datetime | None = None
-    """Time at which the first waiting study gives up; None: none waits."""
+    """Time at which the first waiting study fails for lack of a worker; None if no study waits."""
 
 
 class Demand(Schema):
-    """Requirements of the open studies, most waiting studies first."""
+    """Worker requirements of all unfinished studies, those with the most waiting studies first."""
 
     needs: tuple[Need, ...]

@@ -1,5 +1,5 @@
-"""Fingerprints as a user reads them: their holders over time, their changes and the recommendations that depend on
-them."""
+"""Schemas of fingerprints (hardware and software versions): the workers that had them over time, their changes, and the
+recommendations measured under them."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -11,23 +11,23 @@ from shardtune.api_schemas.machines.hardware import Fingerprint
 
 
 class Freshness(StrEnum):
-    """Whether the machines are still those that a recommendation was measured on."""
+    """Whether the machines still match the fingerprint under which a recommendation was measured."""
 
     FRESH = "fresh"
     STALE = "stale"
 
 
 class Effect(StrEnum):
-    """Consequence of a difference between two fingerprints."""
+    """Consequence of a difference between two fingerprints (hardware and software versions)."""
 
     STALE = "stale"
-    """Measurements on both cannot be compared, and recommendations must be renewed."""
+    """Measurements under the two fingerprints cannot be compared, and recommendations must be measured again."""
     CONFIDENCE = "confidence"
-    """Measurements on both can be compared, with lower confidence."""
+    """Measurements under the two fingerprints can be compared, with lower confidence."""
 
 
 class FieldChange(Schema):
-    """Field in which two fingerprints differ in a way that counts."""
+    """Field in which two fingerprints (hardware and software versions) differ in a relevant way."""
 
     field: str
     was: JsonValue
@@ -35,50 +35,52 @@ class FieldChange(Schema):
     effect: Effect
 
     def describe(self) -> str:
-        """Return the change in words."""
+        """Return a sentence part that describes the changed field with its old and new value."""
         return f"{self.field} {self.was} → {self.now}"
 
 
 class FingerprintHolder(Schema):
-    """Period in which a worker had a fingerprint."""
+    """Period during which a worker had a fingerprint (hardware and software versions)."""
 
     worker_id: str
     worker: str
     """Name of the worker."""
     since: datetime
     until: datetime | None
-    """End of the period; None: the worker has the fingerprint now, or had it when it was last heard of."""
+    """End of the period; None if the worker still has the fingerprint, or had it at its last contact."""
     is_live: bool
-    """Whether the worker has the fingerprint now and was heard of lately."""
+    """Whether the worker has the fingerprint now and is live (was in contact recently)."""
     predecessor_id: str | None
-    """Fingerprint that this worker had before."""
+    """Id of the fingerprint that the worker had before this one."""
     changes: tuple[FieldChange, ...]
-    """Changes against the predecessor. A value that was unknown before is no change."""
+    """Fields changed since the worker's previous fingerprint. A value that was unknown before does not count as a
+    change."""
 
 
 class FingerprintRecord(Schema):
-    """One fingerprint, named by its content, and its holders."""
+    """Fingerprint (hardware and software versions), identified by its content, with the workers that had it."""
 
     fingerprint_id: str
     fingerprint: Fingerprint
     is_overridden: bool
-    """Whether some fields were declared with `--fingerprint-override`, so that this is no real machine."""
+    """Whether some fields were declared with `--fingerprint-override`, so that the fingerprint is not of a real
+    machine."""
     first_seen_at: datetime
     is_current: bool
-    """Whether a worker has the fingerprint, live or not."""
+    """Whether any worker, live or not, currently has the fingerprint."""
     holders: tuple[FingerprintHolder, ...]
-    """Periods of the workers that the sender may see, newest first."""
+    """Periods during which workers visible to the caller had the fingerprint, newest first."""
 
 
 class FingerprintPage(Schema):
-    """Fingerprints, the newest first."""
+    """Page of fingerprints (hardware and software versions), newest first."""
 
     fingerprints: tuple[FingerprintRecord, ...]
     next_page_token: str | None = None
 
 
 class Dependent(Schema):
-    """Recommendation in use that was measured under a fingerprint."""
+    """Active recommendation that was measured under a given fingerprint (hardware and software versions)."""
 
     project_id: str
     target_key: str
@@ -89,7 +91,7 @@ class Dependent(Schema):
 
 
 class FingerprintDetail(FingerprintRecord):
-    """One fingerprint with the recommendations that depend on it."""
+    """Fingerprint (hardware and software versions) with the active recommendations measured under it."""
 
     dependents: tuple[Dependent, ...]
-    """Recommendations in use that were measured under it, at most 500, sorted by tuning target key."""
+    """Active recommendations measured under the fingerprint, at most 500, sorted by tuning target key."""

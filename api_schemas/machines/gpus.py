@@ -1,7 +1,5 @@
-"""Catalogue of GPU models: each figure with its source, for predictions and measurements.
-
-Peaks are vendors' dense figures.
-"""
+"""Catalogue of GPU models with published figures and their sources, for predictions and measurements. Peak rates are
+the vendors' figures without sparsity."""
 
 import json
 from collections.abc import Mapping
@@ -15,40 +13,42 @@ GB = 1e9
 
 @dataclass(frozen=True)
 class GpuModel:
-    """One accelerator model; rates in units per second."""
+    """GPU model with its published memory and rates (per second)."""
 
     name: str
     aliases: tuple[str, ...]
     architecture: str
     peak_flops: float | None
-    """Dense bf16 (fp16 where the card has no bf16), multiply-add counted as two."""
+    """Peak FLOP/s in bf16 without sparsity (fp16 if the card has no bf16); a multiply-add counts as two."""
     memory_gib: float | None
-    """Memory as the device reports it: the nominal GB of HBM are 10^9 bytes on some cards and 2^30 on others."""
+    """Memory in GiB as the device reports it: a card's nominal GB of HBM are 10^9 or 2^30 bytes, depending on the
+    model."""
     memory_bytes_per_s: float | None
     link_bytes_per_s: float | None
-    """Bandwidth between GPUs of a node, per GPU and direction; None: PCIe only."""
+    """Bandwidth of the link between GPUs of one node (such as NVLink) in bytes per second, per GPU and direction; None
+    if the GPUs are joined by PCIe only."""
     host_link_bytes_per_s: float
     network_bytes_per_s: float
-    """Network bandwidth per GPU and direction, of a typical cluster of this generation."""
+    """Network bandwidth in bytes per second, per GPU and direction, in a typical cluster of this GPU generation."""
     sources: tuple[tuple[str, str], ...] = ()
     doubts: tuple[tuple[str, str], ...] = ()
-    """Figures whose source was not checked, or that are assumptions: field and reason."""
+    """Figures of this GPU model that are assumptions or whose source was not checked, as field and reason."""
 
     @property
     def peer_bytes_per_s(self) -> float:
-        """Bandwidth between GPUs of one node: NVLink or a similar link, else through the host."""
+        """Bandwidth between GPUs of one node in bytes per second: over NVLink or a similar link, else through the host."""
         return self.link_bytes_per_s or self.host_link_bytes_per_s
 
 
 # Vendors sell 80 and 40 "GB" of HBM that torch sees as 79.1-79.2 and 39.4 GiB: nominal GB are GiB less about 1 %.
 _USABLE = 0.99
 _BINARY_GIB = {"H200-SXM-141GB": 139.8, "GH200-141GB": 139.8, "H100-SXM-96GB-HBM2e-500W": 95.0, "B200-SXM-180GB": 178.4}
-"""Memory of cards whose nominal figure is decimal, as printed by torch."""
+"""Memory in GiB, as torch prints it, of GPUs whose nominal memory is in decimal GB."""
 
 
 @cache
 def models() -> Mapping[str, GpuModel]:
-    """Return every model by its name."""
+    """Return every GPU model of the catalogue by its name."""
     data = json.loads((files("shardtune.api_schemas.machines") / "gpus.json").read_text())
     network = data["network_gbit_per_s_per_gpu"]
     gpus = [_gpu(entry, network[entry["architecture"]]) for entry in data["gpus"]]

@@ -1,4 +1,5 @@
-"""Hardware of a study (`Cluster`, declared or detected) and of a worker (`Inventory`, `Fingerprint`)."""
+"""Schemas of hardware: the cluster of a study (`Cluster`, declared or detected), and the inventory and fingerprint of a
+worker."""
 
 import json
 import math
@@ -12,33 +13,34 @@ from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.api_schemas.names import ONE_LINE, DeviceName, OwnName, printable
 
 Fact = Annotated[str, Field(max_length=500, pattern=ONE_LINE)]
-"""Text that a machine reports of itself."""
+"""Text of a hardware or software fact that a machine reports about itself."""
 
 
 class Cluster(Schema):
-    """The resources of one trial. Memory in GiB (2^30 bytes), bandwidth in GB/s (10^9 bytes per second)."""
+    """Hardware on which one trial runs. Memory is in GiB (2^30 bytes), bandwidth in GB/s (10^9 bytes per second)."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    """`cpu`: ranks are processes without an accelerator, joined by gloo."""
+    """Device type of the ranks. `cpu`: ranks are processes without an accelerator that communicate over gloo."""
     gpu: DeviceName = "cpu"
-    """Model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
+    """GPU model name as NVML prints it, such as `NVIDIA H100 80GB HBM3`; `cpu` for CPU ranks."""
     nodes: int = Field(default=1, ge=1, le=100_000)
     gpus_per_node: int = Field(ge=1, le=1024)
-    """GPUs of each node; for CPU ranks, processes of each node."""
+    """Number of GPUs per node; for CPU ranks, number of processes per node."""
     memory_gib: float = Field(gt=0, le=1e6)
-    """Memory of one GPU. For CPU ranks the declared part of one rank: going over it is `over_limit`, never an OOM."""
+    """Memory of one GPU in GiB. For CPU ranks the declared limit of one rank; a run above it fails as `over_limit`,
+    never as OOM."""
     host_memory_gib: float = Field(gt=0, le=1e9)
-    """Memory of one node, which offloading uses."""
+    """Memory of one node in GiB, used for offloading."""
     intra_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between GPUs of one node, per GPU and direction; None where unknown."""
+    """Bandwidth between GPUs of one node in GB/s, per GPU and direction; None if unknown."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between nodes, per node and direction; None where unknown."""
+    """Bandwidth between nodes in GB/s, per node and direction; None if unknown."""
     host_link_gb_per_s: float | None = Field(default=None, gt=0, le=1e9)
-    """Bandwidth between GPU and host memory, per GPU and direction; None where unknown."""
+    """Bandwidth between GPU and host memory in GB/s, per GPU and direction; None if unknown."""
 
     @property
     def world_size(self) -> int:
-        """Ranks of one trial."""
+        """Number of ranks of one trial (nodes × GPUs per node)."""
         return self.nodes * self.gpus_per_node
 
 
@@ -46,7 +48,7 @@ _SHORT_FORM = r"^(local|([0-9]+x)?[0-9]+x[A-Za-z0-9][A-Za-z0-9._-]*)$"
 
 
 def _known_form(value: object) -> object:
-    """Reject a word that names no cluster, so that the error is about the field and not about one of its forms."""
+    """Reject text that names no cluster, so that the error refers to the field and not to one of its accepted forms."""
     if isinstance(value, str) and not re.fullmatch(_SHORT_FORM, value):
         raise ValueError(
             f"cluster ({value[:100]!r}) must be 'local', a short form such as 8xh100 or 4x8xa100-80gb, or spelt out"
@@ -55,20 +57,21 @@ def _known_form(value: object) -> object:
 
 
 ClusterName = Annotated[str, Field(max_length=100, pattern=_SHORT_FORM)]
-"""`local`, or hosts (1 where left out), GPUs of each and a name of the catalogue: `8xh100`, `4x8xa100-80gb`."""
+"""Short name of a cluster: `local`, or the number of hosts (default 1), GPUs per host and a GPU name of the catalogue,
+such as `8xh100` or `4x8xa100-80gb`."""
 ClusterChoice = Annotated[
     Cluster | ClusterName, BeforeValidator(_known_form, json_schema_input_type=Cluster | ClusterName)
 ]
-"""A cluster as a request may name it."""
+"""Cluster in a request: in full, or by its short name."""
 
 
 class Fingerprint(Schema):
-    """Hardware and software under a measurement; None is unknown. `tuner.freshness.fingerprints` decides which
-    differences count."""
+    """Hardware and software versions under which a measurement was made; None in a field means unknown.
+    `tuner.freshness.fingerprints` decides which differences count."""
 
     version: Literal[1, 2, 3, 4] = 4
-    """Version of this list of fields. 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`, 3 `environment`: stored
-    fingerprints and workers of earlier releases have them."""
+    """Version of the fingerprint's list of fields. Version 1 ends at `host_memory_gib`, 2 lacks `native_dtypes`, 3
+    lacks `environment`; stored fingerprints and workers of earlier releases have these versions."""
     device: Literal["cuda", "cpu"]
     gpu: Fact
     gpu_count: int = Field(ge=0, le=100_000)
@@ -86,33 +89,34 @@ class Fingerprint(Schema):
     host_memory_gib: float = Field(ge=0, le=1e9)
     nodes: int | None = Field(default=None, ge=1)
     gpu_links: Fact | None = None
-    """Number of GPU pairs by kind of link, in the words of `nvidia-smi topo -m`, such as `28×NV18`."""
+    """Number of GPU pairs for each kind of link, in the notation of `nvidia-smi topo -m`, such as `28×NV18`."""
     pcie_gb_per_s: float | None = Field(default=None, gt=0)
-    """PCIe bandwidth per GPU and direction, by the link's generation and the width it was trained to."""
+    """PCIe bandwidth in GB/s per GPU and direction, from the link's generation and negotiated width."""
     sm_clock_mhz: int | None = Field(default=None, gt=0)
-    """Clock for applications: the application clock where one is set, else the highest."""
+    """SM clock of the GPU in MHz: the application clock if one is set, else the highest."""
     memory_clock_mhz: int | None = Field(default=None, gt=0)
     power_limit_w: float | None = Field(default=None, gt=0)
-    """Power limit of one GPU, as set by its administrator."""
+    """Power limit of one GPU in watts, as set by the machine's administrator."""
     cpu_topology: Fact | None = None
-    """Sockets, cores and NUMA nodes."""
+    """Number of CPU sockets, cores and NUMA nodes of the host."""
     cpu_max_mhz: int | None = Field(default=None, gt=0)
     nics: Fact | None = None
-    """Count, speed and kind of the network links that are up, such as `8×400 Gb/s InfiniBand`."""
+    """Number, speed and kind of the active network links, such as `8×400 Gb/s InfiniBand`."""
     intra_node_gb_per_s: float | None = Field(default=None, gt=0)
-    """Bus bandwidth of the largest all-reduce measured within one node, as the middle of its band."""
+    """Bus bandwidth in GB/s of the largest all-reduce measured within one node, rounded to the middle of a 10 %
+    band."""
     inter_node_gb_per_s: float | None = Field(default=None, gt=0)
-    """Bus bandwidth of the largest all-reduce measured across nodes, as the middle of its band."""
+    """Bus bandwidth in GB/s of the largest all-reduce measured across nodes, rounded to the middle of a 10 % band."""
     native_dtypes: Fact | None = None
-    """Dtypes with units of their own for matrix products, such as `float32, bfloat16`; the device emulates the others."""
+    """Dtypes that the device multiplies natively, such as `float32, bfloat16`; other dtypes are emulated."""
     environment: tuple[Fact, ...] | None = Field(default=None, max_length=100)
-    """`NAME=value` of the worker's environment variables that change speed or memory (`environment_settings`)."""
+    """`NAME=value` of the worker's environment variables that affect speed or memory (`environment_settings`)."""
     overridden: tuple[Fact, ...] = Field(default=(), max_length=100)
-    """Fields that `--fingerprint-override` replaced: declared, not detected."""
+    """Names of the fingerprint fields replaced by `--fingerprint-override`: declared, not detected."""
 
     def canonical_json(self) -> str:
-        """Return the canonical JSON. A fingerprint of an earlier version keeps the text, and so the key, that it was
-        stored under."""
+        """Return the fingerprint as canonical JSON text. A fingerprint of an earlier version keeps its stored text, and
+        therefore its key."""
         content = self.model_dump(mode="json")
         for version, field in ((3, "native_dtypes"), (4, "environment")):
             if self.version < version:
@@ -122,75 +126,79 @@ class Fingerprint(Schema):
         return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     def first_version(self) -> "Fingerprint":
-        """Return the fields of version 1 alone, under which measurements of the hardware itself are filed."""
+        """Return the fingerprint reduced to the fields of version 1, under which hardware measurements are stored."""
         return Fingerprint.model_validate({name: getattr(self, name) for name in FIRST_FIELDS} | {"version": 1})
 
 
 _NAMES = tuple(Fingerprint.model_fields)
 FIRST_FIELDS = _NAMES[: _NAMES.index("nodes")]
-"""Fields of version 1, from which its keys are made."""
+"""Names of the fingerprint fields of version 1, from which version 1 keys are computed."""
 OVERRIDABLE = tuple(name for name in _NAMES if name not in ("version", "device", "environment", "overridden"))
-"""Fields that a worker may be configured to report otherwise, to try out the effect of a change."""
+"""Names of the fingerprint fields whose reported value a worker's operator may override, to try out the effect of a
+change."""
 
 _BAND_RATIO = 1.1
 
 
 def bandwidth_band(gb_per_s: float) -> int:
-    """Return the number of a measured bandwidth's band; each band is 10 % wide. Adjacent bands do not count as
-    different, so that noise up to 10 % never does and a change over 21 % always does."""
+    """Return the index of the 10 % wide band that contains a measured bandwidth. Adjacent bands do not count as
+    different, so that noise up to 10 % is never a change and a difference over 21 % always is."""
     return round(math.log(gb_per_s) / math.log(_BAND_RATIO))
 
 
 def banded(gb_per_s: float) -> float:
-    """Return the middle of a measured bandwidth's band, to three digits."""
+    """Return the middle of the 10 % band that contains a measured bandwidth, rounded to three digits."""
     return float(f"{_BAND_RATIO ** bandwidth_band(gb_per_s):.3g}")
 
 
 MOST_PER_S = 1e20
-"""Upper bound of FLOPs or bytes per second of one device, far beyond any."""
+"""Maximum accepted FLOP/s or bytes per second of one device, far above any real device."""
 
 
 class CollectiveTime(Schema):
-    """Time of one collective of one size within groups of ranks that cover the cluster, all groups at once."""
+    """Measured time of one collective of one size, run at the same time in groups of ranks that cover the cluster."""
 
     operation: Literal["all_gather", "reduce_scatter", "all_reduce"]
     bytes: int = Field(gt=0, le=1 << 50)
-    """Size of the whole tensor, unsharded."""
+    """Size in bytes of the collective's whole tensor, unsharded."""
     seconds: float = Field(gt=0, le=1e6)
     ranks: int | None = Field(default=None, ge=2)
-    """Ranks of a group; None: all of the cluster."""
+    """Number of ranks in each group; None: all ranks of the cluster."""
     nodes: int = Field(default=1, ge=1)
-    """Nodes that a group spans. As many ranks as nodes: one of each."""
+    """Number of nodes that each group spans. If equal to the number of ranks, each rank is on a different node."""
 
     def bus_gb_per_s(self, ranks: int) -> float:
-        """Return the bus bandwidth of an all-reduce as nccl-tests defines it (doc/PERFORMANCE.md): the traffic of
-        each rank's link, whatever their number. `ranks`: ranks of the cluster, for a group of all of them."""
+        """Return the bus bandwidth of the all-reduce in GB/s as nccl-tests defines it (doc/PERFORMANCE.md): the traffic
+        of each rank's link, independent of the group size. `ranks`: ranks of the cluster, used if the group has all of
+        them."""
         size = self.ranks or ranks
         return self.bytes / self.seconds * 2 * (size - 1) / size / 1e9
 
 
 class MeasuredHardware(Schema):
-    """Rates that one rank reaches while all ranks of its node work: measured by a worker in a minute, or entered."""
+    """Rates that one rank reaches while all ranks of its node are busy, measured by a worker in about a minute, or
+    entered by a user."""
 
     bf16_flops: float = Field(gt=0, le=MOST_PER_S)
-    """Rate of large matrix products, per second as the others; a multiply-add is two."""
+    """Rate of large bf16 matrix products of one rank in FLOP/s; a multiply-add counts as two."""
     fp32_flops: float = Field(gt=0, le=MOST_PER_S)
     copy_bytes_per_s: float = Field(gt=0, le=MOST_PER_S)
-    """Bytes read and written by an elementwise kernel on tensors far larger than any cache."""
+    """Bytes per second that an elementwise kernel reads and writes, on tensors far larger than any cache."""
     launch_s: float = Field(gt=0, le=1e3)
-    """Time of one operator of an eager training program on tiny tensors, modules and autograd included."""
+    """Seconds per operator of an eager training program on tiny tensors, module and autograd overhead included."""
     host_link_bytes_per_s: float | None = Field(default=None, gt=0, le=MOST_PER_S)
-    """Bandwidth from device to pinned host memory; None for CPU ranks."""
+    """Bandwidth from device to pinned host memory in bytes per second; None for CPU ranks."""
     collectives: tuple[CollectiveTime, ...] = Field(default=(), max_length=200)
-    """Times of collectives; empty for a single rank."""
+    """Measured times of collectives; empty for a single rank."""
 
     @property
     def matmul_flops(self) -> dict[Dtype, float]:
-        """Rates of large matrix products by dtype."""
+        """Rates of large matrix products in FLOP/s by dtype."""
         return {"bfloat16": self.bf16_flops, "float32": self.fp32_flops}
 
     def fastest_link_bytes_per_s(self, ranks: int) -> float | None:
-        """Return the bus bandwidth of the fastest all-reduce over that many ranks; None where none was measured."""
+        """Return the bus bandwidth of the fastest measured all-reduce over the given number of ranks; None if none was
+        measured."""
         across = [
             time for time in self.collectives if time.operation == "all_reduce" and (time.ranks or ranks) == ranks
         ]
@@ -198,13 +206,13 @@ class MeasuredHardware(Schema):
 
 
 class HardwareReport(Schema):
-    """Answer of `shardtune measure-hardware`: the measured rates and the hardware they belong to."""
+    """Output of `shardtune measure-hardware`: the measured rates and the measured hardware."""
 
     cluster: Cluster
     fingerprint: Fingerprint
     measured: MeasuredHardware
     notes: tuple[str, ...] = ()
-    """Problems of the hardware, each with the likely cause."""
+    """Problems found with the hardware, each with the likely cause."""
 
 
 Word = Annotated[str, Field(max_length=100, pattern=ONE_LINE)]
@@ -212,39 +220,39 @@ MOST_DETAILS = 16 * 1024
 
 
 class Offer(Schema):
-    """Part of an inventory that decides which studies a worker can run. It is short, since it is read of all workers
-    at once."""
+    """Short part of a worker's inventory that decides which studies the worker can run; the service reads it for all
+    workers at once."""
 
     cluster: Cluster
-    """Largest trial that this worker can run."""
+    """Largest cluster on which this worker can run a trial."""
     fingerprint: Fingerprint
     task_kinds: tuple[Word, ...] = Field(default=("model_summary", "trial"), max_length=50)
-    """Kinds of tasks that the worker understands. The default is for workers of an older release, which do not send
-    them."""
+    """Kinds of tasks that the worker supports. The default applies to workers of older releases, which do not send the
+    field."""
     own_models: tuple[OwnName, ...] = Field(default=(), max_length=1000)
-    """Names of the entry-point group `shardtune.models` that the worker's owner allows."""
+    """Names of entry points in the group `shardtune.models` that the worker's owner allows."""
     own_scripts: tuple[OwnName, ...] = Field(default=(), max_length=1000)
     """Names of training scripts that the worker's owner allows."""
     peak_flops: float | None = None
-    """Dense FLOP/s of one GPU in bf16 where its model is known, for MFU."""
+    """Peak FLOP/s of one GPU in bf16 without sparsity, used for MFU; None if the GPU model is unknown."""
     matmul_flops: dict[Dtype, float] = {}
-    """Rates of matrix products of one rank, by a short test when the worker started; a multiply-add is two. Empty:
-    not tested."""
+    """Matrix-product rates of one rank in FLOP/s by dtype, from a short test at the worker's start; a multiply-add
+    counts as two. Empty: not tested."""
     measured: MeasuredHardware | None = None
-    """Result of `measure-hardware` on this machine under this fingerprint; None before it ran."""
+    """Result of `measure-hardware` on this machine under the current fingerprint; None if not measured."""
     share: HostPartition | None = None
-    """Part of a host that several workers divide among themselves (`shardtune worker --split`); None: the worker has
-    the host alone."""
+    """Partition of a host that several workers divide (`shardtune worker --split`); None if the worker uses the host
+    alone."""
 
 
 class Inventory(Offer):
-    """Complete description that a worker sends when it registers."""
+    """Complete description of a worker's machine and software, sent when the worker registers."""
 
     causal_lm_types: tuple[Word, ...] = Field(default=(), max_length=2000)
-    """Values of `model_type` from which its transformers builds a causal LM."""
+    """Values of `model_type` for which the worker's transformers can build a causal language model."""
     details: dict[str, JsonValue] = {}
-    """Further facts for a person (host name, GPU UUIDs), 16 KiB at most; never used in decisions. Control characters
-    are replaced."""
+    """Further facts about the worker's machine for people (host name, GPU UUIDs), at most 16 KiB; never used in
+    decisions. Control characters are replaced."""
 
     @field_validator("details")
     @classmethod
@@ -256,5 +264,5 @@ class Inventory(Offer):
 
     @property
     def offer(self) -> Offer:
-        """Offer: the short part of the inventory."""
+        """Short part of the inventory that decides which studies the worker can run."""
         return Offer.model_construct(**{name: getattr(self, name) for name in Offer.model_fields})

@@ -1,1 +1,1 @@
-"""Describe events and the webhooks that deliver them."""
+"""Schemas of events and of the webhooks that deliver them."""

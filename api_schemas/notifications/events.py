@@ -1,4 +1,4 @@
-"""Events of a study, in order: the content of its event stream and of webhooks."""
+"""Schemas of events in the order of their occurrence, delivered by a study's event stream and by webhooks."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -9,13 +9,13 @@ from shardtune.api_schemas.base import Schema
 
 
 class EventType(StrEnum):
-    """Type of an event: `noun.what_happened`. Those of `best` are about recommendations, and no part of any study's
-    stream."""
+    """Type of an event, in the form `noun.what_happened`. Events of type `best.…` concern recommendations and are not
+    part of a study's event stream."""
 
     STUDY_CREATED = "study.created"
-    """The study was stored."""
+    """A study was created and stored."""
     STUDY_STARTED = "study.started"
-    """The worker that the study waited for has registered."""
+    """The worker that a waiting study needed has registered, and the study started."""
     STUDY_PHASE_CHANGED = "study.phase_changed"
     """The study entered its next phase."""
     STUDY_PAUSED = "study.paused"
@@ -25,43 +25,43 @@ class EventType(StrEnum):
     STUDY_EXTENDED = "study.extended"
     """A user raised the study's budget."""
     STUDY_BEST_CHANGED = "study.best_changed"
-    """Another trial of the search is the fastest, or its speed changed; the verdict is still open."""
+    """The fastest trial of the search, or its measured speed, changed; the verdict is still open."""
     STUDY_COMPLETE = "study.complete"
-    """The study ended with an answer."""
+    """The study ended with a result."""
     STUDY_CANCELLED = "study.cancelled"
     """A user cancelled the study."""
     STUDY_FAILED = "study.failed"
-    """The study ended without an answer."""
+    """The study ended without a result."""
     TRIAL_CREATED = "trial.created"
-    """The search chose a configuration."""
+    """The search chose a configuration and created a trial for it."""
     TRIAL_RUNNING = "trial.running"
     """A worker runs the trial."""
     TRIAL_WAITING = "trial.waiting"
-    """A run of the trial will be repeated."""
+    """A run of the trial ended without a usable result and will be repeated."""
     TRIAL_COMPLETE = "trial.complete"
-    """The trial was measured."""
+    """The trial was measured successfully."""
     TRIAL_INFEASIBLE = "trial.infeasible"
-    """The configuration took too much memory, or trained something else."""
+    """The trial's configuration exceeded the memory limit, or trained something else than the workload."""
     TRIAL_PRUNED = "trial.pruned"
-    """The trial ended early, because it could not become the fastest."""
+    """The trial was stopped early, because it could not become the fastest."""
     TRIAL_FAILED = "trial.failed"
-    """The trial could not be measured, by no fault of its configuration."""
+    """The trial could not be measured, for reasons other than its configuration."""
     TRIAL_CANCELLED = "trial.cancelled"
-    """The trial was given up with its study."""
+    """The trial was cancelled because its study ended."""
     RUN_LEASED = "run.leased"
-    """A worker took a run: an attempt began."""
+    """A worker leased a run, which began an attempt."""
     RUN_ENDED = "run.ended"
-    """An attempt ended."""
+    """An attempt at a run ended."""
     BEST_STALE = "best.stale"
-    """The machines have changed since the recommendation was measured."""
+    """The hardware or software changed since the recommendation was measured."""
     BEST_PROPOSED = "best.proposed"
-    """A new answer waits for approval."""
+    """A new best configuration waits for approval."""
     BEST_REPLACED = "best.replaced"
-    """Another answer is recommended now."""
+    """A different configuration is now recommended."""
     BEST_RENEWED = "best.renewed"
-    """The recommended configuration was measured again and stays."""
+    """The recommended configuration was measured again and remains recommended."""
     BEST_REGRESSION = "best.regression"
-    """The configuration has become slower without a change of the machines."""
+    """The recommended configuration has become slower although hardware and software are unchanged."""
 
 
 EVENT_TYPES = tuple(EventType)
@@ -71,28 +71,29 @@ DEFAULT_WEBHOOK_EVENTS = (
     EventType.STUDY_FAILED,
     *(event for event in EVENT_TYPES if event.startswith("best.")),
 )
-"""Types that a webhook receives by default: ends of studies and changes of recommendations. A study has hundreds of
-other events."""
+"""Event types that a webhook receives by default: ends of studies and changes of recommendations, without the hundreds
+of other events of a study."""
 
 
 class Event(Schema):
-    """Event, written in the transaction that made it true; never changed afterwards."""
+    """Event of a study or recommendation, written in the same transaction as the change and never modified."""
 
     study_id: str
     number: int
-    """Number within the study: 1, 2, 3 … without gaps, in the order in which the events became true."""
+    """Number of the event within its study: 1, 2, 3 … without gaps, in the order of the changes."""
     type: str
-    """Type, one of `EVENT_TYPES`; readers skip those they do not know."""
+    """Type of the event, one of `EVENT_TYPES`; clients should skip unknown types."""
     created_at: datetime
     data: dict[str, JsonValue]
-    """Changed values: `trial_number`, `state`, `attempt`, `worker`, figures. For details read the resource itself."""
+    """Changed values of the resource: `trial_number`, `state`, `attempt`, `worker`, figures. Read the resource itself
+    for details."""
 
 
 class EventPage(Schema):
-    """Events after a number."""
+    """Page of a study's events after a given event number."""
 
     events: tuple[Event, ...]
     next_after: int
-    """Number after which to ask for further events."""
+    """Event number from which to request the next page."""
     is_last: bool = Field(description="The study has ended and nothing follows this page, unless it is extended.")
-    """The study has ended and nothing follows this page, unless it is extended."""
+    """Whether the study has ended and no event follows this page, unless the study is extended."""

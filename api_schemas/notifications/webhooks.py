@@ -1,4 +1,4 @@
-"""Webhooks: receivers of events, and the state of each message (standardwebhooks.com)."""
+"""Schemas of webhooks, which send events to a receiver's URL, and the state of each message (standardwebhooks.com)."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -10,16 +10,16 @@ from shardtune.api_schemas.notifications.events import DEFAULT_WEBHOOK_EVENTS, E
 
 
 class WebhookSpec(Schema):
-    """Request to send events to an address."""
+    """Request to create a webhook, which sends events to a URL."""
 
     url: str = Field(min_length=8, max_length=2000)
-    """Address: `https://…` or `http://…`; private, loopback and metadata addresses are rejected unless the operator
-    allows them."""
+    """URL that receives the events: `https://…` or `http://…`; private, loopback and metadata addresses are rejected
+    unless the operator allows them."""
     events: tuple[str, ...] = Field(default=DEFAULT_WEBHOOK_EVENTS, max_length=len(EVENT_TYPES))
-    """Types of events, such as `study.complete`. Left out: ends of studies and changes of recommendations; empty:
-    all."""
+    """Types of events to send, such as `study.complete`. Default: ends of studies and changes of recommendations;
+    empty: all types."""
     study_id: str | None = Field(default=None, max_length=32)
-    """Study to which the events are limited; None: all studies."""
+    """Id of the study whose events are sent; None: all studies."""
 
     @field_validator("events")
     @classmethod
@@ -31,24 +31,24 @@ class WebhookSpec(Schema):
 
 
 class Webhook(WebhookSpec):
-    """Webhook as stored."""
+    """Webhook as stored, with its state and timestamps."""
 
     webhook_id: str
     is_enabled: bool
     disabled_reason: str | None = None
-    """Reason why the service stopped delivering; `:enable` starts it again."""
+    """Reason why the service stopped delivering to the webhook; `:enable` resumes delivery."""
     created_at: datetime
 
 
 class WebhookWithSecret(Webhook):
-    """Answer to creating or rotating a webhook, and the only one that has the secret."""
+    """Response to the creation of a webhook or the rotation of its secret; no other response contains the secret."""
 
     secret: str
-    """Secret (`whsec_…`) that verifies the `webhook-signature` header. Shown once."""
+    """Secret (`whsec_…`) with which the receiver verifies the `webhook-signature` header. Shown only once."""
 
 
 class DeliveryState(StrEnum):
-    """State of a message."""
+    """Delivery state of a webhook message."""
 
     WAITING = "waiting"
     DELIVERED = "delivered"
@@ -56,18 +56,18 @@ class DeliveryState(StrEnum):
 
 
 class Delivery(Schema):
-    """Message to one webhook."""
+    """Message to one webhook, with its delivery state."""
 
     delivery_id: str
-    """Id in the `webhook-id` header, the same at each try: receivers drop messages that they have had."""
+    """Id of the message in the `webhook-id` header, equal at each attempt, so that receivers can ignore duplicates."""
     type: str
     state: DeliveryState
     tries: int
     status: int | None = None
-    """HTTP status of the last answer."""
+    """HTTP status of the receiver's last response."""
     error: str | None = None
-    """Reason why the last try failed."""
+    """Reason why the last delivery attempt failed."""
     created_at: datetime
     next_at: datetime | None = None
-    """Time of the next try; None: there is none."""
+    """Time of the next delivery attempt; None if none is planned."""
     finished_at: datetime | None = None

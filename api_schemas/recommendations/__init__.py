@@ -1,1 +1,2 @@
-"""Describe best configurations, their decisions and the tuning targets that they answer."""
+"""Schemas of best configurations, decisions about them, and the tuning targets (model + workload + cluster) they apply
+to."""

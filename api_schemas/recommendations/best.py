@@ -1,4 +1,4 @@
-"""Best configurations as a platform asks for them, with their recommendations and decisions."""
+"""Schemas of best configurations, returned to platforms that start training, with their recommendations and decisions."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -15,8 +15,8 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 class RecommendationState(StrEnum):
-    """State of a recommendation: `proposed → serving → retired`, or `proposed → rejected | retired`; a retired one
-    may serve again."""
+    """State of a recommendation: `proposed → serving → retired`, or `proposed → rejected | retired`; a retired
+    recommendation may become active again."""
 
     PROPOSED = "proposed"
     SERVING = "serving"
@@ -25,7 +25,7 @@ class RecommendationState(StrEnum):
 
 
 class EarlierVerdict(Schema):
-    """Verdict on a configuration when it was first recommended, on an earlier fingerprint or at another time."""
+    """Verdict on a configuration at its first recommendation, before a retune measured it again."""
 
     recommendation_id: str
     study_id: str
@@ -34,7 +34,7 @@ class EarlierVerdict(Schema):
 
 
 class Answer(Schema):
-    """Recommendation of a finished study, with the model, workload and cluster that it is for."""
+    """Result of a finished study, with the model, workload and cluster that it applies to."""
 
     model: ModelSpec
     workload: Workload
@@ -42,11 +42,11 @@ class Answer(Schema):
     fingerprint: Fingerprint
     result: StudyResult
     renewed: EarlierVerdict | None = None
-    """Earlier verdict, where a retune measured the configuration again: `result` is then the retune's."""
+    """Earlier verdict, if a retune measured the configuration again; `result` is then the retune's."""
 
 
 class Recommendation(Schema):
-    """Answer of one study, and whether it is recommended now."""
+    """Recommendation: the result of one study, and whether it is currently recommended."""
 
     recommendation_id: str
     project_id: str
@@ -65,41 +65,42 @@ class RecommendationPage(Schema):
 
 
 class DecisionAction(StrEnum):
-    """Decision of a person or of the service."""
+    """Action of a decision by a person or by the service about a recommendation."""
 
     PROPOSED = "proposed"
     SERVED = "served"
     KEPT = "kept"
-    """The answer of a new study was not faster than the recommended one."""
+    """The result of a new study was not faster than the current recommendation."""
     APPROVED = "approved"
     REJECTED = "rejected"
     PINNED = "pinned"
     UNPINNED = "unpinned"
     ROLLED_BACK = "rolled_back"
     STALE = "stale"
-    """The machines have changed, in the fields that the note names."""
+    """Hardware or software changed in the fields that the note names, so the recommendation is stale."""
     FRESH = "fresh"
-    """The machines have changed back."""
+    """Hardware and software changed back, so the recommendation is fresh again."""
     WITHDRAWN = "withdrawn"
-    """The study of the recommendation was deleted."""
+    """The recommendation was withdrawn because its study was deleted."""
     RENEWED = "renewed"
-    """A retune measured the configuration again, and it stays."""
+    """A retune measured the recommended configuration again and confirmed it."""
     SUPERSEDED = "superseded"
-    """The recommendation goes on under the key in the note."""
+    """The recommendation is continued under the key in the note."""
     INCONCLUSIVE = "inconclusive"
-    """A retune left the recommendation as it was."""
+    """A retune was inconclusive and left the recommendation unchanged."""
     REGRESSION = "regression"
-    """A canary found the configuration slower than it was measured."""
+    """A canary (speed check) found the configuration slower than when it was measured."""
 
 
 class ConfidenceLevel(StrEnum):
-    """Level of confidence in an answer."""
+    """Level of confidence in a best configuration."""
 
     HIGH = "high"
-    """Measured for exactly this tuning target, confirmed, fresh."""
+    """The configuration was measured for exactly this tuning target (model + workload + cluster), confirmed and is
+    fresh."""
     MEDIUM = "medium"
     LOW = "low"
-    """Measured for another model, cluster or software, or stale."""
+    """The configuration was measured for another model, cluster or software, or is stale."""
 
 
 class Decision(Schema):
@@ -109,19 +110,19 @@ class Decision(Schema):
     action: DecisionAction
     recommendation_id: str
     by: str
-    """Name of the key; `service` for decisions that follow from the end of a study."""
+    """Name of the API key that made the decision; `service` for decisions that follow from the end of a study."""
     note: str | None = None
 
 
 class DecisionPage(Schema):
-    """Decisions, newest first."""
+    """Page of decisions, newest first."""
 
     decisions: tuple[Decision, ...]
     next_page_token: str | None = None
 
 
 class UserDecision(StrEnum):
-    """Decision that a person can make: the last word of `POST /v1/best:pin`."""
+    """Decision that a person can make, which is also the last part of the URL, such as `POST /v1/best:pin`."""
 
     PIN = "pin"
     UNPIN = "unpin"
@@ -131,17 +132,18 @@ class UserDecision(StrEnum):
 
 
 class DecisionRequest(Schema):
-    """Request of a person to decide."""
+    """Request of a person for a decision about a recommendation."""
 
     target_key: str | None = Field(default=None, pattern=r"^[0-9a-f]{32}$")
-    """Key of the tuning target; here or in the query."""
+    """Key of the tuning target (model + workload + cluster), given here or in the query."""
     recommendation_id: str | None = Field(default=None, max_length=40)
-    """Recommendation that is decided on. Default: pin the recommended one, approve or reject the newest proposal."""
+    """Id of the recommendation to decide on. Default: the current recommendation for pin, the newest proposal for
+    approve and reject."""
     note: str | None = Field(default=None, max_length=1000)
 
 
 class Difference(Schema):
-    """Field in which the nearest known answer differs from the tuning target that was asked for."""
+    """Field in which the nearest known tuning target differs from the requested one."""
 
     field: str
     wanted: JsonValue
@@ -149,39 +151,39 @@ class Difference(Schema):
 
 
 class Confidence(Schema):
-    """Confidence in the answer; every reason that lowers it is named."""
+    """Confidence in a best configuration, with every reason that lowers it."""
 
     level: ConfidenceLevel
     reasons: tuple[str, ...] = ()
 
 
 class BestConfig(Schema):
-    """Configuration to train with."""
+    """Best known training configuration for a requested tuning target (model + workload + cluster)."""
 
     target_key: str
     asked_key: str | None = None
-    """Key that was asked for, where the tuning target has been measured on another fingerprint since: the answer is
-    that of `target_key`."""
+    """Requested key, if the tuning target has been measured on another fingerprint since; the configuration then
+    belongs to `target_key`."""
     match: Literal["exact", "nearest"]
     differences: tuple[Difference, ...] = ()
-    """Differences from the tuning target that was asked for; empty for an exact match."""
+    """Differences from the requested tuning target; empty for an exact match."""
     freshness: Freshness
     changed_fields: tuple[str, ...] = ()
-    """Changed fields of the fingerprint: where stale, those that make it so; where fresh, those that lower the
-    confidence."""
+    """Fields of the fingerprint (hardware and software) that changed. If the configuration is stale: those that make it
+    stale; if fresh: those that lower confidence."""
     is_pinned: bool
     confidence: Confidence
     measured_at: datetime
     age_s: float
-    """Seconds since the measurement. Not part of the ETag."""
+    """Seconds since the configuration was measured; not part of the ETag."""
     recommendation_id: str
     study_id: str
     description: str
-    """Strategy in words."""
+    """Short description of the configuration for people."""
     verdict: Verdict
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None
-    """Earlier verdict on the configuration, where a retune confirmed that it is still the best."""
+    """Earlier verdict on the configuration, if a retune confirmed that it is still the best."""
     best: Contender
     baseline: Contender
     model: ModelSpec
@@ -191,18 +193,19 @@ class BestConfig(Schema):
 
 
 class ResolveRequest(Schema):
-    """Request for the best configuration of a study's tuning target. The study is started where no answer is known."""
+    """Request for the best configuration of a tuning target, described as a study. If no configuration is known, the
+    study is started."""
 
     study: StudyRequest
     accept_nearest: bool = False
-    """Whether to take the nearest known answer rather than start a study."""
+    """Whether to accept the nearest known configuration instead of starting a study."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Lowest confidence of a nearest answer: `medium` differs in the workload only; `low` in model, cluster or
-    software, too, and must be asked for."""
+    """Lowest accepted confidence of a nearest configuration: `medium` differs only in the workload; `low` may also
+    differ in model, cluster or software, and must be requested explicitly."""
 
 
 class Resolved(Schema):
-    """Exactly one of: the known best configuration, or the study that will find it."""
+    """Result of a resolve request: exactly one of the known best configuration, or the study that will find it."""
 
     best: BestConfig | None = None
     study: Study | None = None

@@ -1,4 +1,5 @@
-"""Tuning target of an answer: model, workload, cluster and fingerprint in canonical form, with keys and differences."""
+"""Schema of a tuning target (model, workload, cluster and fingerprint that a recommendation applies to) in canonical
+form, with its keys and differences."""
 
 import hashlib
 import json
@@ -11,23 +12,23 @@ from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 
 _WITHOUT_EFFECT = {"transformers_version", "torch_dtype", "dtype", "architectures", "use_cache"}
-"""Keys of a config.json that change nothing in a trial, beside those that begin with an underscore: the workload has
-the dtypes, and weights are made, never loaded."""
+"""Keys of a config.json without effect on trials, in addition to those that start with an underscore: the workload sets
+the dtypes, and weights are created instead of loaded."""
 Flat = Mapping[str, Any]
-"""Values of a tuning target by dotted name."""
+"""Values of a tuning target by dotted field name."""
 _CLUSTER = ("device", "gpu", "nodes", "gpus_per_node", "memory_gib")
 
 
 @dataclass(frozen=True)
 class TuningTarget:
-    """Tuning target that a study decides."""
+    """Tuning target of a study: model, workload, cluster and fingerprint (hardware and software versions)."""
 
     model: ModelSpec
     workload: Workload
     cluster: Cluster
 
     def canonical(self) -> dict[str, Any]:
-        """Return the parts that decide the answer, equal for equal tuning targets."""
+        """Return the parts of the tuning target that determine its result, in canonical form: equal for equal targets."""
         precision = self.workload.precision
         # Cases are known by their keys: those of precisions without autocast have no word about it.
         unsaid = {"name"} if precision.autocast else {"name", "autocast"}
@@ -41,31 +42,32 @@ class TuningTarget:
         return {"model": model, "workload": workload, "cluster": cluster}
 
     def flat(self) -> Flat:
-        """Return the canonical parts by dotted name."""
+        """Return the canonical parts of the tuning target by dotted field name."""
         return dict(_flat_items("", self.canonical()))
 
     @property
     def model_key(self) -> str:
-        """Key of the architecture alone."""
+        """Key of the tuning target's model architecture alone."""
         return _key(self.canonical()["model"])
 
     @property
     def model_type(self) -> str:
-        """Architecture, or the name of the user's own code: the nearest answer must share at least this."""
+        """Model architecture, or the name of the user's own code; only targets with the same value can be nearest
+        matches."""
         return (self.model.model_type or f"own:{self.model.entry_point or self.model.script}")[:100]
 
     @property
     def target_key_without_fingerprint(self) -> str:
-        """Key of everything but the fingerprint."""
+        """Key of the tuning target without its fingerprint (hardware and software versions)."""
         return _key(self.canonical())
 
     def target_key(self, fingerprint: Fingerprint) -> str:
-        """Return the key of everything, the fingerprint included."""
+        """Return the key of the complete tuning target, including the fingerprint (hardware and software versions)."""
         return _key([self.canonical(), fingerprint.content_key()])
 
 
 def differing_fields(first: Flat, second: Flat) -> list[str]:
-    """Return every field in which two tuning targets differ, by dotted name."""
+    """Return the dotted names and values of every field in which two tuning targets differ."""
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

@@ -1,1 +1,1 @@
-"""Describe retunes, canaries, schedules and their costs."""
+"""Schemas of retunes (repeated measurements of recommendations), canaries, schedules and their costs."""

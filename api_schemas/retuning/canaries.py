@@ -1,4 +1,5 @@
-"""Canaries: runs that check whether a recommended configuration is as fast as it was measured."""
+"""Schemas of canaries: periodic runs that check whether a recommended configuration is still as fast as when it was
+measured."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -7,43 +8,43 @@ from shardtune.api_schemas.base import Schema
 
 
 class CanaryRole(StrEnum):
-    """Task of a canary."""
+    """Role of a canary run."""
 
     WATCH = "watch"
     PEER = "peer"
-    """Run on another worker, to tell a slow worker from a slow configuration."""
+    """Run on another worker, to distinguish a slow worker from a slow configuration."""
 
 
 class CanaryVerdict(StrEnum):
-    """Verdict of a canary."""
+    """Verdict of a canary (speed check of a recommended configuration)."""
 
     NORMAL = "normal"
     SLOW = "slow"
-    """Slow; a peer is run before the verdict is final."""
+    """The canary was slow; a second canary on another worker must run before the verdict is final."""
     DRIFT = "drift"
-    """Slow on every worker that was tried."""
+    """The configuration was slow on every worker tried."""
     WORKER = "worker"
-    """Slow on this worker alone: the peer is as fast as ever."""
+    """The configuration was slow on this worker only; on another worker its speed was unchanged."""
     UNMEASURED = "unmeasured"
 
 
 class Canary(Schema):
-    """Run of the recommended configuration on one worker."""
+    """Run of a recommended configuration on one worker, to check its speed."""
 
     canary_id: str
     project_id: str
     target_key: str
     recommendation_id: str
     study_id: str
-    """Study with the runs of the canary."""
+    """Id of the study that contains the canary's runs."""
     worker: str
     role: CanaryRole
     verdict: CanaryVerdict | None = None
-    """Verdict; None while it runs."""
+    """Verdict of the canary; None while it runs."""
     tokens_per_s_per_gpu: float | None = None
-    """Speed of its fastest run."""
+    """Speed of the canary's fastest run in tokens per second and GPU."""
     change: float | None = None
-    """Ratio of its speed to the median of the earlier runs; None for too few of them."""
+    """Ratio of the canary's speed to the median of earlier canaries; None if too few exist."""
     reason: str | None = None
     created_at: datetime
     ended_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""GPU-seconds of every project by month and cause, and their price."""
+"""Schemas of costs: GPU-seconds of every project by month and cause, and their price."""
 
 from enum import StrEnum
 
@@ -6,45 +6,45 @@ from shardtune.api_schemas.base import Schema
 
 
 class CostCause(StrEnum):
-    """Purpose of GPU-seconds."""
+    """Cause of used GPU-seconds."""
 
     SEARCH = "search"
-    """Model summaries and trials, of users' studies and of the searches that retunes begin."""
+    """Model summaries and trials of searches, in users' studies and in studies started by a retune."""
     FINAL_COMPARISON = "final_comparison"
-    """Validation runs of candidates and baseline, and resume checks, of the same studies."""
+    """Final comparisons: validation runs (repeated runs of candidates and baseline that decide) and resume checks."""
     CHALLENGE = "challenge"
-    """Recommended configurations, measured again against a few others."""
+    """Retunes that measure a recommended configuration again against a few challengers."""
     DIAGNOSIS = "diagnosis"
-    """Trials of ended studies that were run again under the profiler, because somebody asked."""
+    """Runs under the profiler, requested by users for trials of ended studies."""
     CANARY = "canary"
-    """Recommended configurations, run again to check their speed."""
+    """Canaries: runs of recommended configurations that check their speed."""
 
 
 class Cost(Schema):
-    """Costs of one project in one month for one cause."""
+    """GPU-seconds and price of one project in one month for one cause."""
 
     project_id: str
     month: str
-    """Month in which the attempts ended, in UTC: `2026-01`."""
+    """Month in UTC in which the attempts ended, such as `2026-01`."""
     cause: CostCause
     attempts: int
-    """Number of attempts that ended, with or without success."""
+    """Number of attempts at runs that ended, successful or not."""
     gpu_seconds: float
-    """Wall seconds × ranks."""
+    """GPU-seconds of the attempts: wall seconds × ranks."""
     price: float | None = None
-    """Price in the operator's currency; None: no price is set."""
+    """Price of the GPU-seconds in the operator's currency; None if no price is configured."""
 
 
 class CostReport(Schema):
     """Costs, newest month first, then by project and cause."""
 
     price_per_gpu_hour: float | None = None
-    """Price that the operator set (SHARDTUNE_PRICE_PER_GPU_HOUR); None: not set."""
+    """Price of one GPU-hour set by the operator (SHARDTUNE_PRICE_PER_GPU_HOUR); None if not set."""
     currency: str
     """Currency of all prices (SHARDTUNE_CURRENCY)."""
     costs: tuple[Cost, ...]
 
 
 def price_of(gpu_seconds: float, price_per_gpu_hour: float | None) -> float | None:
-    """Return the price of GPU-seconds, rounded to four digits; None where no price is set."""
+    """Return the price of GPU-seconds, rounded to four digits; None if no price is configured."""
     return None if price_per_gpu_hour is None else round(gpu_seconds / 3600 * price_per_gpu_hour, 4)

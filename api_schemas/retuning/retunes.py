@@ -1,4 +1,4 @@
-"""Retune: one recommendation measured again, with its cost and outcome."""
+"""Schemas of a retune: the repeated measurement of one recommendation, with its cost and outcome."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,19 +12,19 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 class RetuneCause(StrEnum):
-    """Reason to measure a recommendation again."""
+    """Reason why a recommendation is measured again."""
 
     FINGERPRINT = "fingerprint"
     """A change of hardware or software."""
     SCHEDULE = "schedule"
     DRIFT = "drift"
-    """A canary that found the configuration slower than it was."""
+    """A canary run (periodic speed check) measured the configuration slower than before."""
     MANUAL = "manual"
-    """The request of a person."""
+    """A user requested the retune."""
 
 
 class RetuneState(StrEnum):
-    """State of a retune: `queued → running → ended`; a start for which no worker is free goes back to `queued`."""
+    """State of a retune: `queued → running → ended`; a retune for which no worker is free returns to `queued`."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -35,57 +35,60 @@ OPEN_RETUNE_STATES = (RetuneState.QUEUED, RetuneState.RUNNING)
 
 
 class RetuneOutcome(StrEnum):
-    """Outcome of a retune."""
+    """Outcome of a retune (repeated measurement of a recommendation)."""
 
     KEPT = "kept"
-    """The incumbent is still the best known, and was measured on the present fingerprint."""
+    """The recommended configuration is still the best known, now measured on the current fingerprint (hardware and
+    software)."""
     REPLACED = "replaced"
-    """Another configuration was confirmed to be faster; whether it is recommended depends on approval."""
+    """A different configuration was confirmed to be faster; approval rules decide whether it becomes the
+    recommendation."""
     INCONCLUSIVE = "inconclusive"
     FAILED = "failed"
     SKIPPED = "skipped"
-    """The retune was not started, or was stopped, because it is not worth its cost or is not wanted."""
+    """The retune was not started, or was stopped, because its cost exceeds its benefit or a user cancelled it."""
 
 
 class Gain(Schema):
-    """Measured speed of the new best over the incumbent, as a ratio, with its 95 % interval."""
+    """Speed of the new best configuration relative to the previous recommendation, as a ratio with its 95 % interval."""
 
     value: float
     ci95: tuple[float, float]
 
 
 class Retune(Schema):
-    """Retune as stored."""
+    """Retune as stored: one repeated measurement of a recommendation."""
 
     retune_id: str
     project_id: str
     target_key: str
-    """Key of the tuning target whose recommendation is measured again."""
+    """Key of the tuning target (model + workload + cluster) whose recommendation is measured again."""
     cause: RetuneCause
     model: str | None = None
-    """Name of the model of the answer in question; None: nothing is recommended for the tuning target any more."""
+    """Name of the model of the recommendation; None if the tuning target has no recommendation any more."""
     workload: Workload | None = None
-    """Workload of the answer in question."""
+    """Workload of the recommendation that is measured again."""
     changes: tuple[FieldChange, ...] = ()
-    """Changes of hardware and software since the measurement: field, old and new value."""
+    """Changes of hardware and software since the recommendation was measured, as field, old and new value."""
     schedule_id: str | None = None
     state: RetuneState
     outcome: RetuneOutcome | None = None
     reason: str | None = None
-    """Reason why it waits, or why it ended with this outcome, in words."""
+    """Reason why the retune waits, or why it ended with its outcome, as text."""
     challenge_study_id: str | None = None
-    """Study with validation runs of the incumbent against few challengers."""
+    """Id of the study that compares the recommended configuration with a few challengers in validation runs."""
     search_study_id: str | None = None
-    """Study of the wide search, where the challenge was inconclusive."""
+    """Id of the study that searches anew if the comparison with challengers was inconclusive."""
     gpu_seconds: float
-    """GPU-seconds so far: seconds × ranks of every ended attempt of its studies."""
+    """GPU-seconds used by the retune so far: seconds × ranks of every ended attempt of its studies."""
     planned_gpu_seconds: float | None = None
-    """Declared length of the training run that the answer is for; None: not declared, and no saving is claimed."""
+    """Declared length in GPU-seconds of the training run that uses the recommendation; None if not declared, in which
+    case no saving is calculated."""
     expected_saving_gpu_seconds: float | None = None
-    """Fraction of time that the measured gain saves × the declared run; 0 where the incumbent was kept. None: not
-    known."""
+    """Expected saving in GPU-seconds: the fraction of time saved by the measured gain × the declared training run. 0 if
+    the recommendation was kept; None if not known."""
     price: float | None = None
-    """Price of `gpu_seconds` in the operator's currency; None: no price is set."""
+    """Price of `gpu_seconds` in the operator's currency; None if no price is configured."""
     gain: Gain | None = None
     not_before: datetime
     created_at: datetime
@@ -94,7 +97,7 @@ class Retune(Schema):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of the changed fields."""
+        """Names of the hardware and software fields that changed."""
         return tuple(change.field for change in self.changes)
 
 
@@ -106,25 +109,26 @@ class RetunePage(Schema):
 
 
 class PlannedRun(Schema):
-    """Training run that a best configuration is for."""
+    """Declared length of the training run that will use a best configuration."""
 
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Declared length in hours × GPUs. None: not declared, and no saving of a retune is claimed."""
+    """Declared length of the training run in hours × GPUs. None: not declared, and no saving of a retune is
+    calculated."""
 
 
 class RetunePolicy(Schema):
-    """Limits of a project's automatic retuning. The operator's limits for the fleet apply as well."""
+    """Limits of a project's automatic retuning; the operator's limits for all projects apply in addition."""
 
     gpu_seconds_per_day: float | None = Field(default=None, ge=0)
-    """Seconds × ranks that retunes and canaries may use between two midnights of `timezone`. None: no limit of the
-    project's own."""
+    """Maximum GPU-seconds (seconds × ranks) of retunes and canaries between two midnights of `timezone`. None: no limit
+    by the project."""
     timezone: str = Field(default="UTC", max_length=64)
-    """IANA time zone of the day and of the windows."""
+    """IANA time zone in which days and time windows are defined."""
     windows: tuple[str, ...] = Field(default=(), max_length=24)
-    """Windows in which retunes may start, such as `22:00-06:00`; empty: at any time."""
+    """Daily time windows in which retunes may start, such as `22:00-06:00`; empty: at any time."""
     on_fingerprint: bool = True
-    """Whether a change of hardware or software starts retunes of the recommendations it made stale. False: only
-    schedules do."""
+    """Whether a change of hardware or software triggers retunes of the recommendations that became stale. False: only
+    schedules trigger retunes."""
 
     @field_validator("timezone")
     @classmethod

@@ -1,4 +1,4 @@
-"""Schedules of retuning and their ticks."""
+"""Schemas of retuning schedules and of their ticks (planned or manual executions)."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -12,48 +12,48 @@ from shardtune.api_schemas.times import check_windows, check_zone
 
 
 class Trigger(StrEnum):
-    """Trigger of a schedule. A person can run a schedule as well (`:run`)."""
+    """Trigger of a retuning schedule. Users can also run any schedule manually (`:run`)."""
 
     CRON = "cron"
     FINGERPRINT = "fingerprint"
     """A change of hardware or software that makes a recommendation stale."""
     DRIFT = "drift"
-    """A canary that found the configuration slower than it was. `cron` sets when canaries are sent; without it the
-    operator's period does."""
+    """A canary (speed check of a recommended configuration) found the configuration slower than before. `cron` sets
+    when canaries run; without it, the operator's period applies."""
     MANUAL = "manual"
-    """A person alone."""
+    """Manual execution only."""
 
 
 _TAKES_CRON = (Trigger.CRON, Trigger.DRIFT)
 
 
 class Overlap(StrEnum):
-    """Rule for a tick while retunes of the previous tick are unfinished."""
+    """Rule for a tick that is due while retunes of the previous tick are unfinished."""
 
     SKIP = "skip"
     QUEUE = "queue"
-    """The tick runs when the retunes have ended."""
+    """The tick waits until the retunes of the previous tick have ended."""
 
 
 class CatchUp(StrEnum):
-    """Rule for missed ticks."""
+    """Rule for ticks that were missed, such as during an outage of the service."""
 
     NONE = "none"
     MERGED = "one"
-    """All missed ticks are merged into one."""
+    """All missed ticks are merged into a single one."""
     ALL = "all"
-    """Each missed tick runs, up to the newest `catch_up_limit` of them."""
+    """Each missed tick runs, limited to the newest `catch_up_limit` ticks."""
 
 
 class TickKind(StrEnum):
-    """Origin of a tick: the clock, or a person."""
+    """Origin of a tick of a schedule: its times, or a manual request."""
 
     CRON = "cron"
     MANUAL = "manual"
 
 
 class TickState(StrEnum):
-    """State of a tick."""
+    """State of a tick of a schedule."""
 
     QUEUED = "queued"
     STARTED = "started"
@@ -62,12 +62,12 @@ class TickState(StrEnum):
 
 
 class TargetSelection(Schema):
-    """Selection of the project's recommendations; without any field, all of them."""
+    """Selection of a project's recommendations for retuning; without any field, all recommendations."""
 
     target_keys: tuple[str, ...] = Field(default=(), max_length=500)
-    """Keys of tuning targets: exactly these."""
+    """Keys of the tuning targets (model + workload + cluster) whose recommendations are selected."""
     model: str | None = Field(default=None, min_length=1, max_length=200)
-    """Model, by its name or its `model_type`: all recommendations for it."""
+    """Model name or `model_type` whose recommendations are selected."""
 
     @model_validator(mode="after")
     def _check_one_selection(self) -> Self:
@@ -77,34 +77,35 @@ class TargetSelection(Schema):
 
 
 class ScheduleSpec(Schema):
-    """Times at which recommendations are measured again, and limits of the cost."""
+    """Settings of a retuning schedule: the times at which recommendations are measured again, and cost limits."""
 
     name: str = Field(min_length=1, max_length=100, pattern=ONE_LINE)
     trigger: Trigger
     cron: str | None = Field(default=None, max_length=100)
-    """Five fields: minute, hour, day of month, month, day of week. Required for trigger `cron`; for `drift` it sets
-    when canaries are sent; rejected for any other."""
+    """Cron expression with five fields: minute, hour, day of month, month, day of week. Required for trigger `cron`;
+    for `drift` it sets when canaries run; rejected for other triggers."""
     timezone: str = Field(default="UTC", max_length=64)
     """IANA time zone of `cron` and of `windows`."""
     cases: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
     """Rule for a tick while retunes of the previous tick are unfinished: skip it, or run it when they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
-    """Seconds after which a tick that the service notices late counts as missed."""
+    """Number of seconds after its due time from which a tick counts as missed."""
     catch_up: CatchUp = CatchUp.MERGED
-    """Rule for missed ticks: `none` runs none of them; `one` merges them into the next on-time tick; `all` runs
-    each, up to the newest `catch_up_limit`."""
+    """Rule for missed ticks. `none`: skip all; `one`: merge all into the next on-time tick; `all`: run each, limited to
+    the newest `catch_up_limit`."""
     catch_up_limit: int = Field(default=3, ge=1, le=10)
     windows: tuple[str, ...] = Field(default=(), max_length=24)
-    """Windows in which its retunes may start, such as `22:00-06:00`; empty: at any time. Windows of project and
-    fleet apply as well."""
+    """Daily time windows in which the schedule's retunes may start, such as `22:00-06:00`; empty: at any time. Windows
+    of the project and the operator apply in addition."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9)
-    """Hours × GPUs of the training run that each tuning target is for. Without it no saving is claimed."""
+    """Length in hours × GPUs of the training run that each recommendation is used for; without it, no saving is
+    calculated."""
     likely_gain: float | None = Field(default=None, gt=0, le=10)
-    """Expected speed-up where none is measured, such as 0.05. A retune that could not earn its cost with it is
-    skipped."""
+    """Expected speed-up where none is measured, such as 0.05. Retunes whose expected saving does not cover their cost
+    are skipped."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
-    """Seconds × ranks that one retune may use; beyond, it is stopped."""
+    """Maximum GPU-seconds (seconds × ranks) of one retune; a retune that exceeds it is stopped."""
 
     @field_validator("timezone")
     @classmethod
@@ -130,29 +131,29 @@ class ScheduleSpec(Schema):
 
 
 class Tick(Schema):
-    """Tick of a schedule, and its state."""
+    """Tick (planned or manual execution) of a retuning schedule, with its state."""
 
     at: datetime
-    """Time at which it was due; for a run by hand, when it was asked for."""
+    """Time at which the tick was due; for a manual tick, the time of the request."""
     kind: TickKind
     state: TickState
     stands_for: int = 1
-    """Number of ticks merged into this one: itself, and missed ticks before it."""
+    """Number of ticks merged into this tick: itself, and the missed ticks before it."""
     cases: int = 0
-    """Number of recommendations that it asked to measure."""
+    """Number of recommendations whose retune the tick requested."""
     reason: str | None = None
 
 
 class Schedule(ScheduleSpec):
-    """Schedule as stored."""
+    """Retuning schedule as stored, with its recent ticks."""
 
     schedule_id: str
     project_id: str
     is_paused: bool
     next_tick_at: datetime | None = None
-    """Time of the next tick; None: paused, or the trigger has no times."""
+    """Time of the next tick; None if the schedule is paused or its trigger has no times."""
     last_ticks: tuple[Tick, ...] = ()
-    """Newest five ticks, newest first."""
+    """Newest five ticks of the schedule, newest first."""
     created_at: datetime
     updated_at: datetime
 

@@ -1,7 +1,5 @@
-"""Training configurations: one strategy and the knobs every strategy has.
-
-Each strategy renders itself for its backend; the rank that measures and the exporter call the same method.
-"""
+"""Training configurations: one strategy (backend) and the settings common to all strategies. Each strategy formats its
+own settings for the backend, by the same method for measurements and exports."""
 
 from typing import Annotated, Literal
 
@@ -33,34 +31,38 @@ Strategy = Annotated[DdpConfig | ZeroConfig | Fsdp1Config | Fsdp2Config, Field(d
 
 
 class TrialConfig(Schema):
-    """Point of the search space. Gradient accumulation follows from the workload's global batch."""
+    """Training configuration that a trial measures: a point of the search space. The workload's global batch determines
+    gradient accumulation."""
 
     strategy: Strategy
     micro_batch: int = Field(default=1, ge=1)
-    """Samples per forward pass and rank; ranks that share samples take the same."""
+    """Samples per forward pass on each rank; ranks that share samples process the same ones."""
     context_parallel: int = Field(default=1, ge=1, le=4096)
-    """Adjacent ranks that share samples: each takes an equal part of the sequence, and attention exchanges positions
-    for heads (Ulysses). More: longer sequences fit, and each block makes four exchanges forward and four backward."""
+    """Number of adjacent ranks that share samples: each processes an equal part of the sequence, and attention
+    exchanges positions for heads (Ulysses). A larger value fits longer sequences; each block exchanges four times in
+    forward and four times in backward."""
     activation_checkpointing: Checkpointing = "none"
     checkpoint_every: int = Field(default=1, ge=1)
-    """Distance of checkpointed blocks, counted from the first; 1: all. More: less is recomputed in backward and more
-    kept."""
+    """Spacing of checkpointed blocks, counted from the first; 1: every block. A larger value recomputes less in
+    backward and uses more memory."""
     compile: bool = False
-    """Whether to `torch.compile` each repeated block."""
+    """Whether to apply `torch.compile` to each repeated block."""
     malloc: Literal["default", "keep"] = "default"
-    """Treatment of freed host memory: glibc's own rules, or kept by the process. Keeping saves page faults and holds
-    more."""
+    """Treatment of freed host memory: returned by glibc's default rules, or kept by the process. Keeping it avoids page
+    faults and uses more memory."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Threads of each rank; 0: OMP_NUM_THREADS where the worker has it, else the cores of the node by its ranks."""
+    """Number of CPU threads of each rank; 0: OMP_NUM_THREADS if the worker sets it, else the node's cores divided by
+    its ranks."""
     expandable_segments: bool = False
-    """Whether the CUDA allocator grows its segments instead of adding others: less fragmentation, slower first
+    """Whether the CUDA allocator grows existing segments instead of adding new ones: less fragmentation, slower first
     steps."""
     max_connections: int = Field(default=0, ge=0, le=32)
-    """Hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which order kernels and collectives; 0: the driver's 8."""
+    """Number of hardware queues of a GPU (CUDA_DEVICE_MAX_CONNECTIONS), which affects the order of kernels and
+    collectives; 0: the driver's default of 8."""
     numa_binding: NumaBinding = "none"
-    """Cores that a GPU's rank stays on: any of the worker's; those of its GPU's NUMA node; or a part of these that
-    no other rank has (torchrun's `--numa-binding`). Host memory is then near, and a rank that needs more cores
-    waits."""
+    """CPU cores to which each GPU's rank is bound: any of the worker's; those of the GPU's NUMA node; or an exclusive
+    part of these (torchrun's `--numa-binding`). Binding keeps host memory near; a rank that needs more cores must
+    wait."""
 
     @model_validator(mode="after")
     def _legal(self) -> "TrialConfig":
@@ -75,38 +77,35 @@ class TrialConfig(Schema):
 
     @property
     def sharing(self) -> int:
-        """Adjacent ranks that train the same samples, each a part of the sequence or of the model."""
+        """Number of adjacent ranks that train the same samples (context parallel × tensor parallel × pipeline stages)."""
         return self.context_parallel * self.strategy.model_parallel
 
     def data_ranks(self, ranks: int) -> int:
-        """Return the number of groups of ranks that each take samples of their own."""
+        """Return the number of data-parallel groups: groups of ranks that each process different samples."""
         return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
-        """Return the micro batches per optimizer step on each rank.
-
-        Raises:
-            ValueError: as `gradient_accumulation`.
-        """
+        """Return the micro batches per optimizer step on each rank."""
         return gradient_accumulation(global_batch, self.micro_batch, self.data_ranks(ranks))
 
     @property
     def checkpoints_whole_blocks(self) -> bool:
-        """Whether each block keeps its input only, which is what libraries mean by enabling checkpointing."""
+        """Whether activation checkpointing keeps only the input of every block, which is how libraries define enabled
+        checkpointing."""
         return self.activation_checkpointing == "full" and self.checkpoint_every == 1
 
     @property
     def compiles(self) -> bool:
-        """Whether first steps compile, which takes long."""
+        """Whether the configuration compiles the model, which makes the first steps slow."""
         return self.compile or self.strategy.compiles
 
     @property
     def backend(self) -> str:
-        """Kind of the strategy: `ddp`, `zero`, `fsdp1` or `fsdp2`."""
+        """Backend of the configuration (kind of its strategy): `ddp`, `zero`, `fsdp1` or `fsdp2`."""
         return self.strategy.kind
 
     def describe(self) -> str:
-        """Return the configuration in words, for tables."""
+        """Return a one-line description of the configuration for tables."""
         parts = [self.strategy.describe()]
         if self.activation_checkpointing != "none":
             parts.append(checkpointing_words(self.activation_checkpointing, self.checkpoint_every))

@@ -1,4 +1,4 @@
-"""Context parallelism: legal numbers of ranks that share a sample."""
+"""Context parallelism: valid numbers of ranks that share each sample."""
 
 from collections.abc import Callable
 
@@ -15,11 +15,8 @@ def check(
     model_summary: ModelSummary | None = None,
     split: int = 1,
 ) -> None:
-    """Reject a size that does not divide the workload or would train something else, as far as is known; `split`:
-    ranks that split the model.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject a `context_parallel` size that does not divide the workload, or would change the training result, as far
+    as is known. `split`: number of ranks that split the model.
     """
     if size == 1:
         return
@@ -33,11 +30,7 @@ def check(
 
 
 def check_heads(size: int, heads: int | None, note: str | None) -> None:
-    """Reject a size that the model summary does not allow (`context_heads`, `context_note`).
-
-    Raises:
-        ValueError: as `check`.
-    """
+    """Reject a `context_parallel` size that the model summary does not allow (`context_heads`, `context_note`)."""
     if size == 1 or (heads is not None and heads % size == 0):
         return
     if note is not None:
@@ -51,13 +44,14 @@ def check_heads(size: int, heads: int | None, note: str | None) -> None:
 
 
 def sizes(cluster: Cluster, workload: Workload, model_summary: ModelSummary) -> tuple[tuple[int, ...], str | None]:
-    """Return the sizes that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    """Return the valid `context_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
+    number of ranks is invalid (None if all are valid)."""
     return divisors(cluster.world_size, lambda size: check(size, cluster, workload, model_summary=model_summary))
 
 
 def divisors(ranks: int, check_size: Callable[[int], None]) -> tuple[tuple[int, ...], str | None]:
-    """Return the divisors of a number of ranks that pass a check (which raises ValueError), and why the first other
-    one does not."""
+    """Return the divisors of a number of ranks that pass a check (which raises ValueError), and the check's message for
+    the first divisor that fails (None if all pass)."""
     legal, why_not = [], None
     for size in (size for size in range(1, ranks + 1) if ranks % size == 0):
         try:

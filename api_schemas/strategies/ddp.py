@@ -1,4 +1,5 @@
-"""PyTorch DistributedDataParallel: a full replica per rank, gradients all-reduced in buckets."""
+"""Configuration of PyTorch DistributedDataParallel: every rank has a full replica of the model, and gradients are
+all-reduced in buckets."""
 
 from typing import Any, Literal
 
@@ -12,21 +13,23 @@ class DdpConfig(StrategySchema):
 
     kind: Literal["ddp"] = "ddp"
     bucket_cap_mb: int = Field(default=25, ge=1, le=4096)
-    """MiB of gradients per all-reduce. Larger: fewer launches, later start of overlap."""
+    """Size of a gradient bucket in MiB, reduced by one all-reduce. A larger value gives fewer launches and a later
+    start of overlap."""
     gradient_as_bucket_view: bool = False
-    """Gradients live in the buckets, which saves one copy of them."""
+    """Whether gradients are views of the communication buckets, which avoids one copy of them."""
     static_graph: bool = False
-    """The graph never changes. Only without accumulation: with `no_sync` torch 2.13 skips reductions."""
+    """Whether to assume that the autograd graph never changes. Not allowed with gradient accumulation: with `no_sync`,
+    torch 2.13 skips reductions."""
     grad_sync: Literal["every", "last"] = "last"
-    """`last` accumulates under `no_sync`."""
+    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`."""
 
     @property
     def sync_policy(self) -> GradSync:
-        """The policy in the words all strategies share."""
+        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
         return self.grad_sync
 
     def to_ddp(self) -> dict[str, Any]:
-        """Keyword arguments for `DistributedDataParallel(model, **…)`."""
+        """Return the keyword arguments for `DistributedDataParallel(model, **…)`."""
         return {
             "bucket_cap_mb": self.bucket_cap_mb,
             "gradient_as_bucket_view": self.gradient_as_bucket_view,
@@ -34,7 +37,8 @@ class DdpConfig(StrategySchema):
         }
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
-        """See `StrategySchema`; `gradient_as_bucket_view` has no field."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this DDP configuration; no field
+        exists for `gradient_as_bucket_view`."""
         return {
             "ddp_bucket_cap_mb": self.bucket_cap_mb,
             "ddp_static_graph": self.static_graph,
@@ -45,5 +49,5 @@ class DdpConfig(StrategySchema):
         }
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Short description of the DDP configuration for people."""
         return "DDP"

@@ -1,14 +1,11 @@
-"""Expert parallelism: legal numbers of ranks that divide a model's experts."""
+"""Expert parallelism: valid numbers of ranks that divide a model's experts."""
 
 from shardtune.api_schemas.training.models import ModelSpec
 
 
 def check(size: int, shard: int, tensor: int) -> None:
-    """Reject a size that does not divide the shard group; `shard`: ranks of `dp_shard`, of which `size` divide
-    experts.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject an `expert_parallel` size that does not divide the shard group. `shard`: number of ranks in the group
+    (`dp_shard`), of which `size` divide the experts.
     """
     if size == 1:
         return
@@ -19,20 +16,14 @@ def check(size: int, shard: int, tensor: int) -> None:
 
 
 def check_model(size: int, model: ModelSpec | None) -> None:
-    """Reject a study's model that has no experts to divide, as far as is known without looking at it.
-
-    Raises:
-        ValueError: as `check`.
-    """
+    """Reject expert parallelism for a model that has no experts, as far as is known before the model is built."""
     if size > 1 and model is not None and model.is_own:
         raise _rejected(size, "divides the experts of transformers' models, and your own code makes this one; use 1")
 
 
 def check_experts(size: int, shard: int, experts: int | None, width: int | None, note: str | None) -> None:
-    """Reject a size that the model summary does not allow (`experts`, `expert_width`, `expert_note`).
-
-    Raises:
-        ValueError: as `check`.
+    """Reject an `expert_parallel` size that the model summary does not allow (`experts`, `expert_width`,
+    `expert_note`).
     """
     if size == 1:
         return
@@ -51,8 +42,8 @@ def check_experts(size: int, shard: int, experts: int | None, width: int | None,
 
 
 def sharded_axis(size: int, shard: int, experts: int, width: int) -> int | None:
-    """Return the axis of stacked experts along which FSDP2 shards a rank's part: whole experts, or parts of each;
-    None: neither."""
+    """Return the axis of the stacked expert weights along which FSDP2 shards a rank's part: 0 if whole experts divide
+    evenly, 1 if each expert's rows do; None if neither does."""
     over = shard // size
     if experts // size % over == 0:
         return 0

@@ -1,4 +1,5 @@
-"""PyTorch `FullyShardedDataParallel` (FSDP1), for those who have not moved to FSDP2: flat parameters, one unit per block."""
+"""Configuration of PyTorch `FullyShardedDataParallel` (FSDP1), for users who have not moved to FSDP2: flat parameters,
+one FSDP unit per block."""
 
 from typing import Any, Literal
 
@@ -9,12 +10,13 @@ from shardtune.api_schemas.strategies.base import Checkpointing, GradSync, Strat
 from shardtune.api_schemas.training.workload import Precision
 
 ShardingStrategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "NO_SHARD"]
-"""Upstream's names. `…_OP` and `…_ZERO2` keep gathered parameters from forward to backward."""
+"""Sharding strategy of FSDP1, by PyTorch's name. `…_OP` and `…_ZERO2` keep gathered parameters from forward to
+backward."""
 
 HYBRID: tuple[ShardingStrategy, ...] = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-"""Sharded within a group, replicated across groups."""
+"""FSDP1 sharding strategies that shard within a group of ranks and replicate across groups."""
 RESHARDING: tuple[ShardingStrategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
-"""Free gathered parameters after forward."""
+"""FSDP1 sharding strategies that free gathered parameters after forward."""
 
 
 class Fsdp1Config(StrategySchema):
@@ -22,25 +24,28 @@ class Fsdp1Config(StrategySchema):
 
     kind: Literal["fsdp1"] = "fsdp1"
     sharding_strategy: ShardingStrategy = "FULL_SHARD"
-    """`NO_SHARD` (deprecated upstream) replicates as DDP does."""
+    """FSDP1 sharding strategy; `NO_SHARD` (deprecated in PyTorch) replicates the model as DDP does."""
     dp_replicate: int = Field(default=1, ge=1)
-    """Replicate groups; above 1 for the hybrid strategies and `NO_SHARD`."""
+    """Number of replicate groups; above 1 only with the hybrid strategies and `NO_SHARD`."""
     dp_shard: int = Field(ge=1)
-    """Ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
     backward_prefetch: Literal["BACKWARD_PRE", "BACKWARD_POST"] | None = "BACKWARD_PRE"
-    """Time at which backward gathers the next unit: before the current one's gradients, after them, or only when it
-    is needed."""
+    """Time at which backward gathers the next FSDP unit: before the current unit's gradients are computed, after them,
+    or only when the unit is needed."""
     forward_prefetch: bool = False
-    """Whether to gather the next unit before the current forward, which helps where the host is slow to launch."""
+    """Whether to gather the next FSDP unit before the current unit's forward, which helps if the host launches kernels
+    slowly."""
     limit_all_gathers: bool = True
-    """Whether the host waits rather than gather more than two units ahead. False: more memory, no waiting."""
+    """Whether the host waits instead of gathering more than two FSDP units ahead. False uses more memory without
+    waiting."""
     use_orig_params: bool = False
-    """Whether the optimizer sees the model's own parameters instead of one flat one per unit; `torch.compile` needs
-    it."""
+    """Whether the optimizer uses the model's own parameters instead of one flat parameter per FSDP unit;
+    `torch.compile` requires it."""
     cpu_offload: bool = False
-    """Shards, gradients and optimizer state live in page-locked host memory; GPUs only."""
+    """Whether parameter shards, gradients and optimizer state are stored in page-locked host memory; GPUs only."""
     grad_sync: Literal["every", "last"] = "every"
-    """`last` accumulates under `no_sync`, with unsharded gradients held in the compute dtype."""
+    """Time at which gradients are reduced during accumulation; `last` accumulates under `no_sync`, with unsharded
+    gradients in the compute dtype."""
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp1Config":
@@ -60,27 +65,29 @@ class Fsdp1Config(StrategySchema):
 
     @property
     def sync_policy(self) -> GradSync:
-        """The policy in the words all strategies share."""
+        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
         return self.grad_sync
 
     @property
     def keeps_parameters(self) -> bool:
-        """Whether gathered parameters stay from forward to backward."""
+        """Whether gathered parameters stay in memory from forward to backward."""
         return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """See `StrategySchema`."""
+        """Reject `torch.compile` together with flat parameters (`use_orig_params` false)."""
         if compiled and not self.use_orig_params:
             raise ValueError(
                 "use_orig_params (false) cannot be compiled under FSDP1; set it to true, or compile to false"
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """See `StrategySchema`."""
+        """Reject replicate and shard groups whose product differs from the number of ranks."""
         check_mesh(self.dp_replicate, self.dp_shard, ranks)
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """See `StrategySchema`."""
+        """Reject an FSDP1 configuration that cannot run on the cluster (CPU offload on CPU ranks) or would accumulate
+        gradients wrongly.
+        """
         super().check_cluster(cluster, precision, accumulation)
         if self.cpu_offload and cluster.device == "cpu":
             raise ValueError(
@@ -90,11 +97,7 @@ class Fsdp1Config(StrategySchema):
         self.check_accumulation(precision, accumulation)
 
     def check_accumulation(self, precision: Precision, accumulation: int) -> None:
-        """Reject what torch 2.13 takes without a word and trains wrongly.
-
-        Raises:
-            ValueError: names the field and the remedy.
-        """
+        """Reject gradient accumulation settings that torch 2.13 accepts without a warning but trains wrongly with."""
         legal = sync_policies(self.cpu_offload, precision)
         if accumulation > 1 and self.grad_sync not in legal:
             why = (
@@ -112,7 +115,7 @@ class Fsdp1Config(StrategySchema):
             )
 
     def to_fsdp1(self) -> dict[str, Any]:
-        """Keyword arguments for `FullyShardedDataParallel(module, **…)` that do not need torch objects."""
+        """Return the keyword arguments for `FullyShardedDataParallel(module, **…)` that do not need torch objects."""
         return {
             "forward_prefetch": self.forward_prefetch,
             "limit_all_gathers": self.limit_all_gathers,
@@ -120,10 +123,8 @@ class Fsdp1Config(StrategySchema):
         }
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
-        """The `fsdp_config` section of an Accelerate configuration file (FSDP1).
-
-        Accelerate has no words for `limit_all_gathers` and the gradient sync policy, and makes hybrid groups of nodes.
-        """
+        """Return the `fsdp_config` section of an Accelerate configuration file (FSDP1). Accelerate cannot express
+        `limit_all_gathers` or the gradient sync policy, and always uses one hybrid group per node."""
         return {
             "fsdp_version": 1,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -139,7 +140,7 @@ class Fsdp1Config(StrategySchema):
         }
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Short description of the FSDP1 configuration for people."""
         if self.sharding_strategy in HYBRID:
             name = f"FSDP1, hybrid {self.dp_replicate}×{self.dp_shard}"
         elif self.sharding_strategy == "NO_SHARD":
@@ -152,10 +153,8 @@ class Fsdp1Config(StrategySchema):
 
 
 def sync_policies(cpu_offload: bool, precision: Precision) -> tuple[Literal["every", "last"], ...]:
-    """Policies that train the precision while accumulating (torch 2.13, `_runtime_utils.py` and `_flat_param.py`).
-
-    With offload, the gradient of each reduction overwrites the last one's on the host. Under `no_sync`, gradients add up
-    in the dtype of the gathered parameters, whatever `reduce_dtype` says.
-    """
+    """Return the gradient sync policies that accumulate correctly in this precision (torch 2.13, `_runtime_utils.py`
+    and `_flat_param.py`). With offload, each reduction overwrites the previous gradient on the host. Under `no_sync`,
+    gradients are summed in the dtype of the gathered parameters, regardless of `reduce_dtype`."""
     every: tuple[Literal["every", "last"], ...] = () if cpu_offload else ("every",)
     return (*every, "last") if precision.weights_dtype == precision.reduce_dtype else every

@@ -1,4 +1,5 @@
-"""PyTorch `fully_shard` (FSDP2) on a mesh `pipeline_parallel × dp_replicate × dp_shard × tensor_parallel`; HSDP when both in the middle exceed 1."""
+"""Configuration of PyTorch `fully_shard` (FSDP2) on a device mesh `pipeline_parallel × dp_replicate × dp_shard ×
+tensor_parallel`; HSDP if both `dp_replicate` and `dp_shard` exceed 1."""
 
 from typing import Any, Literal
 
@@ -12,46 +13,48 @@ from shardtune.api_schemas.training.workload import Precision
 
 
 class Fsdp2Config(StrategySchema):
-    """Arguments of `torch.distributed.fsdp.fully_shard` and of the calls around it."""
+    """Arguments of `torch.distributed.fsdp.fully_shard` and of related calls for parallelism and prefetch."""
 
     kind: Literal["fsdp2"] = "fsdp2"
     dp_replicate: int = Field(default=1, ge=1)
-    """Replicate groups. Gradients are all-reduced across them."""
+    """Number of replicate groups, across which gradients are all-reduced."""
     dp_shard: int = Field(ge=1)
-    """Ranks over which parameters, gradients and optimizer state are sharded."""
+    """Number of ranks over which parameters, gradients and optimizer state are sharded."""
     tensor_parallel: int = Field(default=1, ge=1, le=4096)
-    """Adjacent ranks that split heads and widths of each block, positions between blocks, and the vocabulary of the
-    head and the loss. More: a rank holds less of everything, and each block gathers and scatters activations twice
-    in each pass."""
+    """Number of adjacent ranks that split heads and widths of each block, positions between blocks, and the vocabulary
+    of output head and loss. A larger value stores less of everything per rank; each block gathers and scatters
+    activations twice in each pass."""
     pipeline_parallel: int = Field(default=1, ge=1, le=4096)
-    """Stages, each with blocks of its own, through which the micro batches of a step go one after the other. More: a rank holds
-    fewer blocks and sends hidden states alone, and waits while the first and last micro batches are elsewhere."""
+    """Number of pipeline stages, through which the micro batches of a step pass one after the other. A larger value
+    puts fewer blocks on a rank and sends only hidden states, but ranks idle at the begin and end of a step."""
     pipeline_schedule: PipelineSchedule = "1f1b"
-    """Order in which a stage takes micro batches. `1f1b`: backward as soon as it can, so that few are held; `gpipe`:
-    all forward, then all backward; `interleaved_1f1b`: as 1F1B, with several smaller stages on each rank.
-    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute gradients of weights later, where a rank
-    would wait; under the last two each rank has two stages, and the first rank has the first and the last."""
+    """Order in which a pipeline stage runs micro batches. `1f1b`: backward as early as possible, so that few are in
+    memory; `gpipe`: all forward, then all backward; `interleaved_1f1b`: 1F1B with several smaller stages per rank.
+    `interleaved_zero_bubble`, `zbv_zero_bubble` and `dual_pipe_v` compute weight gradients while a rank would wait; the
+    latter two place two stages on each rank, the first and the last stage on the first rank."""
     pipeline_virtual_stages: int = Field(default=1, ge=1, le=1024)
-    """Stages on each rank: several with interleaved schedules, 2 in a V. More: a rank waits less while the first and last micro
-    batches are elsewhere, holds more of them, and sends more often."""
+    """Number of pipeline stages on each rank: several with interleaved schedules, 2 with V-shaped ones. A larger value
+    shortens the idle time at the begin and end of a step, keeps more micro batches in memory, and sends more often."""
     expert_parallel: int = Field(default=1, ge=1, le=4096)
-    """Adjacent ranks of `dp_shard` that divide each layer's experts. More: a rank gathers, reduces and computes
-    fewer experts, and tokens travel to the ranks of theirs and back in each pass."""
+    """Number of adjacent ranks of `dp_shard` that divide each layer's experts. With a larger value, a rank gathers,
+    reduces and computes fewer experts, and tokens are exchanged with their experts' ranks in each pass."""
     reshard_after_forward: bool | int = True
-    """True frees gathered parameters after forward and gathers again in backward; False keeps them;
-    an integer reshards to groups of that size."""
+    """Treatment of gathered parameters after forward. True: free them and gather again in backward; False: keep them;
+    an integer: reshard to groups of that many ranks."""
     forward_prefetch: int = Field(default=0, ge=0, le=8)
-    """Units gathered ahead in forward, beyond the one FSDP2 overlaps by itself."""
+    """Number of FSDP units gathered ahead in forward, in addition to the one that FSDP2 overlaps by itself."""
     backward_prefetch: int = Field(default=1, ge=0, le=8)
-    """Units gathered ahead in backward. 1 is FSDP2's own behaviour."""
+    """Number of FSDP units gathered ahead in backward; 1 is FSDP2's default behaviour."""
     blocks_per_unit: int = Field(default=1, ge=1)
-    """Repeated blocks sharded as one unit. More: fewer, larger collectives and more memory gathered at once."""
+    """Number of repeated blocks sharded as one FSDP unit. A larger value gives fewer, larger collectives and more
+    memory gathered at once."""
     cpu_offload: bool = False
-    """Shards, gradients and optimizer state live in host memory."""
+    """Whether parameter shards, gradients and optimizer state are stored in host memory."""
     pin_memory: bool = True
-    """Whether offloaded shards are page-locked; without an accelerator it has no effect."""
+    """Whether offloaded shards are in page-locked memory; no effect without an accelerator."""
     grad_sync: GradSync = "every"
-    """`reduce_scatter` needs both axes (`set_requires_all_reduce`); `last` holds unsharded gradients."""
+    """Time at which gradients are reduced during accumulation. `reduce_scatter` requires `dp_replicate` and `dp_shard`
+    above 1 (`set_requires_all_reduce`); `last` keeps unsharded gradients in memory."""
 
     @model_validator(mode="after")
     def _legal(self) -> "Fsdp2Config":
@@ -77,31 +80,34 @@ class Fsdp2Config(StrategySchema):
 
     @property
     def sync_policy(self) -> GradSync:
-        """The policy in the words all strategies share."""
+        """Time at which gradients are reduced during accumulation, as the value common to all strategies."""
         return self.grad_sync
 
     @property
     def model_parallel(self) -> int:
-        """See `StrategySchema`."""
+        """Number of ranks that together compute one copy of the model on the same samples (tensor parallel × pipeline
+        stages)."""
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
     def stages(self) -> int:
-        """See `StrategySchema`."""
+        """Number of pipeline stages that the model is divided into."""
         return self.pipeline_parallel
 
     @property
     def virtual_stages(self) -> int:
-        """See `StrategySchema`."""
+        """Number of pipeline stages on each rank."""
         return self.pipeline_virtual_stages
 
     @property
     def expert_ranks(self) -> int:
-        """See `StrategySchema`."""
+        """Number of adjacent ranks that divide the experts of a layer, each with samples of its own."""
         return self.expert_parallel
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """See `StrategySchema`."""
+        """Reject activation checkpointing that the pipeline schedule does not allow, and `torch.compile` together with
+        expert, pipeline or tensor parallelism.
+        """
         pipeline_schedules.check_checkpointing(self.pipeline_schedule, checkpointing == "selective")
         if compiled and self.expert_parallel > 1:
             raise ValueError(
@@ -120,7 +126,7 @@ class Fsdp2Config(StrategySchema):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """See `StrategySchema`."""
+        """Reject parallel group sizes that do not divide the number of ranks, or whose product differs from it."""
         pipeline_parallel.check_ranks(self.pipeline_parallel, ranks)
         expert_parallel.check(self.expert_parallel, self.dp_shard, self.tensor_parallel)
         if ranks % self.tensor_parallel:
@@ -130,20 +136,21 @@ class Fsdp2Config(StrategySchema):
         check_mesh(self.dp_replicate, self.dp_shard, ranks, self.tensor_parallel, self.pipeline_parallel)
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """See `StrategySchema`."""
+        """Reject an FSDP2 configuration whose mesh or pipeline schedule does not fit the cluster and the micro batches
+        of a step.
+        """
         super().check_cluster(cluster, precision, accumulation)
         pipeline_parallel.check(self.pipeline_parallel, accumulation)
         pipeline_schedules.check_micro_batches(self.pipeline_schedule, self.pipeline_parallel, accumulation)
 
     def to_fully_shard(self) -> dict[str, Any]:
-        """Keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch objects."""
+        """Return the keyword arguments for `fully_shard(module, mesh=…, mp_policy=…, **…)` that do not need torch
+        objects."""
         return {"reshard_after_forward": self.reshard_after_forward}
 
     def to_accelerate(self, block_class: str) -> dict[str, Any]:
-        """The `fsdp_config` section of an Accelerate configuration file (FSDP2).
-
-        Accelerate has no words for prefetch depth, blocks per unit, gradient sync policy or resharding to a group.
-        """
+        """Return the `fsdp_config` section of an Accelerate configuration file (FSDP2). Accelerate cannot express
+        prefetch depth, blocks per unit, gradient sync policy or resharding to a group."""
         return {
             "fsdp_version": 2,
             "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -155,7 +162,8 @@ class Fsdp2Config(StrategySchema):
         }
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
-        """See `StrategySchema`; Trainer wants FSDP's own activation checkpointing, not Trainer's argument."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) for this FSDP2 configuration; Trainer
+        requires FSDP's activation checkpointing instead of its own argument."""
         section: dict[str, Any] = {
             "version": 2,
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -170,8 +178,8 @@ class Fsdp2Config(StrategySchema):
         return {**step.sync_each_batch(self.grad_sync), "fsdp": True, "fsdp_config": section}
 
     def as_accelerate_runs_it(self, accumulation: int) -> "Fsdp2Config":
-        """Return the configuration that Accelerate 1.15 runs: its own prefetch, a unit per block, and gradients
-        reduced each time or once."""
+        """Return the configuration as Accelerate 1.15 would run it: with its own prefetch, one FSDP unit per block, and
+        gradients reduced at each micro batch or once."""
         late = self.grad_sync == "reduce_scatter" and accumulation > 1
         changes = {
             "forward_prefetch": 0,
@@ -184,7 +192,7 @@ class Fsdp2Config(StrategySchema):
         return Fsdp2Config.model_validate({**self.model_dump(), **changes})
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Short description of the FSDP2 configuration for people."""
         if self.dp_replicate > 1 and self.dp_shard > 1:
             name = f"FSDP2, HSDP {self.dp_replicate}×{self.dp_shard}"
         elif self.dp_replicate > 1:

@@ -1,26 +1,23 @@
-"""Pipeline parallelism: distribution of blocks over stages, and legal numbers of stages."""
+"""Pipeline parallelism: assignment of blocks to pipeline stages, and valid numbers of stages."""
 
 from shardtune.api_schemas.training.models import ModelSpec
 
 
 def blocks_of_stages(blocks: int, stages: int) -> tuple[int, ...]:
-    """Return the number of blocks of each stage in order; the first ones take what is left over, since the last has
-    the head and the loss."""
+    """Return the number of blocks of each pipeline stage in order. A remainder goes to the first stages, since the last
+    stage also computes output head and loss."""
     return tuple(blocks // stages + (stage < blocks % stages) for stage in range(stages))
 
 
 def check_ranks(size: int, ranks: int) -> None:
-    """Check that the stages divide the ranks; raises ValueError where they do not."""
+    """Check that the number of pipeline stages divides the number of ranks."""
     if ranks % size:
         raise _rejected(size, f"must divide the number of ranks ({ranks}); use 1 or a divisor")
 
 
 def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None:
-    """Reject a number of stages that cannot work, as far as is known; `micro_batches`: of one step, which go through
-    the stages.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject a number of pipeline stages that cannot work, as far as is known. `micro_batches`: micro batches per step,
+    which pass through the stages.
     """
     if size == 1:
         return
@@ -34,11 +31,8 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
 
 
 def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
-    """Reject stages that the model summary does not allow (`pipeline_blocks`, `pipeline_note`), with `virtual`
-    stages on each rank.
-
-    Raises:
-        ValueError: as `check`.
+    """Reject pipeline stages (`virtual` of them on each rank) that the model summary does not allow (`pipeline_blocks`,
+    `pipeline_note`).
     """
     if size == 1:
         return

@@ -1,5 +1,5 @@
-"""Schedules of a pipeline: the order in which a rank takes micro batches through its stages, and the placement of
-stages."""
+"""Pipeline schedules: the order in which a rank runs micro batches through its pipeline stages, and the assignment of
+stages to ranks."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -7,28 +7,31 @@ from typing import Literal, get_args
 PipelineSchedule = Literal[
     "1f1b", "gpipe", "interleaved_1f1b", "interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v"
 ]
-"""1F1B (PipeDream-Flush, arXiv:2006.09503), GPipe (arXiv:1811.06965), interleaved 1F1B (arXiv:2104.04473), the same and a V with
-zero bubble (arXiv:2401.10241) and DualPipeV (after arXiv:2412.19437), by `torch.distributed.pipelining`."""
+"""Name of a pipeline schedule of `torch.distributed.pipelining`: 1F1B (PipeDream-Flush, arXiv:2006.09503), GPipe
+(arXiv:1811.06965), interleaved 1F1B (arXiv:2104.04473), its zero-bubble and V-shaped zero-bubble forms
+(arXiv:2401.10241), and DualPipeV (after arXiv:2412.19437)."""
 SCHEDULES: tuple[PipelineSchedule, ...] = get_args(PipelineSchedule)
 
 
 @dataclass(frozen=True)
 class ScheduleFacts:
-    """Properties of a schedule."""
+    """Properties of a pipeline schedule."""
 
     title: str
-    """Name of torch and torchtitan; with `Schedule` before it, torch's class."""
+    """Name of the schedule in torch and torchtitan; prefixed with `Schedule`, the name of torch's class."""
     is_interleaved: bool = False
-    """Whether several stages lie on a rank: stage i on rank i modulo the ranks, or in a V."""
+    """Whether the schedule places several stages on each rank: stage i on rank i modulo the number of ranks, or in a V
+    shape."""
     is_v: bool = False
-    """Whether each rank has two stages, the second ones in the opposite order: the first rank has the first stage
-    and the last."""
+    """Whether the schedule places two stages on each rank in a V shape, the second ones in reverse order, so that the
+    first rank has the first and the last stage."""
     has_rounds: bool = False
-    """Whether it takes the micro batches of a step in rounds of equal length."""
+    """Whether the schedule runs the micro batches of a step in rounds of equal length."""
     splits_backward: bool = False
-    """Whether gradients of weights are computed after those of inputs, while other ranks wait for the latter."""
+    """Whether the schedule computes weight gradients separately, after the input gradients that other ranks wait
+    for."""
     per_rank: int = 1
-    """Least number of micro batches in a step for each rank."""
+    """Minimum number of micro batches in a step per rank of the pipeline."""
 
 
 FACTS: dict[str, ScheduleFacts] = {
@@ -44,17 +47,15 @@ FACTS: dict[str, ScheduleFacts] = {
 
 
 def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> tuple[int, ...]:
-    """Return the stages of one of the ranks, in order."""
+    """Return the indices of the pipeline stages on a rank, in order."""
     if is_v:
         return rank, 2 * ranks - 1 - rank
     return tuple(rank + ranks * chunk for chunk in range(virtual))
 
 
 def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
-    """Reject `virtual` stages on each of `ranks` where the schedule does not allow that number.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject a number of virtual stages per rank (`virtual`) that the pipeline schedule does not allow on `ranks`
+    ranks.
     """
     if virtual > 1 and ranks == 1:
         raise ValueError(
@@ -77,11 +78,8 @@ def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
 
 
 def check_split(schedule: str, keeps: bool, waits: bool) -> None:
-    """Reject a schedule that computes gradients of weights later, without the settings it needs: `keeps` gathered
-    parameters from forward to backward, and `waits` with the reduction of gradients for the last micro batch.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject a pipeline schedule that delays weight gradients unless the settings allow it: parameters stay gathered
+    from forward to backward (`keeps`), and gradients are reduced after the last micro batch (`waits`).
     """
     if not FACTS[schedule].splits_backward:
         return
@@ -93,10 +91,8 @@ def check_split(schedule: str, keeps: bool, waits: bool) -> None:
 
 
 def check_checkpointing(schedule: str, is_selective: bool) -> None:
-    """Reject recomputation that torch (2.13) does only once.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject selective activation checkpointing with a pipeline schedule that runs backward twice per block, since
+    torch (2.13) recomputes only once.
     """
     if FACTS[schedule].splits_backward and is_selective:
         raise ValueError(
@@ -106,7 +102,8 @@ def check_checkpointing(schedule: str, is_selective: bool) -> None:
 
 
 def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
-    """Say why a step cannot have this number of micro batches (torch 2.13)."""
+    """Return the reason why a pipeline schedule cannot run a step with this number of micro batches (torch 2.13); None
+    if it can."""
     facts, rounds = FACTS[schedule], max(1, micro_batches // ranks)
     if facts.has_rounds and micro_batches % rounds:
         return (
@@ -122,11 +119,7 @@ def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
 
 
 def check_micro_batches(schedule: str, ranks: int, micro_batches: int) -> None:
-    """Reject a step that the schedule cannot run.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
-    """
+    """Reject a number of micro batches per step that the pipeline schedule cannot run."""
     why = obstacle(schedule, ranks, micro_batches)
     if ranks > 1 and why is not None:
         raise ValueError(f"pipeline_schedule ({schedule!r}) {why}")

@@ -1,4 +1,5 @@
-"""Ranks that train the same samples: whether a configuration's numbers of them come out."""
+"""Checks of a configuration's parallel group sizes (context, tensor, pipeline and expert parallel) against cluster,
+workload and model."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import (
@@ -15,11 +16,8 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
-    """Reject ranks that do not divide the workload or the model, as far as is known without looking at the built
-    model.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject parallel group sizes that do not divide the workload or the model, as far as is known before the model is
+    built.
     """
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
@@ -37,10 +35,8 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 
 
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
-    """Reject ranks that cannot divide a model's experts, according to its model summary (`experts`, …).
-
-    Raises:
-        ValueError: as `check`.
+    """Reject an `expert_parallel` size that cannot divide the model's experts, according to the model summary
+    (`experts`, `expert_width`, `expert_note`).
     """
     strategy = config.strategy
     if isinstance(strategy, Fsdp2Config):

@@ -1,4 +1,4 @@
-"""Tensor parallelism: which numbers of ranks may split a model, and why others may not."""
+"""Tensor parallelism: valid numbers of ranks that split a model, and the reasons why other numbers are invalid."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import context_parallel
@@ -15,11 +15,8 @@ def check(
     model_summary: ModelSummary | None = None,
     stages: int = 1,
 ) -> None:
-    """Reject what does not come out, as far as is known; `context`: ranks that share each sequence besides; `stages`: see
-    `pipeline_parallel`.
-
-    Raises:
-        ValueError: names the field, its value and the remedy.
+    """Reject a `tensor_parallel` size that does not divide the ranks, workload or model, as far as is known. `context`:
+    ranks that share each sequence; `stages`: number of pipeline stages.
     """
     if size == 1:
         return
@@ -33,11 +30,7 @@ def check(
 
 
 def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
-    """Reject a size that the model summary does not allow (`tensor_divisor`, `tensor_note`).
-
-    Raises:
-        ValueError: as `check`.
-    """
+    """Reject a `tensor_parallel` size that the model summary does not allow (`tensor_divisor`, `tensor_note`)."""
     if size == 1:
         return
     if note is not None:
@@ -56,14 +49,16 @@ def check_widths(size: int, context: int, divisor: int | None, note: str | None)
 def sizes(
     context: int, cluster: Cluster, workload: Workload, model_summary: ModelSummary
 ) -> tuple[tuple[int, ...], str | None]:
-    """Return the sizes that may be searched, in rising order, and why the first other divisor of the ranks may not."""
+    """Return the valid `tensor_parallel` sizes in ascending order, and the reason why the first invalid divisor of the
+    number of ranks is invalid (None if all are valid)."""
     return context_parallel.divisors(
         cluster.world_size, lambda size: check(size, context, cluster, workload, model_summary=model_summary)
     )
 
 
 def _obstacle(size: int, context: int, ranks: int, workload: Workload) -> str | None:
-    """`ranks`: of one stage."""
+    """Return the reason why a `tensor_parallel` size does not fit ranks or workload; None if it does. `ranks`: number
+    of ranks of one pipeline stage."""
     length, batch, sharing = workload.sequence_length, workload.global_batch, size * context
     times = f" times context_parallel ({context})" if context > 1 else ""
     if ranks % sharing:

@@ -1,7 +1,5 @@
-"""A configuration as Hugging Face `TrainingArguments` (transformers 5); what these cannot say is left out.
-
-Read by the adapter, which runs them, and by the exporter, which writes them.
-"""
+"""Express a configuration as Hugging Face `TrainingArguments` (transformers 5), for the adapter of training scripts and
+for exports; settings that `TrainingArguments` cannot express are omitted."""
 
 from typing import Any
 
@@ -11,7 +9,7 @@ from shardtune.api_schemas.training.workload import Workload
 
 
 def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
-    """Return the arguments that do not depend on the configuration."""
+    """Return the training arguments that depend only on the workload, not on the configuration."""
     optimizer = workload.optimizer
     return {
         "bf16": workload.precision.compute_dtype == "bfloat16",
@@ -32,10 +30,8 @@ def workload_arguments(workload: Workload, on_cpu: bool) -> dict[str, Any]:
 def strategy_arguments(
     config: TrialConfig, workload: Workload, accumulation: int, block_class: str | None, checkpoints: bool = False
 ) -> dict[str, Any]:
-    """Batch and strategy; `checkpoints`: also `full` activation checkpointing, which the adapter applies itself.
-
-    Raises:
-        ValueError: Trainer has no such backend.
+    """Return the training arguments for batch size and strategy. `checkpoints`: whether to include `full` activation
+    checkpointing, which the adapter of training scripts applies itself.
     """
     step = TrainerStep(workload, config.micro_batch, accumulation, checkpoints, block_class)
     own = config.strategy.to_training_arguments(step)

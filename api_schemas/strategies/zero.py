@@ -1,7 +1,5 @@
-"""DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ.
-
-Stage 0 is left out: DDP is that, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else.
-"""
+"""Configuration of DeepSpeed ZeRO stages 1-3 (Rajbhandari et al. 2020), with offload and ZeRO++ hpZ. Stage 0 is
+omitted: it is the same as DDP, and DeepSpeed 0.19.8 in bf16 at stage 0 trains something else."""
 
 from typing import Any, Literal
 
@@ -16,14 +14,15 @@ _DTYPE = {"float32": "fp32", "bfloat16": "bf16"}
 
 
 class Offload(Schema):
-    """Device to which a kind of state is offloaded."""
+    """Offload of one kind of training state (parameters or optimizer state) to host memory."""
 
     device: Literal["cpu"] = "cpu"
-    """Device: the host. NVMe is left out: deepspeed 0.19.8 leaves no tensors to check once they are swapped out."""
+    """Device that the state is offloaded to: always the host. NVMe is omitted, since deepspeed 0.19.8 leaves no tensors
+    to check once they are swapped out."""
     pin_memory: bool = True
     """Whether to page-lock host memory for faster copies."""
     ratio: float = Field(default=1.0, gt=0, le=1)
-    """Fraction of the optimizer state offloaded (stage 3 only; ignored for parameters)."""
+    """Fraction of the optimizer state to offload (ZeRO stage 3 only; ignored for parameters)."""
 
 
 class ZeroConfig(StrategySchema):
@@ -32,33 +31,36 @@ class ZeroConfig(StrategySchema):
     kind: Literal["zero"] = "zero"
     stage: Literal[1, 2, 3]
     reduce_bucket_size: int = Field(default=500_000_000, ge=1)
-    """Elements reduced per collective. Larger: fewer launches, more memory held during backward."""
+    """Number of gradient elements reduced per collective. A larger value gives fewer launches and more memory used
+    during backward."""
     allgather_bucket_size: int = Field(default=500_000_000, ge=1)
-    """Elements gathered per collective after the step. Stages 1 and 2; stage 3 ignores it."""
+    """Number of parameter elements gathered per collective after the optimizer step. Used by stages 1 and 2; ignored by
+    stage 3."""
     overlap_comm: bool = True
-    """Whether to reduce gradients while backward still computes. Costs a second bucket."""
+    """Whether to reduce gradients while backward is still computing, at the cost of a second bucket."""
     contiguous_gradients: bool = True
-    """Whether to copy gradients into one buffer as they appear, against fragmentation."""
+    """Whether to copy gradients into one contiguous buffer as they are produced, which avoids fragmentation."""
     round_robin_gradients: bool = False
-    """Whether to spread the copy to the host or partition over ranks; stages 1 and 2."""
+    """Whether ranks copy different gradients to the host or partition at the same time; stages 1 and 2."""
     stage3_prefetch_bucket_size: int = Field(default=50_000_000, ge=0)
-    """Elements gathered ahead of use."""
+    """Number of parameter elements that stage 3 gathers ahead of use."""
     stage3_param_persistence_threshold: int = Field(default=100_000, ge=0)
-    """Parameters with fewer elements stay gathered."""
+    """Number of elements below which a parameter stays gathered instead of being partitioned; stage 3."""
     stage3_max_live_parameters: int = Field(default=1_000_000_000, ge=0)
-    """Elements that may be gathered at once."""
+    """Maximum number of parameter elements gathered at the same time; stage 3."""
     stage3_max_reuse_distance: int = Field(default=1_000_000_000, ge=0)
-    """Distance in elements within which a parameter that is needed again is kept."""
+    """Distance in elements within which a gathered parameter is kept for its next use instead of being released; stage
+    3."""
     sub_group_size: int = Field(default=1_000_000_000, ge=1)
-    """Elements that the optimizer updates at a time; stage 3."""
+    """Number of elements that the optimizer updates at a time; stage 3."""
     zero_hpz_partition_size: int = Field(default=1, ge=1)
-    """Ranks of ZeRO++'s secondary shard group that backward gathers from; 1 turns it off."""
+    """Number of ranks in ZeRO++'s secondary shard group, from which backward gathers parameters; 1 turns it off."""
     offload_optimizer: Offload | None = None
     offload_param: Offload | None = None
-    """Offload of parameters; stage 3 only."""
+    """Offload of parameters to the host; stage 3 only."""
     deepcompile: bool = False
-    """Whether DeepSpeed compiles the whole model with its gathers and reductions in the graph (DeepCompile). On
-    GPUs; its operator is built there at the first use."""
+    """Whether DeepSpeed compiles the whole model, with parameter gathers and gradient reductions in the graph
+    (DeepCompile). GPUs only; DeepSpeed builds the required operator on first use."""
 
     @model_validator(mode="after")
     def _legal(self) -> "ZeroConfig":
@@ -72,17 +74,17 @@ class ZeroConfig(StrategySchema):
 
     @property
     def sync_policy(self) -> GradSync:
-        """Policy by stage: stage 1 reduces at the accumulation boundary; stages 2 and 3 every micro batch (they
-        forbid `no_sync`)."""
+        """Time at which gradients are reduced during accumulation: stage 1 reduces after the last micro batch; stages 2
+        and 3, which forbid `no_sync`, after every micro batch."""
         return "last" if self.stage == 1 else "every"
 
     @property
     def compiles(self) -> bool:
-        """See `StrategySchema`."""
+        """Whether DeepSpeed compiles the model by itself (DeepCompile)."""
         return self.deepcompile
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """See `StrategySchema`."""
+        """Reject combinations of compilation, activation checkpointing and ZeRO stage that DeepSpeed cannot run."""
         if self.deepcompile and compiled:
             raise ValueError(
                 "compile (true) and deepcompile (true) compile the same blocks twice; set one of them to false"
@@ -96,7 +98,7 @@ class ZeroConfig(StrategySchema):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """See `StrategySchema`."""
+        """Reject a size of the secondary shard group (ZeRO++ hpZ) that does not divide the number of ranks."""
         if ranks % self.zero_hpz_partition_size:
             # DeepSpeed takes it, and gathers from groups that do not exist.
             raise ValueError(
@@ -105,14 +107,15 @@ class ZeroConfig(StrategySchema):
             )
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """See `StrategySchema`."""
+        """Reject a ZeRO configuration that cannot run on the cluster, such as DeepCompile on CPU ranks."""
         super().check_cluster(cluster, precision, accumulation)
         if self.deepcompile and cluster.device == "cpu":
             # deepspeed 0.19.8 would go on without it and without a word (`is_deepcompile_supported`).
             raise ValueError("deepcompile (true) needs GPUs, and this cluster has CPU ranks; set it to false")
 
     def to_training_arguments(self, step: TrainerStep) -> dict[str, Any]:
-        """See `StrategySchema`."""
+        """Return the fields of Hugging Face `TrainingArguments` (transformers 5) that make Trainer run this ZeRO
+        configuration."""
         document = self.to_deepspeed(step.workload, step.micro_batch, step.accumulation)
         # Else Trainer asks for DeepSpeed's own bf16, which casts the weights.
         own = {"bf16": False} if step.workload.precision.autocast else {}
@@ -127,12 +130,9 @@ class ZeroConfig(StrategySchema):
     def to_deepspeed(
         self, workload: Workload, micro_batch: int, accumulation: int, context_parallel: int = 1
     ) -> dict[str, Any]:
-        """Return the complete DeepSpeed JSON, which the trial passes to `deepspeed.initialize` and the exporter
-        writes.
-
-        The optimizer is built by the caller (torch AdamW, or DeepSpeedCPUAdam with an offloaded optimizer), so
-        that its arithmetic is the same as every other backend's; hence no `optimizer` section.
-        """
+        """Return the complete DeepSpeed JSON configuration, used by trials (`deepspeed.initialize`) and by exports. It
+        has no `optimizer` section: the caller builds the optimizer (torch AdamW, or DeepSpeedCPUAdam if offloaded), so
+        that every backend uses the same arithmetic."""
         precision = workload.precision
         return {
             # DeepSpeed counts a sample once for each of the ranks that share it, and rejects another product.
@@ -179,7 +179,7 @@ class ZeroConfig(StrategySchema):
         return section
 
     def describe(self) -> str:
-        """The strategy in words."""
+        """Short description of the ZeRO configuration for people."""
         parts = [f"ZeRO-{self.stage}"]
         if self.zero_hpz_partition_size > 1:
             parts.append(f"hpZ {self.zero_hpz_partition_size}")
@@ -197,5 +197,6 @@ class ZeroConfig(StrategySchema):
 
 
 def _autocast(precision: Precision) -> dict[str, Any]:
-    """DeepSpeed's own section. By default it gathers and reduces the linear layers in the lower dtype: the list is empty."""
+    """Return DeepSpeed's own autocast section. Its list of lower-precision modules is empty, since by default DeepSpeed
+    would gather and reduce the linear layers in the lower dtype."""
     return {"enabled": True, "dtype": precision.compute_dtype, "lower_precision_safe_modules": []}

@@ -1,1 +1,1 @@
-"""Describe studies: request, state, result, comparisons and changes."""
+"""Schemas of studies: request, state, result, comparisons and changes."""

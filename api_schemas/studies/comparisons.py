@@ -1,4 +1,4 @@
-"""Comparison of configurations: the measurements of each, and the knobs in which they differ."""
+"""Schemas for the comparison of configurations: the measurements of each, and the knobs in which they differ."""
 
 from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -11,19 +11,21 @@ MOST_COMPARED = 4
 
 
 class MeasuredSpeed(Schema):
-    """Speed in tokens per second and GPU."""
+    """Measured speed of a configuration in tokens per second and GPU, with bounds."""
 
     tokens_per_s_per_gpu: float
-    """Speed of the search run, or the median of validation runs."""
+    """Speed in tokens per second and GPU: of the search run, or the median of the validation runs."""
     low: float
-    """Lower bound. Search run: lower end of the 95 % interval of its mean step. Validation runs: the slowest."""
+    """Lower bound of the speed. Search run: lower end of the 95 % interval of the mean step time's speed. Validation
+    runs: the slowest run."""
     high: float
-    """Upper bound. Search run: upper end of the same interval. Validation runs: the fastest."""
+    """Upper bound of the speed. Search run: upper end of the 95 % interval of the mean step time's speed. Validation
+    runs: the fastest run."""
     runs: int
 
 
 class ComparedConfig(Schema):
-    """Configuration with the measurements of its study; it has no predictions."""
+    """Configuration in a comparison, with the measurements from its study (no predictions)."""
 
     study_id: str
     trial_number: int
@@ -32,52 +34,53 @@ class ComparedConfig(Schema):
     cluster: Cluster
     config: TrialConfig
     description: str
-    """Strategy in words."""
+    """Short description of the configuration's strategy for people."""
     search: MeasuredSpeed | None = None
-    """Speed of its search run; None: it has no measurement."""
+    """Speed measured in the configuration's search run; None if not measured."""
     fresh: MeasuredSpeed | None = None
-    """Speed in the validation runs of the study's last final comparison; None: it took no part."""
+    """Speed measured in the validation runs of the study's last final comparison (paired runs that decide); None if the
+    configuration was not in it."""
     speedup: Speedup | None = None
-    """Speed-up over its study's baseline in paired runs; None except for the challenger of the pairs."""
+    """Speed-up of the configuration over its study's baseline in paired runs; None unless it was the challenger."""
     is_baseline: bool = False
-    """Whether it is the baseline of its study."""
+    """Whether the configuration is the baseline of its study."""
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     step_time_s: float | None = None
     mfu: float | None = None
     gpu_seconds: float
-    """GPU-seconds of all attempts at this configuration, failed ones included."""
+    """GPU-seconds of all attempts at this configuration, including failed ones."""
     price: float | None = None
-    """Price of `gpu_seconds` in the operator's currency; None: no price is set."""
+    """Price of `gpu_seconds` in the operator's currency; None if no price is configured."""
     study_gpu_seconds: float
-    """GPU-seconds of its whole study."""
+    """GPU-seconds of the whole study that measured the configuration."""
     study_price: float | None = None
-    """Price of the whole study in the operator's currency; None: no price is set."""
+    """Price of the whole study in the operator's currency; None if no price is configured."""
 
     @property
     def peak_gib(self) -> float | None:
-        """Peak memory that the memory limit applies to."""
+        """Peak memory in GiB, of the kind that the memory limit applies to."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
 class KnobDifference(Schema):
-    """Knob that at least two of the configurations have, with different values."""
+    """Knob for which at least two of the compared configurations have different values."""
 
     knob: str
     values: tuple[KnobValue | None, ...]
-    """Values in the order of the configurations; None: the backend has no such knob."""
+    """Values of the knob in the order of the configurations; None if a configuration's backend has no such knob."""
 
 
 class Comparison(Schema):
-    """Configurations in the order they were asked for."""
+    """Comparison of several configurations, in the requested order."""
 
     configs: tuple[ComparedConfig, ...]
     currency: str
     """Currency of all prices (SHARDTUNE_CURRENCY)."""
     differences: tuple[KnobDifference, ...]
-    """Knobs with different values; all knobs are in `configs`."""
+    """Knobs whose values differ between the configurations; the values of all knobs are in `configs`."""
     is_one_subject: bool
-    """Whether all train the same model and workload on the same cluster. Only then the ratio of two speeds means
-    anything."""
+    """Whether all configurations train the same model and workload on the same cluster; otherwise their speeds are not
+    comparable."""
     not_found: tuple[str, ...]
-    """Configurations that were asked for and do not exist, or have no figures yet."""
+    """Requested configurations that do not exist, or have no measurements yet."""

@@ -1,4 +1,4 @@
-"""Export of a configuration as files for the programs that run it."""
+"""Schemas of exports: a training configuration as files for the programs that run it."""
 
 from typing import Literal
 
@@ -6,20 +6,21 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.strategies import TrialConfig
 
 ExportFormat = Literal["standard", "training-arguments", "torchtitan", "lightning"]
-"""Format of an export. `standard`: our own script, DeepSpeed's JSON and Accelerate's YAML; else the consumer's own
-form."""
+"""Format of an exported configuration. `standard`: Shardtune's own script, DeepSpeed's JSON and Accelerate's YAML;
+other values: the native format of the named program."""
 
 
 class Export(Schema):
-    """Ready-to-use files."""
+    """Ready-to-use files of an exported training configuration."""
 
     format: ExportFormat
     files: dict[str, str]
-    """Content by relative file name."""
+    """Content of the exported files by relative file name."""
     release: str | None = None
-    """Release of the consumer that the files are written for, such as `torchtitan 0.2.2`; None for the standard
+    """Release of the target program that the files are written for, such as `torchtitan 0.2.2`; None for the standard
     files."""
     lossy: tuple[str, ...] = ()
-    """Settings that the consumer cannot express: a name, the measured value, and what happens instead."""
+    """Settings that the target program cannot express, each with name, measured value and actual behaviour."""
     lossy_config: TrialConfig | None = None
-    """Configuration that the consumer runs, as near as our words come, where it differs from the measured one."""
+    """Configuration that the target program actually runs, as closely as Shardtune can express it, if different from
+    the measured one."""

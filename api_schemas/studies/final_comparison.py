@@ -1,28 +1,30 @@
-"""Finalists of a search: trials that the final comparison runs again. They are stored with the study while it lasts."""
+"""Schema of a study's finalists: the trials that the final comparison (paired runs that decide) runs again. Stored with
+the study during the comparison."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Finalists:
-    """Trials that the final comparison runs again."""
+    """Trials of a search that the final comparison (paired runs that decide) runs again."""
 
     baseline: int | None
-    """Trial number of the baseline; None: no configuration is feasible."""
+    """Trial number of the baseline; None if no configuration is feasible."""
     candidates: tuple[int, ...]
-    """Fastest other feasible trials of the search, fastest first; empty: the baseline is the only feasible one."""
+    """Numbers of the fastest feasible trials besides the baseline, fastest first; empty if only the baseline is
+    feasible."""
     notes: tuple[str, ...] = ()
     defaults: tuple[int, ...] = ()
-    """Trials that may become the baseline where the user gave none, `baseline` among them. Their validation runs
-    decide, as one search run may have been disturbed. Empty: the user's baseline stays."""
+    """Numbers of the trials that may become the baseline if the user gave none, including `baseline`. Validation runs
+    decide, since a single search run may have been disturbed. Empty: the user's baseline is fixed."""
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All trials whose validation runs this final comparison may ask for, once each."""
+        """Numbers of all trials for which this final comparison may request validation runs, without duplicates."""
         named = (*((self.baseline,) if self.baseline is not None else ()), *self.candidates, *self.defaults)
         return tuple(dict.fromkeys(named))
 
     @property
     def needs_runs(self) -> bool:
-        """Whether any trial is to be run again."""
+        """Whether the final comparison has to run any trial again."""
         return bool(self.candidates) or len(self.defaults) > 1

@@ -1,4 +1,4 @@
-"""Insights from all trials of a study: speed against memory, and the importance of knobs."""
+"""Schemas of analyses over all trials of a study: the Pareto front of speed and memory, and the importance of knobs."""
 
 from typing import Literal
 
@@ -7,52 +7,53 @@ from shardtune.api_schemas.strategies import TrialConfig
 
 
 class ParetoPoint(Schema):
-    """Trial that no other beats in both speed and memory, by its search run."""
+    """Trial on the Pareto front: no other trial is better in both speed and memory, by search runs."""
 
     trial_number: int
     config: TrialConfig
     description: str
-    """Strategy in words."""
+    """Short description of the trial's configuration for people."""
     tokens_per_s_per_gpu: float
     peak_memory_gib: float
 
 
 class ParetoFront(Schema):
-    """Best speed for each amount of memory, by single runs of the search, not by the pairs that make a verdict."""
+    """Pareto front of a study: the best speed for each amount of memory, by single search runs and not by the paired
+    runs of the verdict."""
 
     points: tuple[ParetoPoint, ...]
-    """Points by rising memory, and so by rising speed."""
+    """Points of the Pareto front by ascending memory, and therefore by ascending speed."""
     memory: Literal["reserved", "allocated"] | None
-    """Kind of `peak_memory_gib`: memory that the allocator reserved (GPUs), or tensors (CPU ranks); None without any
-    point."""
+    """Kind of memory in `peak_memory_gib`: reserved by the allocator (GPUs), or used by tensors (CPU ranks); None if
+    there are no points."""
     limit_gib: float
-    """Memory that one rank may take under the study's objective."""
+    """Memory in GiB that one rank may use under the study's objective."""
     trials: int
-    """Number of complete trials that were considered."""
+    """Number of complete trials from which the Pareto front was calculated."""
 
 
 class KnobImportance(Schema):
-    """Importance of a knob for being among the fastest trials."""
+    """Importance of a knob: its effect on whether a trial is among the fastest."""
 
     knob: str
     importance: float
-    """Fraction of the sum over all knobs."""
+    """Importance of the knob as a fraction of the sum over all knobs."""
     is_above_chance: bool
-    """Whether the importance is higher than in each of 19 shufflings of the speeds. A knob without effect passes one
-    time in twenty."""
+    """Whether the knob's importance is higher than in each of 19 random permutations of the speeds; a knob without
+    effect passes by chance once in twenty times."""
     trials: int
-    """Number of considered trials that have the knob. The importance of a knob of a single backend is about that
+    """Number of considered trials that have the knob. For a knob of a single backend, the importance refers to this
     backend only."""
 
 
 class Importance(Schema):
-    """Importance of knobs for speed among the feasible trials (PED-ANOVA)."""
+    """Importance of each knob for the speed of a study's feasible trials (PED-ANOVA)."""
 
     knobs: tuple[KnobImportance, ...]
-    """Knobs, most important first; empty where nothing can be said."""
+    """Knobs with their importance, most important first; empty if no importance can be calculated."""
     trials: int
-    """Number of complete trials that were considered."""
+    """Number of complete trials from which importance was calculated."""
     fastest: int
-    """Number of trials that count as the fastest."""
+    """Number of trials that count as the fastest ones."""
     reason: str | None = None
-    """Reason why nothing can be said."""
+    """Reason why no importance can be calculated."""

@@ -1,4 +1,4 @@
-"""Study as its user asks for it and reads it."""
+"""Schemas of a study (a search for the fastest training configuration): the user's request, its state and its result."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,55 +18,56 @@ from shardtune.api_schemas.training.workload import Precision, Workload, Workloa
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 
 FEWEST_PAIRS, MOST_PAIRS = 7, 100
-"""Least number of pairs for a verdict (all of them won), and the most that one may use."""
+"""Minimum number of pairs of runs for a verdict (all of them won), and maximum number of pairs in a study."""
 DEFAULT_TRIALS, MOST_TRIALS = 40, 10_000
-"""Number of trials of a search whose budget gives none, and the largest that a budget may give."""
+"""Default maximum number of trials in a search, and the largest number that a budget may set."""
 MOST_WAIT_S = 30 * 86_400.0
-"""Longest time that a study may wait for a worker."""
+"""Longest time in seconds that a study may wait for a worker."""
 
 
 SamplerName = Literal["guided", "tpe", "gp", "random"]
 
 
 class Objective(Schema):
-    """Quantity that is maximised, and its constraints."""
+    """Quantity that a study maximises, and its constraints."""
 
     metric: Literal["tokens_per_s_per_gpu"] = "tokens_per_s_per_gpu"
     memory_headroom: float = Field(default=0.05, ge=0, lt=0.9)
-    """Fraction of memory that a winner must leave free; a run that takes more is `over_limit`."""
+    """Fraction of memory that the best configuration must leave free; a run that uses more fails as `over_limit`."""
 
 
 class Budget(Schema):
-    """Limits of a study: the first limit reached ends the search; the final comparison has its own."""
+    """Limits of a study. The first limit reached ends the search; the final comparison (paired runs that decide) has
+    limits of its own."""
 
     max_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
-    """Exact number of trials, unless the space is exhausted first. None: up to 40, ended early when further gain is
+    """Exact number of trials, unless the search space is exhausted first. None: up to 40, fewer if further gain is
     unlikely."""
     max_gpu_seconds: float | None = Field(default=None, gt=0)
-    """Seconds × ranks of all runs."""
+    """Maximum GPU-seconds (seconds × ranks) of all runs of the study."""
     max_wall_seconds: float | None = Field(default=None, gt=0)
-    """Seconds since the study could first run."""
+    """Maximum seconds since the moment at which the study could first run."""
     planned_gpu_hours: float | None = Field(default=None, gt=0, le=1e9, examples=[5000.0])
-    """Hours × GPUs of the training run that the answer is for. With it, the search does not stop at an expected gain
-    below 1 %, but once the next trial is expected to save less of these hours than it takes. Not allowed beside
+    """Length in hours × GPUs of the training run that will use the result. If set, the search stops once the next trial
+    is expected to cost more GPU-time than it saves, instead of at an expected gain below 1 %. Not allowed together with
     `max_trials`."""
     max_pairs: int = Field(default=24, ge=FEWEST_PAIRS, le=MOST_PAIRS)
-    """Pairs of validation runs of challenger and baseline before the verdict may stay `undecided`. More find smaller
-    gains."""
+    """Maximum pairs of validation runs (challenger and baseline) before the verdict may remain `undecided`. More pairs
+    detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
-    """Runs that may be repeated because other programs disturbed the machine, as a fraction of those that count; 0:
-    none."""
+    """Maximum number of runs repeated because other programs disturbed the machine, as a fraction of the runs that
+    count; 0: none."""
     prune: bool = True
-    """Whether to end a trial of the search within its warm-up once it is surely more than 10 % slower than the
-    fastest so far. Its state is then `pruned`: the search learns from its speed, no answer rests on it."""
+    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far.
+    The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
     resume_check: bool = True
-    """Whether the winner must resume from a checkpoint before it becomes the answer: it trains, saves a checkpoint
-    and continues from it in new processes (seconds, and disk for 16 bytes per parameter)."""
+    """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a
+    checkpoint and continues from it in new processes (takes seconds, and 16 bytes of disk per parameter)."""
 
     profile: bool = False
-    """Whether to run the winner and its opponent once more each after the verdict, some steps under torch's
-    profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each takes about as long as a trial, and the answer does
-    not wait for it."""
+    """Whether to run the best configuration and its opponent once more after the verdict, with some steps under torch's
+    profiler: `GET /v1/studies/{id}/trials/{n}/diagnosis`. Each run takes about as long as a trial; the result does not
+    wait for it."""
 
     @model_validator(mode="after")
     def _one_end(self) -> "Budget":
@@ -79,12 +80,12 @@ class Budget(Schema):
 
     @property
     def most_trials(self) -> int:
-        """Number of trials after which the search ends at the latest."""
+        """Maximum number of trials after which the search ends."""
         return self.max_trials or DEFAULT_TRIALS
 
 
 class StudyRequest(Schema):
-    """Request for a study; also the content of a study file."""
+    """Request to create a study; also the format of a study file."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -95,28 +96,28 @@ class StudyRequest(Schema):
     )
 
     model: ModelChoice
-    """Model: a preset's name, a `config.json`, or code of your own that the worker's owner allows."""
+    """Model to train: a preset's name, a `config.json`, or your own code that the worker's owner allows."""
     workload: WorkloadRequest
     cluster: ClusterChoice = "local"
-    """Cluster in full, its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the resources of the only registered
-    worker."""
+    """Cluster to tune for: in full, by its short form (`8xh100`, `4x8xa100-80gb`), or `local`: the hardware of the only
+    registered worker."""
     objective: Objective = Objective()
     budget: Budget = Budget()
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """Configuration that the user runs today: one of ours, or an unchanged DeepSpeed JSON, Accelerate configuration
-    or TrainingArguments of transformers (files they name must be replaced by their content)."""
+    """Configuration that you use today: in Shardtune's format, or an unchanged DeepSpeed JSON, Accelerate configuration
+    or TrainingArguments of transformers (replace references to files by their content)."""
     space: SpaceLimits = SpaceLimits()
     sampler: SamplerName = "guided"
-    """Sampler that proposes the trials: `guided` uses predictions and the measurements of this study, `tpe` and `gp`
-    are Optuna's, `random` draws each knob. Where nothing can be predicted, `guided` is `tpe`."""
+    """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
+    Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of the sampler."""
     checkpoint_every_s: float = Field(default=1800.0, ge=1, le=1e9)
-    """Seconds between two checkpoints of the training that the answer is for: the resume check reports the fraction
-    of its time that saving takes."""
+    """Seconds between two checkpoints of the training run that will use the result; the resume check reports the
+    fraction of time that saving takes."""
     wait_for_worker_s: float | None = Field(default=None, gt=0, le=MOST_WAIT_S)
-    """Seconds to wait for a worker where none has the cluster (`GET /v1/demand` shows the demand); then the study
-    fails. None: such a study is rejected."""
+    """Seconds to wait for a worker if none has the cluster (`GET /v1/demand` shows the demand); then the study fails.
+    null: the study is rejected at once."""
 
     @field_validator("baseline", mode="before")
     @classmethod
@@ -129,23 +130,23 @@ class StudyRequest(Schema):
         return baseline
 
     def with_precision(self, precision: Precision) -> "StudySpec":
-        """Return the specification, once the precision is decided."""
+        """Return the complete study specification, with the given precision in the workload."""
         fields = {name: getattr(self, name) for name in StudyRequest.model_fields}
         return StudySpec(**fields | {"workload": self.workload.with_precision(precision)})
 
 
 class StudySpec(StudyRequest):
-    """Complete specification of a study: a request whose precision is decided."""
+    """Complete specification of a study: its request with the precision decided."""
 
     workload: Workload
 
 
 class StudyState(StrEnum):
-    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`; a complete or failed study
-    that is extended runs again."""
+    """State of a study: `waiting → running ⇄ paused → complete | cancelled | failed`; extending a complete or failed
+    study makes it run again."""
 
     WAITING = "waiting"
-    """The study waits for a worker that has its cluster."""
+    """The study waits for a worker with its cluster."""
     RUNNING = "running"
     PAUSED = "paused"
     COMPLETE = "complete"
@@ -154,13 +155,13 @@ class StudyState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether the study has not ended: it runs, or waits for a worker or to be resumed."""
+        """Whether the study has not ended: it is running, paused, or waiting for a worker."""
         return self in OPEN_STUDY_STATES
 
 
 OPEN_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING, StudyState.PAUSED)
 ACTIVE_STUDY_STATES = (StudyState.WAITING, StudyState.RUNNING)
-"""States in which a study needs a worker; they count against quotas, and as demand."""
+"""States in which a study needs a worker; such studies count against quotas and as demand."""
 
 
 class StudyPhase(StrEnum):
@@ -169,13 +170,13 @@ class StudyPhase(StrEnum):
     MODEL_SUMMARY = "model_summary"
     SEARCH = "search"
     FINAL_COMPARISON = "final_comparison"
-    """Validation runs of the fastest trials and of the baseline."""
+    """Validation runs of the fastest trials and the baseline, which decide the verdict."""
     DONE = "done"
 
 
 class StudyPurpose(StrEnum):
-    """Purpose of a study: `retune` and `canary` are the service's own, and run on workers that no user's study
-    needs."""
+    """Purpose of a study. `retune` and `canary` are started by the service, and run only on workers that no user's
+    study needs."""
 
     USER = "user"
     RETUNE = "retune"
@@ -183,86 +184,88 @@ class StudyPurpose(StrEnum):
 
 
 class Contender(Schema):
-    """Measured configuration, as shown to a user."""
+    """Measured configuration with its speed and memory, as shown to users."""
 
     trial_number: int
     config: TrialConfig
     description: str
-    """Strategy in words, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
+    """Short description of the configuration, such as `FSDP2, HSDP 2×8, full checkpointing, micro batch 4`."""
     tokens_per_s_per_gpu: float
-    """Median of its validation runs where it has them, else the speed of its search run."""
+    """Speed in tokens per second and GPU: the median of the configuration's validation runs, or the speed of its search
+    run if it has none."""
     spread: tuple[float, float] | None = None
-    """Slowest and fastest of its validation runs, in tokens_per_s_per_gpu; None for fewer than two."""
+    """Speeds of the slowest and the fastest validation run in tokens per second and GPU; None with fewer than two
+    runs."""
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
     mfu: float | None = None
     runs: int
-    """Number of runs behind the figures."""
+    """Number of runs from which the configuration's figures are calculated."""
 
 
 class Speedup(Schema):
-    """Median of the paired ratios challenger / baseline, with its 95 % interval (`tuner.verdict.paired_test`)."""
+    """Speed-up of the challenger over the baseline: the median of the paired ratios, with its 95 % interval
+    (`tuner.verdict.paired_test`)."""
 
     value: float
     ci95: tuple[float, float]
     pairs: int
     ratios: tuple[float, ...] = ()
-    """Ratio of each pair, in the order they were run."""
+    """Ratio of challenger speed to baseline speed in each pair, in the order of the runs."""
 
 
 class Verdict(StrEnum):
-    """Verdict of the pairs on the candidate."""
+    """Verdict of the paired runs about the candidate configuration."""
 
     CONFIRMED = "confirmed"
     """The candidate is faster: the lower end of the interval is above 1."""
     NOT_FASTER = "not_faster"
-    """The candidate is not faster by a gain worth having (`tuner.verdict.undecided`), or there was nothing to
-    compare."""
+    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), or there was nothing to compare."""
     UNDECIDED = "undecided"
-    """The candidate may be faster: the pairs were too few, or lie too far apart."""
+    """The candidate may be faster: the pairs were too few, or their ratios vary too much."""
 
 
 class FinalComparison(Schema):
-    """Runs and costs behind the verdict."""
+    """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
 
     candidates: tuple[int, ...]
-    """Trials that were run again, fastest by their search runs first."""
+    """Trials run again in the final comparison, fastest by their search runs first."""
     pairs: int
-    """Number of pairs of challenger and baseline."""
+    """Number of pairs of challenger and baseline runs."""
     runs: int
-    """Number of validation runs, including those that failed or did not count."""
+    """Number of validation runs, including failed and discarded ones."""
     gpu_seconds: float
     ratios: tuple[float, ...] = ()
-    """Ratio challenger / baseline of each pair, also where they are too few for an interval."""
+    """Ratio of challenger speed to baseline speed in each pair, even if too few for an interval."""
 
 
 class StudyResult(Schema):
-    """Answer of a study. If the user gave a baseline, `best` is the baseline unless another was confirmed to be
-    faster. Without one, `best` is the faster of candidate and fastest default in the pairs, and `verdict` tells how
-    sure that is."""
+    """Result of a study. With a baseline from the user, `best` is the baseline unless another configuration was
+    confirmed to be faster. Without one, `best` is the faster of candidate and fastest default in paired runs, and
+    `verdict` gives the certainty."""
 
     best: Contender
     baseline: Contender
     candidate: Contender | None = None
-    """Challenger, where it is not the answer."""
+    """Challenger of the final comparison if it did not become `best`."""
     speedup: Speedup | None
-    """Speed-up; None when there was nothing to compare (a single feasible configuration), or too few pairs for an
-    interval."""
+    """Speed-up of the challenger over the baseline; None if there was nothing to compare (a single feasible
+    configuration), or too few pairs for an interval."""
     verdict: Verdict
     undecided: OpenVerdict | None = None
-    """Pairs that would settle the verdict; None unless it is `undecided`."""
+    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`."""
     against_defaults: tuple[AgainstDefault, ...] = ()
-    """Answer against each documented default that ran, except itself."""
+    """Speed of `best` compared with each documented default that ran, except itself."""
     final_comparison: FinalComparison | None = None
-    """Final comparison; None when there was nothing to compare."""
+    """Details of the final comparison (paired runs that decide); None if there was nothing to compare."""
     resume_check: ResumeCheck | None = None
-    """Resume check of `best`; None when the budget leaves it out, or there was nothing to compare."""
+    """Result of the resume check of `best`; None if the budget disables it, or there was nothing to compare."""
     notes: tuple[str, ...] = ()
-    """Notes for a reader, such as a baseline that did not fit and was replaced."""
+    """Notes about the result for people, such as a baseline that did not fit and was replaced."""
 
 
 class Study(Schema):
-    """Study as stored."""
+    """Study as stored, with its state, progress and result."""
 
     study_id: str
     project_id: str = DEFAULT_PROJECT
@@ -270,42 +273,42 @@ class Study(Schema):
     phase: StudyPhase
     spec: StudySpec
     cluster: Cluster
-    """Cluster of the spec with `local` resolved."""
+    """Cluster of the study's specification, with `local` replaced by the actual hardware."""
     model_summary: ModelSummary | None = None
-    """Summary of the built model; None until a worker has made it."""
+    """Summary of the study's model (parameters and FLOPs); None until a worker has built the model."""
     fingerprint: Fingerprint | None = None
     trials: dict[str, int]
-    """Number of trials by state."""
+    """Number of the study's trials by state."""
     rejected: int
-    """Number of configurations that the memory gate rejected; these are not trials."""
+    """Number of configurations rejected by the memory gate (predicted not to fit); they are not trials."""
     gpu_seconds: float
     final_comparison: int = 0
-    """Number of the final comparison that counts. It grows when one begins, and when a search continues after one."""
+    """Number of the final comparison whose runs count. It increases when a final comparison begins, and when a search
+    continues after one."""
     final_comparison_runs: int | None = None
-    """Most validation runs that the final comparison may take; None before there is one."""
+    """Maximum number of validation runs in the final comparison; None before there is one."""
     created_at: datetime
     started_at: datetime | None = None
-    """Time at which it could first run; None: it still waits for a worker."""
+    """Time at which the study could first run; None if it still waits for a worker."""
     finished_at: datetime | None = None
     deleted_at: datetime | None = None
-    """Time of its deletion, since which no list shows it; None: it was not deleted."""
+    """Time at which the study was deleted, after which lists omit it; None if not deleted."""
     best_so_far: Contender | None = None
-    """Fastest configuration by search runs; not yet confirmed."""
+    """Fastest configuration of the search so far, by search runs and not yet confirmed."""
     result: StudyResult | None = None
-    """Result. It stays while an extended study runs, until the renewed result replaces it."""
+    """Result of the study. If the study is extended, the previous result remains until a new one replaces it."""
     reason: str | None = None
-    """Reason why the search stopped, or why the study failed."""
+    """Reason why the search stopped, or why the study failed, as text."""
     system_study: SystemStudy | None = None
-    """Task of the study, where the service itself started it; None: a user did."""
+    """Task of a study that the service started itself; None for a user's study."""
     warnings: tuple[str, ...] = ()
-    """Notes on the request: the precision that was chosen and why, or that the device only emulates the stated one's
-    dtype; keys of the given baseline that are unknown or have no effect in a trial, and values assumed for what it
-    leaves open."""
+    """Warnings about the study request: the precision chosen for `auto` and why, or that the device only emulates the
+    stated dtype; baseline keys that are unknown or have no effect, and assumed values for missing ones."""
 
 
 class StudyPage(Schema):
-    """Studies in the order asked for."""
+    """Page of studies in the requested order."""
 
     studies: tuple[Study, ...]
     next_page_token: str | None = None
-    """Token of the next page; None on the last page."""
+    """Token with which to request the next page; None on the last page."""

@@ -1,4 +1,4 @@
-"""Changes of a stored study: more budget, or a new study made from its spec."""
+"""Schemas of changes to a stored study: an extension of its budget, or a copy with other settings."""
 
 from pydantic import Field, JsonValue, model_validator
 
@@ -12,19 +12,18 @@ from shardtune.api_schemas.training.workload import WorkloadRequest
 
 
 class Extension(Schema):
-    """Additional budget of a study, on top of what it has spent or what is left of its budget; at least one field.
-
-    More trials or time: the search goes on, and a new final comparison renews the verdict. More pairs alone: the last final comparison
-    goes on.
-    """
+    """Request to extend a study's budget, in addition to the amount spent or remaining; at least one field is required.
+    More trials or time: the search continues, and a new final comparison renews the verdict. Only more pairs: the last
+    final comparison continues."""
 
     add_trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
     add_gpu_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """Seconds × ranks of all runs; only for a study that has such a limit."""
+    """Additional GPU-seconds (seconds × ranks) of all runs; only for a study that has such a limit."""
     add_wall_seconds: float | None = Field(default=None, gt=0, le=1e12)
-    """Seconds of wall time, only for a study that has such a limit; the time since it ended does not count."""
+    """Additional seconds of wall time; only for a study that has such a limit. Time since the study's end does not
+    count."""
     add_pairs: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
-    """Pairs of validation runs before the verdict is given."""
+    """Additional pairs of validation runs that the study may use before its verdict."""
 
     @model_validator(mode="after")
     def _check_any_field(self) -> "Extension":
@@ -36,12 +35,12 @@ class Extension(Schema):
 
     @property
     def searches(self) -> bool:
-        """Whether the extension is for the search; else it is for the final comparison alone."""
+        """Whether the extension continues the search; otherwise it continues only the final comparison."""
         return any(value is not None for value in (self.add_trials, self.add_gpu_seconds, self.add_wall_seconds))
 
 
 class CloneRequest(Schema):
-    """Fields of the new study's spec. Each given field replaces the old one as a whole; the others are copied."""
+    """Request to copy a study. Each given field replaces the old study's field as a whole; other fields are copied."""
 
     model: ModelChoice | None = None
     workload: WorkloadRequest | None = None
@@ -49,12 +48,12 @@ class CloneRequest(Schema):
     objective: Objective | None = None
     budget: Budget | None = None
     baseline: TrialConfig | dict[str, JsonValue] | None = None
-    """Baseline of the new study; null: none, even where the old study has one."""
+    """Baseline of the new study; null: no baseline, even if the old study has one."""
     space: SpaceLimits | None = None
     seed: int | None = Field(default=None, ge=0, lt=2**31)
 
     def applied_to(self, spec: StudyRequest) -> StudyRequest:
-        """Return the request for the new study; a workload that is copied keeps its precision."""
+        """Return the request for the new study; a copied workload keeps its precision."""
         set_fields = {name: getattr(self, name) for name in self.model_fields_set}
         changed = {name: value for name, value in set_fields.items() if value is not None or name == "baseline"}
         return StudyRequest(**{name: getattr(spec, name) for name in StudyRequest.model_fields} | changed)

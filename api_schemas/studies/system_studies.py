@@ -1,4 +1,5 @@
-"""Studies of the service itself: challenge a best configuration, search anew, or look for drift."""
+"""Schemas of studies started by the service itself: to compare a recommendation with challengers, to search anew, or to
+check for slowdowns."""
 
 from enum import StrEnum
 
@@ -12,29 +13,29 @@ class SystemStudyKind(StrEnum):
     """Kind of a study that the service started."""
 
     CHALLENGE = "challenge"
-    """Compare the incumbent (the study's baseline) with few challengers, in a handful of pairs."""
+    """Compare the recommended configuration (as the study's baseline) with a few challengers, in a small number of
+    pairs."""
     SEARCH = "search"
-    """Search, beginning with the known configurations."""
+    """Search anew, starting with the known configurations."""
     CANARY = "canary"
-    """Run the incumbent alone, on one worker."""
+    """Run the recommended configuration alone, on one worker, to check its speed."""
 
 
 class SystemStudy(Schema):
-    """Task of a study that no user asked for."""
+    """Task of a study that the service started itself."""
 
     kind: SystemStudyKind
     retune_id: str | None = Field(default=None, max_length=40)
-    """Retune that a challenge or search belongs to."""
+    """Id of the retune that a challenge or search belongs to."""
     challengers: tuple[TrialConfig, ...] = ()
-    """Configurations to compare: a challenge runs these and nothing else; a search runs them right after its
-    baseline."""
+    """Configurations to compare: a challenge runs only these; a search runs them directly after its baseline."""
     warm_study_id: str | None = Field(default=None, max_length=32)
-    """Study whose trials guide a search's sampler. They were measured earlier, mostly on another fingerprint: their
-    figures are never compared with those of the search."""
+    """Id of the study whose trials guide the sampler of a search. They were measured earlier, mostly on another
+    fingerprint (hardware and software), so that their speeds are never compared with those of the search."""
     worker_id: str | None = Field(default=None, max_length=32)
-    """Only worker that may run it; None: any worker of the fingerprint."""
+    """Id of the only worker that may run the study; None: any worker with the fingerprint."""
     repeat_below: float | None = Field(default=None, gt=0)
-    """Speed in tokens_per_s_per_gpu: a canary whose runs were all slower runs once more. None: too little is known
-    to tell; each of its `most_runs` runs becomes part of the normal range."""
+    """Speed in tokens per second and GPU: if all runs of a canary were slower, it runs once more. None: no normal range
+    is known yet, and each of the `most_runs` runs becomes part of it."""
     most_runs: int = Field(default=1, ge=1)
-    """Most runs of a canary."""
+    """Maximum number of runs of a canary (speed check of a recommended configuration)."""

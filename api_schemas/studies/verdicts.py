@@ -1,30 +1,33 @@
-"""Details of a verdict: pairs that would settle it, and the answer against each documented default."""
+"""Schemas of verdict details: further paired runs that would settle an undecided verdict, and the result compared with
+each documented default."""
 
 from shardtune.api_schemas.base import Schema
 
 
 class OpenVerdict(Schema):
-    """Pairs that would settle an undecided verdict."""
+    """Further paired runs that would settle an undecided verdict."""
 
     pairs: int
     won: int
-    """Number of the pairs that the candidate won."""
+    """Number of pairs of runs in which the candidate was faster."""
     more_pairs: int | None
-    """Further pairs that would confirm it if they go as those so far (`add_pairs` of an extension); None: more than
-    a study may have."""
+    """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
+    extension); None if more than a study may have."""
     disturbed_runs: int = 0
-    """Validation runs that count although the machine was disturbed, because they had been repeated often enough."""
+    """Number of validation runs that count although other programs disturbed the machine, because they had already been
+    repeated the maximum number of times."""
 
 
 class AgainstDefault(Schema):
-    """Answer beside a documented default at the fastest micro batch that it was measured with."""
+    """Speed of the study's best configuration compared with a documented default, at the fastest micro batch measured
+    for the default."""
 
     trial_number: int
     description: str
     micro_batches: tuple[int, ...]
-    """Micro batches that the default was measured with."""
+    """Micro batch sizes with which the default was measured."""
     tokens_per_s_per_gpu: float
     runs: int
-    """Number of validation runs where the default has them, else of search runs."""
+    """Number of validation runs of the default, or of its search runs if it has no validation runs."""
     ratio: float
-    """Speed of the answer over the default's."""
+    """Speed of the study's best configuration divided by the default's."""

@@ -1,1 +1,1 @@
-"""Describe what is trained: model, workload, dtypes and the limits of the search."""
+"""Schemas of the training task: model, workload, dtypes and the limits of the search space."""

@@ -1,8 +1,6 @@
-"""Environment variables that change speed or memory: names, reasons and recorded values.
-
-A worker records those it has set with every measurement (`Fingerprint.environment`). Secrets are not among them: only
-names of this list are looked at, and none that sounds like one.
-"""
+"""List of environment variables that affect speed or memory. Workers record the variables of this list with every
+measurement (`Fingerprint.environment`). Variables outside the list are never read, and no name that suggests a secret
+is in it."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -12,14 +10,15 @@ SettingKind = Literal["allocator", "collectives", "kernels", "threads", "malloc"
 
 
 class EnvironmentSetting(NamedTuple):
-    """Environment variable, or all that begin alike."""
+    """Environment variable, or group of variables with a common prefix, that affects measurements."""
 
     name: str
-    """Name of the variable; with a `*` at the end: a prefix."""
+    """Name of the environment variable, or a prefix followed by `*`."""
     kind: SettingKind
     why: str
     device: Literal["cuda", "cpu"] | None
-    """Device on which a change counts fully; elsewhere it lowers the confidence only. None: every device."""
+    """Device type (`cuda` or `cpu`) on which a change of this variable makes measurements incomparable; on other
+    devices a change only lowers confidence. None: all devices."""
 
 
 SETTINGS = (
@@ -47,20 +46,21 @@ SETTINGS = (
     EnvironmentSetting("GLIBC_TUNABLES", "malloc", "likewise, and huge pages", "cpu"),
     EnvironmentSetting("LD_PRELOAD", "malloc", "other allocators (jemalloc, tcmalloc) come this way", None),
 )
-"""Known variables; the first one that matches counts."""
+"""Known environment variables that affect measurements; of several matching entries the first applies."""
 
 _NOTHING_MEASURED = re.compile(
     r"NCCL_(DEBUG|VERSION|COMM_ID|HOSTID|CONF_FILE)|TORCH_NCCL_(DUMP|TRACE|LOG|DEBUG)"
     r"|PYTORCH_(VERSION|BUILD|HOME|NVML_BASED|KERNEL_CACHE)|TORCHINDUCTOR_CACHE_DIR"
 )
-"""Beginnings of names that log, name a build or a path, or differ in each job."""
+"""Prefixes of environment variables that have no effect on measurements: variables for logging, build names, paths, or
+values that differ in each job."""
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
 _LONGEST_VALUE = 200
 _MOST = 60
 
 
 def setting_of(name: str) -> EnvironmentSetting | None:
-    """Return the known variable of this name; None where it does not affect measurements."""
+    """Return the entry of a known environment variable; None if the variable does not affect measurements."""
     if _NOTHING_MEASURED.match(name) or _SECRET.search(name):
         return None
     return next((setting for setting in SETTINGS if name == setting.name or _begins(name, setting.name)), None)
@@ -71,14 +71,14 @@ def _begins(name: str, pattern: str) -> bool:
 
 
 def recorded_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `NAME=value` of the variables that count, by name; long values are cut, and unprintable characters
-    become blanks."""
+    """Return `NAME=value` of each environment variable that affects measurements, sorted by name; long values are cut,
+    and unprintable characters become blanks."""
     names = sorted(name for name in environment if name.isidentifier() and setting_of(name) is not None)
     return tuple(f"{name}={_one_line(environment[name])}" for name in names[:_MOST])
 
 
 def by_name(settings: Sequence[str]) -> dict[str, str]:
-    """Return the values by name of the result of `recorded`."""
+    """Convert recorded `NAME=value` entries of environment variables to a mapping of values by name."""
     return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 

@@ -1,8 +1,6 @@
-"""Model to be trained: a Hugging Face `config.json` (in full, or by the name of a preset), or code of the user's own
-that is installed and allowed on the worker, which a study can only name.
-
-A worker's `model_summary` task counts parameters and FLOPs; nothing here imports transformers.
-"""
+"""Schemas of the model to be trained: a Hugging Face `config.json` (in full or as a preset's name), or the user's own
+code that is installed and allowed on the worker. A worker's `model_summary` task counts parameters and FLOPs; this
+module does not import transformers."""
 
 import json
 import re
@@ -18,44 +16,49 @@ from shardtune.api_schemas.training.search_space import Backend
 
 _PRESETS = files("shardtune.api_schemas.training") / "presets"
 _LONGEST_CONFIG = 256 * 1024
-"""Characters of JSON; the longest published configurations have some tens of thousands."""
+"""Maximum characters of a model's JSON configuration; the longest published configurations have some tens of
+thousands."""
 MOST_ELEMENTS, MOST_FLOPS = 10**15, 1e18
-"""Upper bounds of elements of one model and of FLOPs of one token: a thousand times the largest models."""
+"""Maximum number of parameters of a model, and maximum FLOPs per token: a thousand times the values of the largest
+models."""
 
 
 _NO_TYPE = 'model_type ({}) must be the name of a transformers architecture; add it, for example "model_type": "llama"'
 
 EXAMPLE: dict[str, Any] = {"name": "tiny", "config": json.loads((_PRESETS / "llama-tiny.json").read_text())}
-"""A model for the examples of the API's document."""
+"""Model used in the examples of the OpenAPI document."""
 
 
 def preset_names() -> list[str]:
-    """Return the names accepted wherever a model is asked for."""
+    """Return the names of the model presets, which are accepted in place of a full model."""
     return sorted(entry.name.removesuffix(".json") for entry in _PRESETS.iterdir() if entry.name.endswith(".json"))
 
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _KERNELS = ("attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation")
-"""Fields in which transformers 5 takes `OWNER/REPOSITORY` for kernels to download."""
+"""Configuration fields in which transformers 5 accepts `OWNER/REPOSITORY` and downloads kernels from it."""
 
 
 class ModelSpec(Schema):
-    """Causal language model as `transformers` describes it, or the user's own; weights are made by the trial."""
+    """Model to train: a causal language model configured for `transformers`, or the user's own code. Trials create the
+    weights instead of loading them."""
 
     name: ModelName
-    """Name for people; it has no effect on the trial."""
+    """Display name of the model; it has no effect on trials."""
     entry_point: OwnName | None = None
-    """Name in the entry-point group `shardtune.models`: model, batches and loss of an installed package."""
+    """Name of an entry point in the group `shardtune.models`: an installed package that provides model, batches and
+    loss."""
     script: OwnName | None = None
-    """Name that the worker's owner gave the command of a training script of the user's own, with the adapter in it."""
+    """Name of the user's own training script, as set by the worker's owner for the script's command; the script
+    contains Shardtune's adapter."""
     config: dict[str, JsonValue] = Field(default={}, validate_default=True)
-    """The content of `config.json`: `model_type` chooses the architecture; code references (`auto_map`) are rejected.
-    With `entry_point` or `script`: whatever that code reads."""
+    """Content of the model's `config.json`: `model_type` selects the architecture; code references (`auto_map`) are
+    rejected. With `entry_point` or `script`: the configuration that the user's code reads."""
 
     @model_validator(mode="before")
     @classmethod
     def _accept_preset_or_config(cls, value: Any) -> Any:
-        """Accept a preset's name or a bare `config.json` in place of `{name, config}`."""
+        """Accept a preset's name or a bare `config.json` in place of the full form `{name, config}`."""
         if isinstance(value, str):
             return preset(value).model_dump()
         if not isinstance(value, dict):
@@ -99,13 +102,13 @@ class ModelSpec(Schema):
 
     @property
     def is_own(self) -> bool:
-        """Whether the user's own code makes the model, so that transformers need not know it."""
+        """Whether the model is built by the user's own code, so that transformers need not know the architecture."""
         return self.entry_point is not None or self.script is not None
 
     @property
     def trained_config(self) -> dict[str, JsonValue]:
-        """Configuration of the model that is trained: of a multimodal model its text part, which is a causal
-        language model of its own."""
+        """Configuration of the part of the model that is trained: for a multimodal model its text part, itself a causal
+        language model."""
         text = self.config.get("text_config")
         is_multimodal = not self.is_own and any(self.config.get(f"{kind}_config") for kind in ("vision", "audio"))
         return dict(text) if is_multimodal and isinstance(text, dict) and text.get("model_type") else self.config
@@ -117,11 +120,7 @@ class ModelSpec(Schema):
 
 
 def preset(name: str) -> ModelSpec:
-    """Return the preset of that name.
-
-    Raises:
-        ValueError: no such preset; the message lists those that exist.
-    """
+    """Return the model preset with this name."""
     if name not in preset_names():
         raise ValueError(
             f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or give the content of a config.json"
@@ -130,7 +129,7 @@ def preset(name: str) -> ModelSpec:
 
 
 def _named_code(config: dict[str, Any]) -> Iterator[str]:
-    """Yield entries of a configuration, at any depth, that have transformers fetch and run code."""
+    """Yield each entry, at any depth of a model configuration, that would make transformers download and run code."""
     # No recursion: the sender chooses the nesting, and Python's limit would make it an error of ours.
     inner: list[Any] = [config]
     while inner:
@@ -147,88 +146,95 @@ BareConfig = Annotated[dict[str, JsonValue], Field(json_schema_extra={"required"
 ModelChoice = Annotated[
     ModelSpec, BeforeValidator(lambda value: value, json_schema_input_type=ModelSpec | PresetName | BareConfig)
 ]
-"""A model as a request may name it: in full, by its preset, or as a bare `config.json`."""
+"""Model in a request: in full, by a preset's name, or as a bare `config.json`."""
 
 
 class BlockSummary(Schema):
-    """One repeated block (decoder layer) of the model, which FSDP shards and checkpointing wraps."""
+    """Summary of one repeated block (decoder layer) of a model: the unit that FSDP shards and activation checkpointing
+    wraps."""
 
     name: ModulePath
-    """Dotted module path, such as `model.layers.0`."""
+    """Dotted module path of the block, such as `model.layers.0`."""
     parameters: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Elements owned by the block."""
+    """Number of parameters (elements) in the block."""
     largest_parameter: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Elements of its largest single tensor."""
+    """Number of elements of the block's largest single parameter tensor."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
-    """FLOPs of one token's forward pass. Multiply-adds count as two; attention is counted in full (not halved for
-    causality), at the workload's sequence. None where nothing was counted."""
+    """FLOPs of one token's forward pass through the block. Multiply-adds count as two; attention is counted in full
+    (not halved for causality), at the workload's sequence length. None if not counted."""
 
 
 class ModelSummary(Schema):
-    """Summary of a model that a worker built on the meta device: no weights, no accelerator."""
+    """Sizes and FLOPs of a model, counted by a worker that built the model on the meta device, without weights or an
+    accelerator."""
 
     parameters: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Elements of all distinct parameters (tied weights count once)."""
+    """Number of elements of all distinct parameters of the model (tied weights count once)."""
     trainable_parameters: int | None = Field(default=None, ge=0, le=MOST_ELEMENTS)
-    """Elements that are trained; None: all of them."""
+    """Number of parameter elements that are trained; None: all of the model's parameters."""
     active_parameters: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Elements that take part in one token's forward pass (less than `parameters` for a mixture of experts)."""
+    """Number of parameter elements used in one token's forward pass (fewer than `parameters` for a mixture of
+    experts)."""
     blocks: tuple[BlockSummary, ...] = Field(max_length=1000)
     block_class: ClassName
-    """Class name of the repeated block, such as `LlamaDecoderLayer`; of the whole model where nothing repeats."""
+    """Class name of the model's repeated block, such as `LlamaDecoderLayer`; of the whole model if no block repeats."""
     moe_class: ClassName | None = None
-    """Class name of the mixture-of-experts module inside a block, None for dense models."""
+    """Class name of the mixture-of-experts module inside a block; None for dense models."""
     forward_flops_per_token: float | None = Field(ge=0, le=MOST_FLOPS)
-    """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None: not counted."""
+    """FLOPs of one token's forward pass through the whole model, at the workload's sequence length; None if not
+    counted."""
     least_flops_per_token: float | None = Field(default=None, ge=0, le=MOST_FLOPS)
-    """FLOPs of one token where attention skips masked positions, as fused kernels do; None: not counted."""
+    """Minimum FLOPs of one token's forward pass, for attention that skips masked positions as fused kernels do; None if
+    not counted."""
     hidden_size: int = Field(ge=0, le=MOST_ELEMENTS)
-    """Width of the hidden states; 0 where the model does not tell, as for `vocab_size`."""
+    """Width of the model's hidden states; 0 if the model does not report it. The same rule applies to `vocab_size`."""
     vocab_size: int = Field(ge=0, le=MOST_ELEMENTS)
     max_positions: int | None = Field(le=MOST_ELEMENTS)
-    """Longest sequence the configuration declares, None where it declares none."""
+    """Longest sequence in tokens that the model's configuration declares; None if it declares none."""
     attention: Literal["eager"] | None = None
-    """Attention that the model is built with where it lacks the workload's; None: as the workload says."""
+    """Attention implementation that the model is built with if it does not support the workload's; None: the
+    workload's."""
     backends: tuple[Backend, ...] | None = Field(default=None, min_length=1)
-    """Backends that the user's own training script declares; None: it declares none, or Shardtune's own loop trains."""
+    """Backends (such as FSDP2) that the user's own training script declares; None if it declares none, or if
+    Shardtune's own loop trains."""
     context_heads: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the model's heads; the number of ranks that share a sample (`context_parallel`)
-    must divide it. 1: no ranks can share; None: nobody has looked."""
+    """Greatest common divisor of the model's head counts, which `context_parallel` (ranks that share each sample) must
+    divide. 1: samples cannot be shared among ranks; None: not determined."""
     context_note: str | None = Field(default=None, max_length=1000)
-    """Reason why no ranks can share a sample, other than the number of heads."""
+    """Reason, other than the number of heads, why ranks cannot share a sample of this model (context parallelism)."""
     tensor_divisor: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the model's heads and of its blocks' widths; the number of ranks that split the
-    model (`tensor_parallel`) must divide it. 1: no ranks can; None: nobody has looked."""
+    """Greatest common divisor of the model's head counts and block widths, which `tensor_parallel` (ranks that split
+    the model) must divide. 1: the model cannot be split; None: not determined."""
     tensor_note: str | None = Field(default=None, max_length=1000)
-    """Reason why no ranks can split the model, other than its sizes."""
+    """Reason, other than the model's sizes, why ranks cannot split the model (tensor parallelism)."""
     pipeline_blocks: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Most stages that the model can be cut into (`pipeline_parallel`), a block each; 1: it cannot; None: nobody has
-    looked."""
+    """Maximum number of pipeline stages (`pipeline_parallel`) into which the model can be cut, one block each. 1: the
+    model cannot be cut; None: not determined."""
     pipeline_note: str | None = Field(default=None, max_length=1000)
-    """Reason why the model cannot be cut into stages, other than the number of its blocks."""
+    """Reason, other than the number of blocks, why the model cannot be cut into pipeline stages."""
     experts: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Number of experts per layer; the number of ranks that divide them (`expert_parallel`) must divide it. 1: no
-    ranks can; None: nobody has looked."""
+    """Number of experts per layer, which `expert_parallel` (ranks that divide the experts) must divide. 1: the experts
+    cannot be divided; None: not determined."""
     expert_width: int | None = Field(default=None, ge=1, le=MOST_ELEMENTS)
-    """Greatest common divisor of the rows of the experts' weights. It must be divisible by the number of parts of an
-    expert, where a rank has less than a whole one."""
+    """Greatest common divisor of the row counts of the experts' weights. Where an expert is sharded over several ranks,
+    the number of shards must divide it."""
     expert_note: str | None = Field(default=None, max_length=1000)
-    """Reason why no ranks can divide the experts, other than their number."""
+    """Reason, other than the number of experts, why ranks cannot divide the model's experts (expert parallelism)."""
     note: str | None = Field(default=None, max_length=1000)
-    """Reason why its FLOPs are not known, so that nothing is predicted; None where they are, or where own code makes
-    the model."""
+    """Reason why the model's FLOPs are not known, so that no speed is predicted; None if they are known, or if the
+    user's own code builds the model."""
 
     @property
     def largest_block(self) -> int:
-        """Elements of the largest block; of the whole model where nothing repeats."""
+        """Number of parameter elements of the largest block, or of the whole model if no block repeats."""
         return max((block.parameters for block in self.blocks), default=self.parameters)
 
     @property
     def trainable(self) -> int:
-        """Elements that are trained."""
+        """Number of parameter elements that are trained."""
         return self.parameters if self.trainable_parameters is None else self.trainable_parameters
 
     @property
     def outside_blocks(self) -> int:
-        """Elements in no block: embeddings, final norm, output head."""
+        """Number of parameter elements outside the repeated blocks: embeddings, final norm, output head."""
         return self.parameters - sum(block.parameters for block in self.blocks)

@@ -1,8 +1,5 @@
-"""Native dtypes of a device for matrix products, the cost of emulating others, and the precision that `auto`
-chooses.
-
-Facts and measurements come from workers, or from the catalogue of GPUs; this module draws the conclusions.
-"""
+"""Determine which dtypes a device multiplies natively, the cost of emulating other dtypes, and the precision that
+`auto` selects. Facts and measurements come from workers or from the GPU catalogue."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,15 +9,16 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, Offer
 from shardtune.api_schemas.training.workload import PRECISIONS, Precision
 
 _SLOWER = 0.5
-"""Fraction of float32's rate: a dtype that multiplies more slowly than this is not native, whatever the processor
+"""Fraction of the float32 matrix-product rate below which a dtype counts as not native, whatever the processor
 reports."""
 _SINCE = {"float16": (7, 0), "bfloat16": (8, 0), "float8": (8, 9)}
-"""CUDA compute capabilities from which tensor cores have the dtype (CUDA C++ Programming Guide, compute capabilities)."""
+"""Lowest CUDA compute capability whose tensor cores support each dtype (CUDA C++ Programming Guide, compute
+capabilities)."""
 
 
 def of_capability(capability: tuple[int, int]) -> str:
-    """Return the dtypes that GPUs of a CUDA compute capability have units for, in a fingerprint's words: `float32,
-    float16, bfloat16`."""
+    """Return the natively supported dtypes of GPUs with a CUDA compute capability, in the format of a fingerprint:
+    `float32, float16, bfloat16`."""
     return ", ".join(["float32", *(name for name, since in _SINCE.items() if capability >= since)])
 
 
@@ -33,11 +31,11 @@ _CAPABILITIES = {
     "blackwell": (10, 0),
 }
 _AMD = {"cdna2": "float32, float16, bfloat16", "cdna3": "float32, float16, bfloat16, float8"}
-"""Dtypes by the CDNA2 and CDNA3 white papers."""
+"""Native dtypes of AMD architectures, from the CDNA2 and CDNA3 white papers."""
 
 
 def of_architecture(name: str) -> str | None:
-    """Return the native dtypes of an architecture in the catalogue; None: not known."""
+    """Return the native dtypes of a GPU architecture in the catalogue; None if they are not known."""
     return of_capability(_CAPABILITIES[name]) if name in _CAPABILITIES else _AMD.get(name)
 
 
@@ -46,29 +44,32 @@ class DeviceDtypes:
     """Native dtypes and measured rates of one kind of device."""
 
     name: str
-    """Name such as `AMD EPYC` or `V100-SXM2-16GB`."""
+    """Name of the device, such as `AMD EPYC` or `V100-SXM2-16GB`."""
     is_cpu: bool
     native: str | None = None
-    """Native dtypes in a fingerprint's words; None: nobody has looked."""
+    """Dtypes that the device multiplies natively, in the format of a fingerprint; None if not determined."""
     matmul_flops: Mapping[Dtype, float] = field(default_factory=dict)
-    """Measured rates of one rank; a multiply-add is two."""
+    """Measured matrix-product rates of one rank in FLOP/s, by dtype; a multiply-add counts as two."""
 
     @classmethod
     def from_fingerprint(cls, fingerprint: Fingerprint, matmul_flops: Mapping[Dtype, float]) -> "DeviceDtypes":
-        """Take the dtypes of a fingerprint and measured rates."""
+        """Build the dtypes and rates of a device from a worker's fingerprint (hardware and software versions) and its
+        measured rates."""
         is_cpu = fingerprint.device == "cpu"
         return cls(fingerprint.cpu if is_cpu else fingerprint.gpu, is_cpu, fingerprint.native_dtypes, matmul_flops)
 
     @classmethod
     def from_offer(cls, offered: Offer) -> "DeviceDtypes":
-        """Take the dtypes and rates of a worker; a full measurement counts more than the short test at its start."""
+        """Build the dtypes and rates of a device from a worker's offer; rates of a full measurement take precedence
+        over the short test at the worker's start."""
         measured = offered.measured
         return cls.from_fingerprint(
             offered.fingerprint, offered.matmul_flops if measured is None else measured.matmul_flops
         )
 
     def emulates(self, dtype: Dtype) -> bool | None:
-        """Whether products in the dtype go another, slower way than through units of their own; None: nobody knows."""
+        """Whether the device emulates matrix products in the dtype on a slower path instead of computing them natively;
+        None if not known."""
         if dtype == "float32":
             return False
         if self.native is not None and dtype not in self.native.split(", "):
@@ -79,13 +80,13 @@ class DeviceDtypes:
         return None if self.native is None else False
 
     def is_doubtful(self, dtype: Dtype) -> bool:
-        """Whether a native dtype was measured slower than float32, which other programs may have caused."""
+        """Whether a native dtype was measured slower than float32, possibly because other programs used the device."""
         ours, exact = self.matmul_flops.get(dtype), self.matmul_flops.get("float32")
         return ours is not None and exact is not None and _SLOWER * exact <= ours < exact
 
     def rates(self, dtype: Dtype) -> str:
-        """Return the rates as text: ` (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)`; empty where they were not
-        measured."""
+        """Format the measured rates of the device as text, such as ` (1.2 GFLOP/s in bfloat16, 67 GFLOP/s in float32)`;
+        empty if not measured."""
         names: tuple[Dtype, ...] = (dtype, "float32")
         if any(name not in self.matmul_flops for name in names):
             return ""
@@ -93,17 +94,15 @@ class DeviceDtypes:
 
 
 def flops_per_s(rate: float) -> str:
-    """Format a rate, such as `1.2 GFLOP/s`, `67 GFLOP/s`, `712 TFLOP/s`."""
+    """Format a rate in FLOP/s with its unit, such as `1.2 GFLOP/s`, `67 GFLOP/s`, `712 TFLOP/s`."""
     unit, scale = ("TFLOP/s", 1e12) if rate >= 1e12 else ("GFLOP/s", 1e9)
     return f"{rate / scale:.{0 if rate >= 10 * scale else 1}f} {unit}"
 
 
 def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[Precision, str | None]:
-    """Return the precision that is trained on these devices, and a note for its user.
-
-    A stated one stays as it is, with a word about a dtype that is only emulated. Left out (`auto`), it is bf16-mixed
-    where every device has units for bfloat16, else fp32; where nobody knows, GPUs are taken to have them and CPUs not.
-    """
+    """Return the precision to train in on these devices, and a note for the user. A stated precision is kept, with a
+    note if its dtype is emulated. `auto` selects bf16-mixed if every device supports bfloat16 natively, else fp32;
+    where support is unknown, GPUs are assumed to have it and CPUs not."""
     if stated is not None:
         return stated, next((note for device in devices if (note := emulation_note(stated, device))), None)
     mixed, exact = PRECISIONS["bf16-mixed"], PRECISIONS["fp32"]
@@ -114,8 +113,8 @@ def decide(stated: Precision | None, devices: Sequence[DeviceDtypes]) -> tuple[P
 
 
 def emulation_note(precision: Precision, device: DeviceDtypes) -> str | None:
-    """Describe the cost of a stated precision where the device only emulates the dtype it computes in; None where
-    the dtype is native."""
+    """Describe the cost of a stated precision if the device only emulates its compute dtype; return None if the dtype
+    is native."""
     dtype = precision.compute_dtype
     if not device.emulates(dtype):
         return None

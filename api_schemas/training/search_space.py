@@ -1,4 +1,4 @@
-"""Restrictions of the search space that the user sets."""
+"""Restrictions that a user sets on the search space of a study."""
 
 from typing import Literal
 
@@ -13,7 +13,7 @@ KnobValue = bool | int | float | str
 
 
 class Limit(Schema):
-    """Bounds of one numeric knob, both inclusive."""
+    """Lowest and highest allowed value of one numeric knob, both inclusive."""
 
     min: float | None = None
     max: float | None = None
@@ -26,11 +26,11 @@ class Limit(Schema):
 
 
 class SpaceLimits(Schema):
-    """Restrictions of the search; a knob that is not named stays free."""
+    """Restrictions of a study's search space; knobs that are not named stay unrestricted."""
 
     backends: tuple[Backend, ...] = Field(default=BACKENDS, min_length=1)
     knobs: dict[str, KnobValue | tuple[KnobValue, ...] | Limit] = {}
-    """Restrictions by knob name (see docs/reference/search-space.md): one value pins it, a list restricts it, `{min, max}`
-    bounds it."""
+    """Restrictions by knob name (see docs/reference/search-space.md): one value fixes the knob, a list restricts it to
+    these values, `{min, max}` bounds it."""
     allow_compile: bool | None = None
-    """Whether to search `torch.compile` too, which costs a minute or more per trial. Left out: on GPUs."""
+    """Whether the search also tries `torch.compile`, which costs a minute or more per trial. Default: only on GPUs."""

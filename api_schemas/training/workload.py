@@ -1,7 +1,5 @@
-"""Workload: everything that decides the numbers a training run produces, and so is never searched.
-
-Strategies change speed and memory; two trials of one study train the same thing.
-"""
+"""Schema of the workload: every setting that determines the numeric results of training and is therefore never
+searched. All trials of one study train the same workload; configurations change only speed and memory."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
@@ -12,35 +10,35 @@ from shardtune.api_schemas.base import Dtype, Schema
 from shardtune.api_schemas.names import PrecisionName
 
 MOST_SAMPLES = 1_000_000
-"""Most samples of one optimizer step."""
+"""Maximum number of samples in one optimizer step."""
 
 
 class Precision(Schema):
-    """Dtype of each kind of value, for every backend alike."""
+    """Dtypes of weights, computation and gradient reduction in training, with the same meaning for every backend."""
 
     name: PrecisionName = "own"
-    """Name; left out: that of a known precision with these dtypes, else `own`."""
+    """Name of the precision. Default: the name of a known precision with the same dtypes, else `own`."""
     master_dtype: Dtype
-    """Dtype of the weights the optimizer updates, and of its state."""
+    """Dtype of the master weights that the optimizer updates, and of the optimizer state."""
     compute_dtype: Dtype
-    """Dtype of weights and activations in forward and backward."""
+    """Dtype of weights and activations in the forward and backward pass."""
     reduce_dtype: Dtype
     """Dtype of gradients while they are accumulated and reduced across ranks."""
     autocast: bool = False
-    """Whether weights stay in the masters' dtype and `torch.autocast` casts at each product; norms, softmax,
-    residuals stay float32."""
+    """Whether weights keep the master dtype while `torch.autocast` casts inputs of each matrix product; norms, softmax
+    and residuals then stay float32."""
 
     @property
     def weights_dtype(self) -> Dtype:
-        """Dtype in which a backend holds and gathers weights for forward and backward, and in which their gradients
-        arise."""
+        """Dtype in which a backend stores and gathers weights for forward and backward, which is also the dtype of
+        their gradients."""
         return self.master_dtype if self.autocast else self.compute_dtype
 
     @model_validator(mode="before")
     @classmethod
     def _known_by_its_dtypes(cls, precision: object) -> object:
-        """Give spelt-out dtypes the name of the known precision that has them: the same tuning target, whoever wrote
-        it."""
+        """Set the name of the known precision with the same dtypes, so that equal dtypes always give the same tuning
+        target (model + workload + cluster)."""
         if not isinstance(precision, Mapping) or "name" in precision:
             return precision
         values = {"autocast": False, **precision}
@@ -49,8 +47,8 @@ class Precision(Schema):
 
     @model_validator(mode="after")
     def _autocast_comes_out(self) -> Self:
-        """Reject autocast settings that cannot work: it casts down for products, and gradients arise in the dtype of the
-        weights it casts from."""
+        """Reject autocast settings that cannot work: autocast casts to a lower dtype for matrix products, and gradients
+        have the dtype of the uncast weights."""
         if self.autocast and self.compute_dtype == self.master_dtype:
             raise ValueError(
                 f"autocast (true) casts to compute_dtype ({self.compute_dtype}), which master_dtype is already; set it to false"
@@ -76,11 +74,11 @@ PRECISIONS: dict[str, Precision] = {
 
 
 AUTO = "auto"
-"""Word for a precision that is left to the device; None in its place means the same."""
+"""Value `auto` of a precision, which leaves the choice to the device; null has the same meaning."""
 
 
 def _by_name(value: object) -> object:
-    """Return a precision by its name; any other value is left to validation."""
+    """Replace a precision's name by the precision; return any other value unchanged for validation."""
     if not isinstance(value, str):
         return value
     if value not in PRECISIONS:
@@ -92,7 +90,7 @@ def _by_name(value: object) -> object:
 
 
 StatedPrecision = Annotated[Precision, BeforeValidator(_by_name)]
-"""Precision, or the name of one."""
+"""Precision in full, or by its name."""
 ChosenPrecision = Annotated[
     Precision | None,
     BeforeValidator(
@@ -100,7 +98,8 @@ ChosenPrecision = Annotated[
         json_schema_input_type=Precision | Literal["auto", "bf16-mixed", "bf16-autocast", "fp32"] | None,
     ),
 ]
-"""Precision or its name, or None (`auto`): bf16-mixed where the device computes in bfloat16 natively, else fp32."""
+"""Precision in full, by its name, or null (`auto`): bf16-mixed if the device computes in bfloat16 natively, else
+fp32."""
 
 
 class AdamW(Schema):
@@ -114,50 +113,46 @@ class AdamW(Schema):
 
 
 class WorkloadRequest(Schema):
-    """Workload as it is asked for: the precision may be left to the device."""
+    """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
     sequence_length: int = Field(ge=8, le=4_194_304)
     """Tokens per sample."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
-    """Samples per optimizer step = micro batch × gradient accumulation × data-parallel size."""
+    """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None
-    """Precision: `bf16-mixed`, `bf16-autocast`, `fp32` or dtypes spelt out; null or `auto`: bf16-mixed where the
-    device has bfloat16, else fp32."""
+    """Precision of training: `bf16-mixed`, `bf16-autocast`, `fp32` or explicit dtypes; null or `auto`: bf16-mixed if
+    the device supports bfloat16 natively, else fp32."""
     optimizer: AdamW = AdamW()
     max_grad_norm: float | None = Field(default=1.0, gt=0)
-    """Global L2 norm to which gradients are clipped; None leaves them alone."""
+    """Global L2 norm to which gradients are clipped; null: no clipping."""
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    """Attention kernel, in transformers' words (`attn_implementation`)."""
+    """Attention implementation, by the name that transformers uses (`attn_implementation`)."""
     loss: Literal["cross_entropy"] = "cross_entropy"
-    """Next-token cross entropy, averaged over the tokens of the global batch."""
+    """Loss function: next-token cross entropy, averaged over the tokens of the global batch."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of weights and data."""
+    """Random seed of the model's weights and of the data."""
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in one global batch."""
+        """Number of tokens in one global batch (one optimizer step)."""
         return self.global_batch * self.sequence_length
 
     def with_precision(self, precision: Precision) -> "Workload":
-        """Return the workload, once the precision is decided."""
+        """Return the complete workload, with the given precision in place of the requested one."""
         return Workload(
             **{name: getattr(self, name) for name in WorkloadRequest.model_fields} | {"precision": precision}
         )
 
 
 class Workload(WorkloadRequest):
-    """Training of one optimizer step, the same for every configuration of a study."""
+    """Workload with its precision decided; the same for every configuration of a study."""
 
     precision: StatedPrecision = PRECISIONS["bf16-mixed"]
-    """The dtypes of training."""
+    """Dtypes of the training."""
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
-    """Micro batches per optimizer step on each rank.
-
-    Raises:
-        ValueError: the product does not come out; names the nearest global batches that do.
-    """
+    """Return the micro batches per optimizer step on each rank."""
     step = micro_batch * data_parallel_size
     if global_batch % step == 0:
         return global_batch // step

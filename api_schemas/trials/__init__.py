@@ -1,1 +1,1 @@
-"""Describe trials: leases, tasks, measurements, failures, predictions and diagnoses."""
+"""Schemas of trials: leases, tasks, measurements, failures, predictions and diagnoses."""

@@ -1,4 +1,5 @@
-"""Diagnosis of a training job from its traces: time per step and rank, per collective, and how sure that is."""
+"""Schemas of the diagnosis of a training job from its profiler traces: time by part of the step, by rank and by
+collective, with findings."""
 
 from typing import Literal
 
@@ -10,7 +11,7 @@ from shardtune.api_schemas.trials.expected_parts import ExpectedPart
 
 PART_NAMES = ("compute", "optimizer", "transferring", "waiting", "copies", "data", "host", "idle")
 PART_LETTERS = dict(zip("cotwpdhi", PART_NAMES, strict=True))
-"""Letter that stands for each part in a timeline."""
+"""Letter for each part of a step in a timeline."""
 
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer", "activations", "gathered", "buckets", "logits", "other")
@@ -19,31 +20,32 @@ MemoryPhase = Literal["building", "forward", "backward", "optimizer"]
 
 
 class MemoryMoment(Schema):
-    """Memory of one rank at a moment: when it first exceeded its limit, else when it was fullest."""
+    """Memory of one rank at one moment: when it first exceeded its limit, or else at its peak."""
 
     rank: int
     bytes: int = Field(gt=0)
-    """Bytes of tensors, as the allocator counts them."""
+    """Bytes of tensors at the moment, as counted by the allocator."""
     limit_bytes: int | None
-    """Memory that a rank may hold; None where nothing was declared."""
+    """Memory limit of a rank in bytes; None if none was declared."""
     peak_bytes: int
-    """Largest bytes of the whole run, at this moment or later."""
+    """Peak bytes of tensors in the whole run."""
     reserved_bytes: int | None = Field(default=None, ge=0, examples=[8_500_000_000])
-    """Bytes that the allocator had taken of the GPU then, in use or not; None on CPU ranks, whose allocator keeps
-    nothing."""
+    """Bytes that the allocator had reserved on the GPU at the moment, used or not; None on CPU ranks, whose allocator
+    reserves nothing."""
     phase: MemoryPhase
-    """Phase of the step; recomputation for the backward pass is part of `backward`."""
+    """Phase of the training step at the moment; recomputation for backward counts as `backward`."""
     module: str = Field(examples=["model.layers.17.mlp"])
-    """Innermost module that ran; empty: none, such as in the loss or in the optimizer."""
+    """Innermost module that was running at the moment; empty if none, such as in the loss or the optimizer."""
     kinds: dict[str, int] = Field(examples=[{"activations": 41_000_000, "parameters": 8_000_000}])
-    """Bytes of each of `MEMORY_KINDS` that was there. `activations`: with temporary tensors of backward, `gathered`:
-    parameters of other ranks, `buckets`: buffers of reductions, `logits`: the head's output and the loss."""
+    """Bytes of tensors at the moment by kind (`MEMORY_KINDS`). `activations` include temporary tensors of backward;
+    `gathered`: parameters of other ranks; `buckets`: buffers of reductions; `logits`: the output head's result and the
+    loss."""
     holders: dict[str, int] = {}
-    """Bytes of activations by the module in which they were made, the largest first."""
+    """Bytes of activations at the moment by the module that created them, largest first."""
 
     def describe(self) -> str:
-        """Return a sentence such as `rank 1 held 104.0 MiB of at most 40.0 in backward of model.layers.2.mlp:
-        activations 64%, …`."""
+        """Return a sentence about the rank's memory, such as `rank 1 held 104.0 MiB of at most 40.0 in backward of
+        model.layers.2.mlp: activations 64%, …`."""
         mib = 1 << 20
         limit = "" if self.limit_bytes is None else f" of at most {self.limit_bytes / mib:,.1f}"
         where = _PLACES.get(self.phase, f"in {self.phase} of {self.module or 'no module (the loss)'}")
@@ -55,125 +57,130 @@ class MemoryMoment(Schema):
 
 
 class ProfilerRecording(Schema):
-    """Recording of a run under the profiler, and its cost."""
+    """Facts about a run recorded under the profiler, including the profiler's overhead."""
 
     folder: str = Field(examples=["work/run-5d1e0c2f7f6f-1/traces"])
-    """Folder with one trace per rank."""
+    """Folder on the worker with one trace per rank."""
     bytes: int
-    """Size of the traces of all ranks, compressed."""
+    """Compressed size in bytes of all ranks' traces."""
     steps: int
-    """Number of steps that each rank recorded."""
+    """Number of steps recorded by each rank."""
     step_s: float
-    """Seconds of a recorded step, on the slowest rank."""
+    """Seconds of a step recorded under the profiler, on the slowest rank."""
     plain_step_s: float
-    """Seconds of the step just before, without the profiler."""
+    """Seconds of the last step before the recording, without the profiler."""
     elapsed_s: float
-    """Seconds of the whole run."""
+    """Seconds of the whole profiled run."""
     foreign_cpu_cores: float | None = Field(default=None, ge=0, examples=[0.1])
-    """Cores that other programs kept busy meanwhile, on average over the run; None where that could not be observed."""
+    """Average number of CPU cores that other programs used during the run; None if it could not be observed."""
     host_cpu_cores: int | None = Field(default=None, ge=1, examples=[32])
-    """Number of cores that the ranks of the host could use."""
+    """Number of CPU cores available to the ranks of the host."""
     memory: MemoryMoment | None = None
-    """Memory of the fullest rank, of a compiled model without modules; None where more happened than is kept."""
+    """Memory at its peak on the rank with the most; without modules for a compiled model. None if there were more
+    events than are kept."""
 
 
 class StepParts(Schema):
-    """Seconds of one step of one rank; every moment is in exactly one part, so they sum to the step."""
+    """Seconds of one step of one rank, divided into parts; each moment belongs to exactly one part, so that the parts
+    sum to the step."""
 
     compute_s: float = 0.0
-    """Kernels, on CPU ranks operators, of forward and backward; communication beside them is hidden."""
+    """Seconds of forward and backward computation (kernels; on CPU ranks operators). Overlapping communication is
+    hidden and not counted separately."""
     optimizer_s: float = 0.0
-    """Clipping and the optimizer's own work."""
+    """Seconds of gradient clipping and the optimizer's update."""
     transferring_s: float = 0.0
-    """Collectives with nothing computed beside them, once the last rank of the group had joined."""
+    """Seconds of collectives without overlapping computation, after the last rank of the group had joined."""
     waiting_s: float = 0.0
-    """Collectives with nothing computed beside them before the last rank had joined; 0 where the trace does not
-    allow to separate them (see `Diagnosis.notes`)."""
+    """Seconds of collectives without overlapping computation, before the last rank of the group had joined; 0 if the
+    trace does not separate them (see `Diagnosis.notes`)."""
     copies_s: float = 0.0
-    """Copies and fills of device memory with nothing else beside them; offload is here."""
+    """Seconds of device memory copies and fills without other overlapping work; includes offloading."""
     data_s: float = 0.0
-    """Waiting for the next batch."""
+    """Seconds of waiting for the next batch of data."""
     host_s: float = 0.0
-    """Time in which nothing was launched: Python, dispatch, synchronisation. On CPU ranks everything that is no
-    other part."""
+    """Seconds in which the host had launched no work: Python, dispatch, synchronisation. On CPU ranks, all time not in
+    another part."""
     idle_s: float = 0.0
-    """Time in which work was launched, but not begun (latency of launches, dependencies between streams); GPU only."""
+    """Seconds in which launched work had not begun (launch latency, dependencies between streams); GPU only."""
 
     @property
     def step_s(self) -> float:
-        """Seconds of all parts: the step."""
+        """Seconds of the step: the sum of all parts."""
         return float(sum(getattr(self, f"{name}_s") for name in PART_NAMES))
 
 
 class RankStep(Schema):
-    """Time of one step of one rank."""
+    """Time of one step on one rank, divided into parts."""
 
     rank: int
     step: int
     parts: StepParts
-    """Parts of this step."""
+    """Seconds of the step by part."""
     communication_s: float
-    """Seconds in which any collective ran."""
+    """Seconds in which any collective ran on the rank."""
     hidden_s: float
-    """Seconds of communication that ran beside computation."""
+    """Seconds of communication that overlapped with computation."""
 
 
 class Lane(Schema):
-    """One rank's step, cut into cells of equal length: the part in the middle of each."""
+    """One rank's step in a timeline, divided into cells of equal length; each cell shows the part at its middle."""
 
     rank: int
     parts: str = Field(max_length=1000, pattern="^[cotwpdhi]*$", examples=["hccccttco"])
-    """Parts, a letter per cell: c compute, o optimizer, t transferring, w waiting, p copies, d data, h host, i idle."""
+    """Parts of the step, one letter per cell: c compute, o optimizer, t transferring, w waiting, p copies, d data, h
+    host, i idle."""
     communication: str = Field(max_length=1000, pattern="^[xb.]*$", examples=["..bbbxx.."])
-    """Communication, a letter per cell. x: a collective ran with nothing computed beside it; b: beside computation;
-    a dot: none ran."""
+    """Communication during the step, one letter per cell. x: a collective ran without overlapping computation; b: with
+    overlapping computation; a dot: none ran."""
 
 
 class Timeline(Schema):
-    """One step of the first ranks, each from its own begin."""
+    """Timeline of one training step on the first ranks, each from its own start."""
 
     step: int
     seconds: float
-    """Seconds of the longest lane; the others are as long in proportion to their cells."""
+    """Seconds of the longest lane; the others' lengths are proportional to their number of cells."""
     lanes: tuple[Lane, ...]
-    """Lanes of the first ranks."""
+    """One lane for each of the first ranks."""
 
 
 class CollectiveFigures(Schema):
-    """Collectives of one kind and purpose, per step and rank."""
+    """Time and traffic of the collectives of one kind and purpose, per step and rank."""
 
     kind: str = Field(examples=["all_gather"])
     purpose: str = Field(examples=["parameters"])
-    """Purpose by kind and size: parameters, gradients, activations, small values (a norm, a loss, a count) or other."""
+    """Purpose of the collectives, derived from kind and size: parameters, gradients, activations, small values (a norm,
+    a loss, a count) or other."""
     group_size: int | None
-    """Number of ranks that take part; None where the trace does not tell."""
+    """Number of ranks in the collective's group; None if the trace does not contain it."""
     calls: float
-    """Number of calls per step and rank."""
+    """Number of calls of the collective per step and rank."""
     message_bytes: float | None
-    """Bytes per call: the gathered result, the scattered input, the reduced buffer; None where the trace does not
-    tell."""
+    """Bytes per call: the gathered result, the scattered input, or the reduced buffer; None if the trace does not
+    contain it."""
     moved_bytes: float | None
-    """Bytes moved through a rank's link, by a ring."""
+    """Bytes transferred over each rank's link, assuming a ring algorithm."""
     transferring_s: float
-    """Seconds after the last rank had joined, hidden or not."""
+    """Seconds of the collectives after the last rank had joined, including overlap with computation."""
     waiting_s: float
-    """Seconds before the last rank had joined."""
+    """Seconds of the collectives before the last rank had joined."""
     exposed_s: float
-    """Seconds with nothing computed beside it."""
+    """Seconds of the collectives without overlapping computation."""
     bytes_per_s: float | None
-    """Moved bytes over the seconds of transferring (nccl-tests' bus bandwidth)."""
+    """Bus bandwidth in bytes per second as in nccl-tests: moved bytes over transfer seconds."""
 
 
 class LateRank(Schema):
-    """Rank that the others wait for most."""
+    """Rank for which the other ranks wait most."""
 
     rank: int
     share_of_waiting: float
-    """Fraction of all waiting that ended when this rank joined."""
+    """Fraction of all waiting time that ended when this rank joined a collective."""
     others_wait_s: float
-    """Mean seconds per step that the other ranks waited for it."""
+    """Mean seconds per step that the other ranks waited for this rank."""
     steps: int
-    """Number of steps in which it was the one most waited for."""
+    """Number of steps in which the others waited most for this rank."""
 
 
 FindingKind = Literal[
@@ -194,45 +201,48 @@ FindingKind = Literal[
 
 
 class RemedyResult(Schema):
-    """Result of a remedy in a study of its own: validation runs of the configuration with and without it, in turn."""
+    """Measured result of a finding's remedy in a follow-up study: alternating validation runs with and without the
+    remedy."""
 
     study_id: str
-    """Follow-up study with all its runs."""
+    """Id of the follow-up study with all its runs."""
     outcome: Literal["faster", "not_faster", "undecided", "does_not_run"]
-    """Outcome by the rules of any verdict; `does_not_run`: it took too much memory, failed, or trained something
-    else."""
+    """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration exceeded the memory
+    limit, failed, or trained something else."""
     speedup: float | None = None
-    """Median of the pairs' ratios, with the remedy by without it; None where it could not be measured."""
+    """Speed with the remedy divided by speed without it: the median over the pairs of runs; None if it could not be
+    measured."""
     ci95: tuple[float, float] | None = None
     pairs: int = 0
     why: str = ""
-    """Reason why it does not run; empty otherwise."""
+    """Reason why the configuration with the remedy does not run; empty otherwise."""
 
 
 class Finding(Schema):
-    """Known mistake that a rule detected, with its remedy."""
+    """Known performance problem that a rule detected in the traces, with its remedy."""
 
     kind: FindingKind
-    """Rule that detected it; docs/explanation/diagnosis.md describes each."""
+    """Name of the rule that detected the problem; docs/explanation/diagnosis.md describes each."""
     evidence: str = Field(examples=["exposed all-gathers take 38% of the step"])
-    """Evidence with its figures."""
+    """Evidence for the finding, with its figures."""
     measured: float
-    """Value that the rule compares with its threshold: a fraction of the step."""
+    """Measured value that the rule compares with its threshold, as a fraction of the step."""
     threshold: float
-    """Threshold from which the rule reports a finding."""
+    """Threshold above which the rule reports a finding."""
     remedy: str = Field(examples=["dp_shard 4 instead of 8"])
-    """Change to make, in words."""
+    """Recommended change, as text."""
     knobs: dict[str, KnobValue] = {}
-    """Change as knobs of the search space; empty where the trial is not known, or no knob makes it."""
+    """Recommended change as knobs of the search space; empty if the traces' trial is not known, or no knob makes the
+    change."""
     expected_gain: float = Field(ge=0, le=1)
-    """Fraction of the step that the change is expected to save: estimated from the trace, not measured. 0 for
-    `out_of_memory`, whose change is to fit."""
+    """Fraction of the step time that the change is expected to save, estimated from the trace and not measured. 0 for
+    `out_of_memory`, whose remedy makes the configuration fit."""
     tried: RemedyResult | None = None
-    """Measured result of the remedy; None where nobody has tried it."""
+    """Measured result of the remedy; None if it has not been tried."""
 
 
 class Diagnosis(Schema):
-    """Diagnosis of a job from its traces."""
+    """Diagnosis of a training job from its profiler traces."""
 
     device: Literal["cuda", "cpu"]
     world_size: int | None
@@ -240,25 +250,25 @@ class Diagnosis(Schema):
     ranks: tuple[int, ...]
     """Ranks whose traces were read."""
     step_s: float
-    """Mean over steps and ranks, under the profiler."""
+    """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts
-    """Mean parts over steps and ranks."""
+    """Mean seconds by part of the step, over steps and ranks."""
     overlap: float | None = Field(default=None, ge=0, le=1)
-    """Fraction of communication that ran beside computation; None without any."""
+    """Fraction of communication time that overlapped with computation; None without communication."""
     steps: tuple[RankStep, ...]
-    """Each recorded step of each rank."""
+    """Time of each recorded step of each rank."""
     collectives: tuple[CollectiveFigures, ...]
-    """Collectives, longest exposed first."""
+    """Figures of the collectives, those with the longest non-overlapping time first."""
     late_rank: LateRank | None = None
-    """Rank that the others wait for most; None where nobody waits, or the traces do not tell."""
+    """Rank for which the others wait most; None if no rank waits long, or the traces do not contain it."""
     timeline: Timeline | None = None
-    """Timeline of one recorded step; None where a step has no length."""
+    """Timeline of one recorded step; None if a step has no length."""
     findings: tuple[Finding, ...] = ()
-    """Findings, largest expected gain first."""
+    """Findings (known performance problems), largest expected gain first."""
     expected: tuple[ExpectedPart, ...] = ()
-    """Parts against their prediction, largest deviation first; empty where the trial is not known, or no rates of
-    its machine are."""
+    """Measured parts of the step compared with their prediction, largest deviation first; empty if the trial or its
+    machine's rates are not known."""
     recorded: ProfilerRecording | None = None
-    """Run that recorded the traces; None where the traces existed before."""
+    """Facts about the run that recorded the traces; None if existing traces were analysed."""
     notes: tuple[str, ...] = ()
-    """Questions that the traces do not answer, each with the reason."""
+    """Questions that the traces cannot answer, each with the reason."""

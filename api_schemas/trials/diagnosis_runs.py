@@ -1,4 +1,4 @@
-"""Runs under the profiler that a study's user has asked for, and their diagnosis."""
+"""Schemas of runs under torch's profiler, requested for a trial, and their diagnosis."""
 
 from datetime import datetime
 
@@ -11,31 +11,31 @@ from shardtune.api_schemas.trials.trial import TrialState
 
 
 class StoredTrace(Schema):
-    """Trace that one rank recorded, to be downloaded."""
+    """Profiler trace recorded by one rank, available for download."""
 
     rank: int
     bytes: int = Field(examples=[412_345])
-    """Size as the rank compressed it."""
+    """Size of the trace in bytes, as compressed by the rank."""
 
 
 class TrialDiagnosis(Schema):
-    """Diagnosis of a trial, or the state of the run that is to make it."""
+    """Diagnosis of a trial from a profiled run, or the state of this run."""
 
     study_id: str
     trial_number: int
     run_id: str
     state: TrialState
-    """State: `waiting` for a worker like those that measured the study, `running`, `complete`; `infeasible` and
-    `failed` have a `failure`, and change nothing of the study."""
+    """State of the profiled run: `waiting` for a worker like those that measured the study, `running`, `complete`;
+    `infeasible` and `failed` come with a `failure`. No state affects the study."""
     asked_at: datetime
-    """Time at which a person or the study's budget asked for it."""
+    """Time at which a user, or the study's budget, requested the diagnosis."""
     finished_at: datetime | None
     worker: str | None
-    """Worker that ran it last; the raw traces are with it (`diagnosis.recorded.folder`)."""
+    """Name of the last worker that ran the profiled run; it keeps the raw traces (`diagnosis.recorded.folder`)."""
     gpu_seconds: float
-    """GPU-seconds that it has cost so far."""
+    """GPU-seconds used by the diagnosis so far."""
     failure: Failure | None = None
     diagnosis: Diagnosis | None = None
-    """Diagnosis; None until it is complete."""
+    """Diagnosis of the trial; None until the run is complete."""
     traces: tuple[StoredTrace, ...] = ()
-    """Raw traces that the service stores (`GET …/trace?rank=`); the others are with the worker."""
+    """Raw traces stored by the service (`GET …/trace?rank=`); the other ranks' traces are only on the worker."""

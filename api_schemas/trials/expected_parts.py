@@ -1,4 +1,4 @@
-"""Predicted time of each part of a step, beside the time in its traces."""
+"""Schema of the predicted time of each part of a training step, compared with the time in its traces."""
 
 from typing import Literal
 
@@ -8,14 +8,13 @@ ExpectedName = Literal["computing", "launching", "communication", "optimizer"]
 
 
 class ExpectedPart(Schema):
-    """Seconds of one part of a step of one rank."""
+    """Predicted and measured seconds of one part of a training step on one rank."""
 
     name: ExpectedName
-    """Name of the part. `launching` is the host's work and gaps after launches, on GPUs; on CPU ranks it is part of
-    `computing`. `communication`: time that nothing hides, including waiting for other ranks. `optimizer`: with
-    clipping and the visible part of offloading."""
+    """Name of the part of the step. `launching`: host work and gaps after launches on GPUs (on CPU ranks part of
+    `computing`). `communication`: time without overlapping work, including waiting for other ranks. `optimizer`:
+    includes clipping and the visible part of offloading."""
     expected_s: float
-    """Predicted seconds, from the rates that were measured on the machine or are the catalogue's, not corrected by
-    any trial."""
+    """Predicted seconds, from rates measured on the machine or from the catalogue, without correction by trials."""
     measured_s: float
-    """Measured seconds under the profiler, which slows the host down."""
+    """Seconds measured under the profiler, which slows the host down."""

@@ -1,4 +1,4 @@
-"""Failures of runs: causes, and whether the configuration or the platform is at fault."""
+"""Schemas of failed runs: the cause, and whether it lies in the configuration or in the platform."""
 
 from enum import StrEnum
 
@@ -10,59 +10,61 @@ from shardtune.api_schemas.names import ProgramOutput
 
 
 class FailureKind(StrEnum):
-    """Cause of a failure; `is_infeasible` tells whether the configuration is at fault."""
+    """Cause of a failed run; `is_infeasible` distinguishes causes in the configuration from causes in the platform."""
 
     OOM = "oom"
     """The device, NCCL or the host ran out of memory."""
     OVER_LIMIT = "over_limit"
-    """The run took more memory than declared or than the headroom leaves."""
+    """The run used more memory than declared, or more than the required headroom leaves."""
     ILLEGAL = "illegal"
     """The backend rejects this combination of options."""
     NUMERICS = "numerics"
-    """NaN, infinity, or a trajectory that leaves the study's reference."""
+    """NaN, infinity, or losses that differ from the study's reference trajectory."""
     CRASH = "crash"
-    """A rank ended with an error that none of the above explains."""
+    """A rank ended with an error of no other known kind."""
     RANK_LOST = "rank_lost"
-    """A rank ended without a report (killed by a signal)."""
+    """A rank ended without a report, such as by a signal."""
     NO_PROGRESS = "no_progress"
     """No rank reported progress for the allowed time."""
     DEADLINE = "deadline"
-    """The run took longer than its hard deadline."""
+    """The run exceeded its maximum duration."""
     WORKER_LOST = "worker_lost"
     """The worker stopped renewing its lease."""
     NODE_LOST = "node_lost"
-    """One of a worker's several hosts was lost under the run."""
+    """One of the worker's several hosts was lost during the run."""
     DEVICE = "device"
-    """The hardware was not fit to measure on: another process on the GPU, throttling, a memory or driver error, a slow rank."""
+    """The hardware was unsuitable for measurements: another process on the GPU, throttling, a memory or driver error,
+    or a slow rank."""
     SUSPECT = "suspect"
-    """The run ended with numbers that cannot be true."""
+    """The run ended with impossible measurements."""
     DISTURBED = "disturbed"
-    """Other programs used the machine during the run, so its measurement is void; it is repeated."""
+    """Other programs used the machine during the run, so its measurement is discarded; the run is repeated."""
     SETUP = "setup"
-    """The worker could not start the run (missing package, full disk, device busy), or the service did not take its result."""
+    """The worker could not start the run (missing package, full disk, device busy), or the service rejected its
+    result."""
 
 
 _INFEASIBLE = {FailureKind.OOM, FailureKind.OVER_LIMIT, FailureKind.ILLEGAL, FailureKind.NUMERICS}
 
 
 class Failure(Schema):
-    """Failure as recorded, with enough to act on."""
+    """Failure of a run with its cause and details."""
 
     kind: FailureKind
     message: ProgramOutput = Field(max_length=4000)
-    """Message of one or two sentences for a person."""
+    """Description of the failure in one or two sentences."""
     rank: int | None = None
-    """First rank that failed; None where it is unknown."""
+    """Number of the first rank that failed; None if unknown."""
     traceback: ProgramOutput | None = Field(default=None, max_length=20_000)
     exit_code: int | None = None
-    """Exit code of the rank; negative: ended by that signal."""
+    """Exit code of the failed rank; if negative, the number of the signal that ended it."""
     peak_allocated_gib: float | None = None
-    """Peak memory measured before the failure; None where it was not."""
+    """Peak memory in GiB measured before the failure; None if not measured."""
     conditions: Conditions | None = None
-    """Conditions of the machine during the run, as its worker observed them."""
+    """State of the machine during the run, as observed by the worker."""
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether the configuration is at fault, which the sampler learns; else the platform is, and the run is
-        retried once."""
+        """Whether the configuration caused the failure, which the sampler takes into account; otherwise the platform
+        did, and the run is retried once."""
         return self.kind in _INFEASIBLE

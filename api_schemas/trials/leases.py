@@ -1,4 +1,4 @@
-"""Messages between workers and the service. Deadlines travel as seconds from now, never as clock times."""
+"""Schemas of messages between workers and the service. Deadlines are seconds from now, never clock times."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -17,14 +17,14 @@ from shardtune.api_schemas.trials.measurements import Measurement, MeasurePlan, 
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement, ResumePlan
 
 PROTOCOL_VERSION = 3
-"""Version of the messages, raised when a worker of the previous version would misread one. 3: the service names the
-sessions."""
+"""Version of the worker protocol, increased when a worker of the previous version would misread a message. Since
+version 3 the service assigns session names."""
 SUPPORTED_PROTOCOL_VERSIONS: tuple[int, ...] = (PROTOCOL_VERSION,)
-"""Versions that the service accepts. Workers of version 2 made up their sessions, which a stranger could take: they
-are told to upgrade (`protocol_version`)."""
+"""Protocol versions that the service accepts. Workers of version 2 chose their own sessions, which another client could
+take over; they are told to upgrade (`protocol_version`)."""
 
 Session = Annotated[str, Field(min_length=8, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")]
-"""Random name of one worker session, known to the worker and the service alone; a restarted worker gets a new one,
+"""Random name of one worker session, known only to the worker and the service. A restarted worker gets a new session,
 and its old leases are closed."""
 
 
@@ -32,7 +32,7 @@ AttemptNumber = Annotated[int, Field(ge=1, lt=2**31)]
 
 
 class ModelSummaryTask(Schema):
-    """Task to build the model on the meta device and summarise it."""
+    """Task to build the model on the meta device and count its parameters and FLOPs."""
 
     kind: Literal["model_summary"] = "model_summary"
     model: ModelSpec
@@ -40,7 +40,8 @@ class ModelSummaryTask(Schema):
 
 
 class TrialTask(Schema):
-    """Task to train a configuration for a few steps and measure it. Also the content of `best/config.json`."""
+    """Task to train a configuration for a few steps and measure its speed and memory. Also the content of
+    `best/config.json`."""
 
     kind: Literal["trial"] = "trial"
     model: ModelSpec
@@ -49,149 +50,151 @@ class TrialTask(Schema):
     config: TrialConfig
     plan: MeasurePlan = MeasurePlan()
     memory_limit_gib: float | None = None
-    """Memory limit of a CPU rank; more is `over_limit`. None on a GPU, where the device is the limit."""
+    """Memory limit of a CPU rank in GiB, above which the run fails as `over_limit`. None on a GPU, where the device is
+    the limit."""
     forward_flops_per_token: float | None = None
-    """FLOPs from the model summary, for MFU."""
+    """FLOPs of one token's forward pass from the model summary, used for MFU."""
     least_flops_per_token: float | None = None
-    """Least FLOPs from the model summary, to detect impossible speeds."""
+    """Minimum FLOPs of one token's forward pass from the model summary, used to detect impossible speeds."""
 
 
 class DerivedTrialTask(Schema):
-    """Task that trains a trial's configuration for another end than its speed."""
+    """Task that trains a trial's configuration for a purpose other than measuring its speed."""
 
     trial: TrialTask
-    """Trial to train; its plan and limit are not used."""
+    """Trial whose configuration is trained; its measurement plan and memory limit are not used."""
 
     @property
     def model(self) -> ModelSpec:
-        """Value of the trial."""
+        """Model of the trial."""
         return self.trial.model
 
     @property
     def workload(self) -> Workload:
-        """Value of the trial."""
+        """Workload of the trial."""
         return self.trial.workload
 
     @property
     def cluster(self) -> Cluster:
-        """Value of the trial."""
+        """Cluster of the trial."""
         return self.trial.cluster
 
     @property
     def config(self) -> TrialConfig:
-        """Value of the trial."""
+        """Configuration of the trial."""
         return self.trial.config
 
 
 class ResumeTask(DerivedTrialTask):
-    """Task to train, save a checkpoint and continue, then load it in new processes and continue from there."""
+    """Task of a resume check: train, save a checkpoint and continue, then load the checkpoint in new processes and
+    continue from it."""
 
     kind: Literal["resume_check"] = "resume_check"
     plan: ResumePlan = ResumePlan()
 
 
 class TraceTask(DerivedTrialTask):
-    """Task to train until steps are warm, then record a few under torch's profiler: a run of its own, never a timed
-    one."""
+    """Task to record steps under torch's profiler after warm-up, in a separate run that is never used for timing."""
 
     kind: Literal["trace"] = "trace"
     warmup_steps: int = Field(default=5, ge=1, le=100)
     steps: int = Field(default=3, ge=1, le=20)
-    """Number of recorded steps; some megabytes of JSON each."""
+    """Number of steps to record; each gives some megabytes of JSON."""
 
 
 Task = Annotated[ModelSummaryTask | TrialTask | ResumeTask | TraceTask, Field(discriminator="kind")]
-"""Task that ranks can execute."""
+"""Task that ranks of a worker can execute."""
 TASK_KINDS: tuple[str, ...] = ("model_summary", "trial", "resume_check", "trace")
-"""Kinds of tasks that this release's worker offers in its inventory."""
+"""Kinds of tasks that a worker of this release lists in its inventory."""
 
 
 class Registration(Schema):
-    """Registration of a worker, or its new inventory."""
+    """Request of a worker to register, or to send its changed inventory."""
 
     protocol_version: int
     session: Session | None = None
-    """Session of a running worker whose inventory has changed; None: the worker has just started."""
+    """Session of a running worker whose inventory has changed; None if the worker has just started."""
     name: str = Field(min_length=1, max_length=200, pattern=ONE_LINE)
-    """Stable name of the resource pool, such as the host name: a new session of it closes the old one's leases."""
+    """Stable name of the worker, such as the host name. A new session with the same name closes the leases of the old
+    one."""
     inventory: Inventory
 
 
 class Registered(Schema):
-    """Answer of the service to a registration."""
+    """Response of the service to a worker's registration."""
 
     worker_id: str
     session: Session
-    """Session of the worker; every later message carries it."""
+    """Session of the worker, which every later message must contain."""
     lease_s: float
-    """Seconds that a lease lasts from the last answered request."""
+    """Seconds that a lease remains valid after the last answered request."""
     heartbeat_s: float
     """Seconds between two heartbeats."""
 
 
 class Worker(Schema):
-    """Worker as read by a user."""
+    """Worker as shown to users: its machine, state and current run."""
 
     worker_id: str
     name: str
     inventory: Inventory
     registered_at: datetime
-    """Time at which its present session began; a change means that it was restarted."""
+    """Time at which the worker's current session began; a change means that the worker was restarted."""
     seen_at: datetime
-    """Time of the last request of this session."""
+    """Time of the last request in the worker's session."""
     project_id: str | None = None
-    """Project whose studies alone it runs; None: every project's."""
+    """Project to whose studies the worker is limited; None: all projects."""
     is_live: bool
-    """Whether it sent a request lately; only live workers are offered to new studies."""
+    """Whether the worker sent a request recently; only live workers are used for new studies."""
     is_draining: bool = False
-    """Whether it gets no more work; the current run may finish."""
+    """Whether the worker gets no more runs; its current run may finish."""
     run_id: str | None = None
-    """Run that it executes now, if that is one of the sender's projects."""
+    """Id of the run that the worker executes, if the run belongs to one of the caller's projects."""
     condition: str | None = None
-    """Problem that canaries have found: slower than it was, where its peers are not."""
+    """Problem of the worker found by canaries (speed checks): slower than before while other workers are not."""
 
 
 class WorkerPage(Schema):
-    """Workers by name."""
+    """Page of workers, sorted by name."""
 
     workers: tuple[Worker, ...]
     next_page_token: str | None = None
 
 
 class LeaseRequest(Schema):
-    """Request for work; repeating it returns the live lease of the session."""
+    """Request of a worker for a run. Repeating the request returns the session's current lease."""
 
     protocol_version: int
     session: Session
     wait_s: float = Field(default=0, ge=0, le=30)
-    """Seconds for which the service may hold the request open while there is no work."""
+    """Maximum seconds for which the service may delay its response while no run is available."""
     ends_in_s: float | None = Field(default=None, ge=0, le=1e9)
-    """Seconds until the worker must end, such as the end of its job: a run that would hardly end before is not
-    given. None: unknown."""
+    """Seconds until the worker must stop, such as the end of its cluster job; runs that would probably not end before
+    are not assigned. None: unknown."""
 
 
 class Lease(Schema):
-    """Attempt at a run, held by one worker session."""
+    """Lease of one attempt at a run to one worker session."""
 
     run_id: RowId
     attempt: AttemptNumber
-    """Number of the attempt: 1, 2, … per run; every later message about the run carries it."""
+    """Number of the attempt at the run: 1, 2, …; every later message about the run must contain it."""
     study_id: StudyId
     trial_number: int | None
-    """Number of the trial; None for the model summary task."""
+    """Number of the trial; None for a model summary task."""
     task: Task
     lease_s: float
     heartbeat_s: float
     deadline_s: float
-    """Hard limit of the run, in seconds from now."""
+    """Maximum duration of the run, in seconds from now."""
     no_progress_s: float
-    """Seconds without progress of any rank after which the run is ended."""
+    """Seconds without progress of any rank after which the worker ends the run."""
     is_alone: bool = False
-    """Whether nothing else may run on its host meanwhile, since the run decides something."""
+    """Whether nothing else may run on the host during this run, because its result decides a comparison."""
 
 
 class Heartbeat(Schema):
-    """Renewal of a lease, with the progress of the run."""
+    """Request of a worker to renew its lease, with the progress of the run."""
 
     protocol_version: int
     session: Session
@@ -200,37 +203,38 @@ class Heartbeat(Schema):
 
 
 class HeartbeatAnswer(Schema):
-    """Answer to a heartbeat, with control of the run."""
+    """Response to a heartbeat, with instructions for the run."""
 
     action: Literal["continue", "stop"]
     reason: str | None = None
-    """Reason to stop: cancelled, lease lost, pruned."""
+    """Reason why the worker must stop the run: cancelled, lease lost, or pruned."""
     lease_s: float
     is_draining: bool = False
-    """Whether the worker gets no more work after this run."""
+    """Whether the worker will get no more runs after this one."""
 
 
 class Report(Schema):
-    """End of an attempt: exactly one of `measurement`, `model_summary`, `resume_check`, `diagnosis`, `failure`."""
+    """Report of a worker about the end of an attempt, with exactly one of `measurement`, `model_summary`,
+    `resume_check`, `diagnosis`, `failure`."""
 
     protocol_version: int
     session: Session
     attempt: AttemptNumber
     measurement: Measurement | None = None
     model_summary: ModelSummary | None = None
-    """Summary of the model, of a model summary task."""
+    """Summary of the model, as the result of a model summary task."""
     resume_check: ResumeMeasurement | None = None
     diagnosis: Diagnosis | None = None
-    """Diagnosis of a trace; the service replaces its findings by its own."""
+    """Diagnosis from the recorded traces; the service replaces its findings by its own."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """Wall seconds of the attempt × ranks it held."""
+    """GPU-seconds of the attempt: wall seconds × ranks."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
-    """End of the failed rank's output, for a person."""
+    """Last lines of the failed rank's output, for people."""
 
 
 class ReportAnswer(Schema):
-    """Answer to a report."""
+    """Response of the service to a worker's report."""
 
     applied: bool
-    """Whether the report was applied; False: the same report had been applied before."""
+    """Whether the report was applied; False if the same report had been applied before."""

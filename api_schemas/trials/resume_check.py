@@ -1,5 +1,5 @@
-"""Resume check: whether a configuration continues from its own checkpoint in new processes. Plan, measurement and
-outcome."""
+"""Schemas of the resume check, which tests whether a configuration continues training from its own checkpoint in new
+processes: plan, measurement and outcome."""
 
 from enum import StrEnum
 from typing import Self
@@ -11,52 +11,53 @@ from shardtune.api_schemas.trials.measurements import MOST_RECORDS, MOST_TIMES, 
 
 
 class ResumePlan(Schema):
-    """Length of the run with a restart in its middle."""
+    """Plan of a resume check: number of steps before and after the restart from a checkpoint."""
 
     fewest_steps: int = Field(default=8, ge=1)
-    """Least number of steps before the checkpoint, however slow they are."""
+    """Minimum number of steps before the checkpoint, even if they are slow."""
     most_steps: int = Field(default=40, ge=1)
     max_train_s: float = Field(default=6.0, gt=0)
-    """Seconds of steps after which no further one begins, beyond the fewest."""
+    """Maximum seconds of training before the checkpoint, once the minimum number of steps is reached."""
     steps_after: int = Field(default=5, ge=2, le=100)
-    """Steps after the checkpoint. They are recorded twice: by the processes that saved it, which continue, and by
-    the new ones that loaded it."""
+    """Number of steps after the checkpoint. They are recorded twice: by the processes that saved the checkpoint and
+    continue, and by the new processes that loaded it."""
 
 
 class ResumeMeasurement(Schema):
-    """Measurement of one run with a restart in its middle. Times are the slowest rank's; allocator counts are the
-    largest rank's of each start, added up."""
+    """Measurement of a resume check run. Times are the slowest rank's; allocator counts are the largest rank's of each
+    launch, summed."""
 
     saved_at_step: int = Field(ge=1)
-    """Steps trained before the checkpoint; its data continues there."""
+    """Number of steps trained before the checkpoint; data continues from there."""
     losses: tuple[float, ...] = Field(max_length=MOST_TIMES)
-    """Losses of every step of the processes that saved: one uninterrupted run."""
+    """Losses of every step in the processes that saved the checkpoint: one uninterrupted run."""
     went_on: tuple[StepRecord, ...] = Field(min_length=1, max_length=MOST_RECORDS)
-    """Steps after the checkpoint in the processes that saved it."""
+    """Steps after the checkpoint, recorded in the processes that saved it and continued."""
     resumed: tuple[StepRecord, ...] = Field(max_length=MOST_RECORDS)
-    """Steps after the checkpoint in the processes that loaded it."""
+    """Steps after the checkpoint, recorded in the new processes that loaded it."""
     save_s: float = Field(ge=0, le=1e9)
-    """Seconds of saving until all of it was on the disk."""
+    """Seconds of saving the checkpoint, until all data was on disk."""
     load_s: float = Field(ge=0, le=1e9)
-    """Seconds of loading from the disk, where the kernel gave up its cached copy."""
+    """Seconds of loading the checkpoint, from the disk if the kernel dropped its cached copy."""
     checkpoint_bytes: int = Field(ge=0, le=1 << 60)
-    """Bytes on disk, all ranks."""
+    """Size of the checkpoint on disk in bytes, summed over ranks."""
     checkpoint_files: int | None = Field(default=None, ge=0, le=1 << 30, examples=[5])
-    """Number of files of all ranks."""
+    """Number of checkpoint files, summed over ranks."""
     ranks: int | None = Field(default=None, ge=1, le=1 << 20, examples=[2])
-    """Number of ranks that trained; None from a worker of a release that did not report it."""
+    """Number of ranks that trained; None from workers of releases that did not report it."""
     writing_ranks: int | None = Field(default=None, ge=1, le=1 << 20, examples=[2])
-    """Number of ranks that wrote a tenth of an even part or more; None where the kernel does not count writes to
-    this disk."""
+    """Number of ranks that wrote at least a tenth of an even share of the checkpoint; None if the kernel does not count
+    writes to this disk."""
     disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
-    """Rates of the checkpoint's disk, by one process just before."""
+    """Read and write rates of the checkpoint's disk, measured by one process just before."""
     allocator_retries: int | None = None
-    """Times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such
+    """Number of times the CUDA allocator had to empty its cache to satisfy a request; None on CPU, which has no such
     allocator."""
     allocator_ooms: int | None = None
-    """Requests that the allocator could not satisfy even then, whether or not the error was caught."""
+    """Number of requests that the CUDA allocator could not satisfy even after emptying its cache, whether or not the
+    error was caught."""
     elapsed_s: float
-    """Seconds from the launch of the first processes to the end of the last."""
+    """Seconds from the launch of the first processes to the exit of the last."""
 
     @model_validator(mode="after")
     def _same_steps(self) -> Self:
@@ -70,38 +71,40 @@ class ResumeMeasurement(Schema):
 
 
 class ResumeOutcome(StrEnum):
-    """Outcome of the resume check of a study's best."""
+    """Outcome of the resume check of a study's best configuration."""
 
     PASSED = "passed"
     FAILED = "failed"
-    """Resuming failed. Only a baseline can stay the answer then; a challenger is rejected."""
+    """Training did not continue correctly from the checkpoint. A baseline may still be the result; a challenger is
+    rejected."""
     NOT_CHECKED = "not_checked"
 
 
 class ResumeCheck(Schema):
-    """Result of the resume check of a study's best. Figures are None where nothing was measured."""
+    """Result of the resume check of a study's best configuration; None in a figure: not measured."""
 
     trial_number: int
     outcome: ResumeOutcome
     reason: str | None = None
-    """Reason why it failed or was not checked."""
+    """Reason why the resume check failed or was not run."""
     steps_before: int | None = None
     steps_after: int | None = None
     loss_difference: float | None = None
-    """Largest relative difference of a loss after the restart."""
+    """Largest relative difference between the losses after the restart and those of the uninterrupted run."""
     save_s: float | None = None
     load_s: float | None = None
     checkpoint_bytes: int | None = None
     checkpoint_files: int | None = Field(default=None, examples=[5])
-    """Number of files of all ranks."""
+    """Number of checkpoint files, summed over ranks."""
     writing_ranks: int | None = Field(default=None, examples=[2])
-    """Number of ranks that wrote; None also where that is unknown."""
+    """Number of ranks that wrote parts of the checkpoint; None if unknown."""
     disk: DiskRate | None = Field(default=None, examples=[{"write_bytes_per_s": 1.1e9, "read_bytes_per_s": 2.4e9}])
-    """Rates of the checkpoint's disk, by one process just before."""
+    """Read and write rates of the checkpoint's disk, measured by one process just before."""
     saving_fraction: float | None = Field(default=None, examples=[0.0002])
-    """Fraction of the time of a training that saves every `checkpoint_every_s` of the study and waits for it."""
+    """Fraction of training time spent on saving, for a training run that saves every `checkpoint_every_s` (of the
+    study) and waits for each save."""
     checkpoint_findings: tuple[str, ...] = Field(default=(), examples=[["a training that saves every 600 s waits …"]])
-    """Reasons why saving or loading is slow, each with its remedy."""
+    """Reasons why saving or loading the checkpoint is slow, each with its remedy."""
     allocator_retries: int | None = None
-    """Times the CUDA allocator had to empty its cache; None on CPU as well."""
+    """Number of times the CUDA allocator had to empty its cache; None if unknown, and on CPU."""
     elapsed_s: float | None = None

@@ -1,8 +1,5 @@
-"""Trials, their runs and attempts, as read by a user.
-
-A trial is one configuration; a run is one execution of it (one for the search, more for validation);
-an attempt is one lease of a run.
-"""
+"""Schemas of trials, their runs and attempts. A trial is one configuration; a run is one execution of it (one for the
+search, more for validation); an attempt is one lease of a run to a worker."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -18,7 +15,7 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
 class TrialState(StrEnum):
-    """State of a trial; runs use the same words."""
+    """State of a trial or of a run."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -30,12 +27,12 @@ class TrialState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not ended; a run that failed for the platform's fault waits again."""
+        """Whether the trial has not ended; a run that failed because of the platform waits to be repeated."""
         return self in OPEN_TRIAL_STATES
 
     @property
     def is_feasible(self) -> bool:
-        """Whether it ran as planned and its speed is known, roughly for a pruned one."""
+        """Whether the trial ran successfully and its speed is known (roughly, for a pruned trial)."""
         return self in FEASIBLE_STATES
 
 
@@ -55,53 +52,54 @@ ALLOWED_MOVES: dict[TrialState, frozenset[TrialState]] = {
 
 
 class TrialOrigin(StrEnum):
-    """Origin of a trial."""
+    """Origin of a trial's configuration."""
 
     BASELINE = "baseline"
     DEFAULT = "default"
-    """Documented default of a backend."""
+    """Documented default configuration of a backend."""
     CHALLENGER = "challenger"
-    """Runner-up of an earlier study, or a favourite of the predictor, in a retune."""
+    """Runner-up of an earlier study, or a configuration predicted to be fast, tested in a retune."""
     SAMPLER = "sampler"
 
 
 class TrialReason(Schema):
-    """Reason why the guided sampler chose a configuration, with the figures of that time."""
+    """Reason why the guided sampler chose a trial's configuration, with the expectations at that time."""
 
     expected_gain: float
     """Expected improvement over the fastest trial so far, as a fraction of its speed; 0.02 is 2 %."""
     probability_faster: float
-    """Probability that it is faster than the fastest so far."""
+    """Probability that the configuration is faster than the fastest trial so far."""
     probability_infeasible: float
-    """Probability that it does not fit, or fails as trials like it did."""
+    """Probability that the configuration does not fit, or fails as similar trials did."""
     tokens_per_s_per_gpu: float
-    """Expected speed: the prediction, corrected by this study's trials."""
+    """Expected speed in tokens per second and GPU: the prediction, corrected by this study's trials."""
     low_tokens_per_s_per_gpu: float
     high_tokens_per_s_per_gpu: float
-    """Upper end of the 90 % interval; `low_tokens_per_s_per_gpu` is the lower."""
+    """Upper end of the 90 % interval of the expected speed; `low_tokens_per_s_per_gpu` is the lower end."""
     tests: str
-    """Knobs in which it differs from the fastest so far, preceded by the axes over which it is the first to be
-    split."""
+    """Knobs in which the configuration differs from the fastest trial so far, preceded by the parallelism axes over
+    which it is the first to be split."""
     expected_gpu_seconds: float | None = Field(default=None, examples=[42.0])
-    """Expected seconds × ranks of the trial; None in studies of older versions."""
+    """Expected GPU-seconds (seconds × ranks) of the trial; None in studies of older versions."""
 
 
 class RunPurpose(StrEnum):
     """Purpose of a run."""
 
     MODEL_SUMMARY = "model_summary"
-    """Summary of the study's model; it belongs to no trial."""
+    """Summary of the study's model (parameters and FLOPs); the run belongs to no trial."""
     SEARCH = "search"
     VALIDATION = "validation"
-    """Validation run of a final comparison."""
+    """Validation run of a final comparison (paired runs that decide)."""
     RESUME_CHECK = "resume_check"
-    """Resume check of the winner, from a checkpoint in new processes."""
+    """Resume check of the best configuration: continue from a checkpoint in new processes."""
     TRACE = "trace"
-    """Run under the profiler, once the study has ended. It changes nothing of the study."""
+    """Run under the profiler after the end of the study, with no effect on its result."""
 
 
 class AttemptEnd(StrEnum):
-    """End of an attempt: complete, a failure (the words of `FailureKind`), or an end for no fault of its own."""
+    """Reason why an attempt ended: success, a failure (with the values of `FailureKind`), or an end without a fault of
+    the run."""
 
     COMPLETE = "complete"
     OOM = "oom"
@@ -119,33 +117,33 @@ class AttemptEnd(StrEnum):
     DISTURBED = "disturbed"
     SETUP = "setup"
     RELEASED = "released"
-    """Lease handed back by its worker: no failure, and no try used up."""
+    """The worker returned the lease unused; this counts neither as a failure nor as a try."""
     CANCELLED = "cancelled"
 
 
 class Attempt(Schema):
-    """Attempt at a run, with its worker and its end."""
+    """Attempt at a run: one lease by a worker, and its end."""
 
     attempt: int
     worker: str
     started_at: datetime
     finished_at: datetime | None
     end: AttemptEnd | None
-    """End of the attempt; None while it runs."""
+    """Reason why the attempt ended; None while it runs."""
     gpu_seconds: float | None
 
 
 class Run(Schema):
-    """One execution of a trial."""
+    """Run of a trial: one execution of its configuration."""
 
     run_id: str
     purpose: RunPurpose
-    """Purpose; never `model_summary`, which is a run of no trial."""
+    """Purpose of the run; never `model_summary`, since such a run belongs to no trial."""
     final_comparison: int | None = None
-    """Number of the final comparison of a validation run. If it differs from the study's, the run does not count any
-    more."""
+    """Number of the final comparison that a validation run belongs to. If different from the study's current number,
+    the run no longer counts."""
     block: int | None = None
-    """Comparison block in the final comparison; its runs are made right after each other."""
+    """Number of the comparison block (runs executed directly after each other) within the final comparison."""
     state: TrialState
     measurement: Measurement | None = None
     resume_check: ResumeMeasurement | None = None
@@ -156,7 +154,7 @@ class Run(Schema):
 
 
 class Trial(Schema):
-    """Configuration of a study, with its runs and results."""
+    """Trial of a study: one configuration with its runs and results."""
 
     number: int
     state: TrialState
@@ -169,34 +167,36 @@ class Trial(Schema):
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None
     prediction: TrialPrediction | None = None
-    """Prediction made before it ran; None for trials older than the predictor."""
+    """Prediction made before the trial ran; None for trials from before predictions existed."""
     reason: TrialReason | None = None
-    """Reason why the guided sampler chose it; None for seeds, and for trials that another sampler proposed."""
+    """Reason why the guided sampler chose the configuration; None for initial configurations and for trials proposed by
+    another sampler."""
     predicted_over_measured_memory: float | None = None
-    """Predicted peak memory over the measured one; None while either is unknown."""
+    """Predicted peak memory divided by the measured one; None while either is unknown."""
     predicted_over_measured_speed: float | None = None
     runs: tuple[Run, ...] = ()
 
 
 class Rejection(Schema):
-    """Configuration that the memory gate rejected before any GPU time was spent."""
+    """Configuration that the memory gate rejected without using GPU time, because it was predicted not to fit."""
 
     config: TrialConfig
     needed_gib: float
-    """Least memory that one rank would hold (99 %), by the predictor and its error on this fingerprint."""
+    """Memory in GiB that one rank would need at least (with 99 % probability), from the prediction and its error on
+    this fingerprint (hardware and software)."""
     available_gib: float
     reason: str
 
 
 class TrialPage(Schema):
-    """Trials by number."""
+    """Page of trials, sorted by number."""
 
     trials: tuple[Trial, ...]
     next_page_token: str | None = None
 
 
 class RejectionPage(Schema):
-    """Rejected configurations in the order they were found."""
+    """Page of rejected configurations, in the order of their rejection."""
 
     rejections: tuple[Rejection, ...]
     next_page_token: str | None = None

@@ -250,7 +250,7 @@ def build(
     limits: SpaceLimits,
     cores: int | None = None,
 ) -> Space:
-    """Build the search space of a study.
+    """Build the search space of a study. `cores`: number of CPU cores of a node, None where unknown.
 
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.

@@ -1,2 +1,2 @@
-"""Pure functions that propose configurations, rank trials and predict cost. They leave storage to `db`, execution to
-`workers` and timing to `service`."""
+"""Pure functions that propose configurations, rank trials and predict cost. Storage is in `db`, execution in `workers`
+and timing in `service`."""

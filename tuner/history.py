@@ -1,4 +1,4 @@
-"""Observations: the trials of a study as the search sees them, one per trial, read from the database by the service."""
+"""Observations: the trials of a study as the search uses them, one per trial, read from the database by the service."""
 
 from dataclasses import dataclass
 
@@ -17,10 +17,10 @@ class Observation:
     origin: TrialOrigin
     state: TrialState
     measurement: Measurement | None = None
-    """Measurement of the search run; kept for a trial that is later found infeasible."""
+    """Measurement of the trial's search run; kept for a trial that is later found infeasible."""
     failure: Failure | None = None
     validation_runs: tuple[Measurement, ...] = ()
-    """Measurements of the complete validation runs, in the order in which they ran."""
+    """Measurements of the trial's complete validation runs, in the order in which they ran."""
 
     @property
     def is_measured(self) -> bool:
@@ -29,13 +29,12 @@ class Observation:
 
     @property
     def is_excluded(self) -> bool:
-        """Whether the trial must not be tried again: it is infeasible, or crashed, was repeated once and crashed
-        again."""
+        """Whether the trial must not be tried again: it is infeasible, or it crashed twice."""
         # Only a crash is the configuration's fault: a lost worker or a full disk says nothing about it.
         crashed = self.failure is not None and self.failure.kind is FailureKind.CRASH
         return self.state is TrialState.INFEASIBLE or (self.state is TrialState.FAILED and crashed)
 
     @property
     def config_key(self) -> str:
-        """Content key of the configuration."""
+        """Content key of the trial's configuration, by which repeats are recognised."""
         return self.config.content_key()

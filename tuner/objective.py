@@ -1,4 +1,4 @@
-"""Objective of a finished run: the memory that it may use, and whether it stayed within it."""
+"""Objective of a finished run: the memory that the run may use, and whether the run stayed within it."""
 
 from shardtune.api_schemas.formatting import memory as in_words
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -8,12 +8,12 @@ from shardtune.api_schemas.trials.measurements import Measurement
 
 
 def available_gib(cluster: Cluster, objective: Objective) -> float:
-    """GiB of one rank's memory without the fraction that must stay free."""
+    """GiB of memory that one rank may use: all of its memory without the fraction that must stay free."""
     return cluster.memory_gib * (1 - objective.memory_headroom)
 
 
 def allocator_retry_failure(retries: int | None, ooms: int | None, period: str) -> Failure | None:
-    """Failure of a run in which the CUDA allocator had to empty its cache to continue, None where it had not.
+    """Failure of a run in which the CUDA allocator had to empty its cache to continue; None where it did not have to.
 
     `period`: part of the run in words, with which the message begins.
     """
@@ -29,7 +29,7 @@ def allocator_retry_failure(retries: int | None, ooms: int | None, period: str) 
 
 
 def over_limit_failure(measurement: Measurement, cluster: Cluster, objective: Objective) -> Failure | None:
-    """Failure of a run that used more memory than it may; None where it did not, or memory was not measured.
+    """Failure of a run that used more memory than allowed; None where it did not, or memory was not measured.
 
     On a GPU the device's own figure counts (CUDA context and communication library included), else the allocator's
     reserved memory; on CPU ranks the allocated tensors count.

@@ -1,5 +1,5 @@
-"""Baseline: the user's present configuration, in our words, or a DeepSpeed JSON, an Accelerate configuration or
-transformers' TrainingArguments unchanged.
+"""Baseline: a user's present configuration, given in Shardtune's format or as an unchanged DeepSpeed JSON, Accelerate
+configuration or file of transformers' TrainingArguments.
 
 A key that contradicts the workload is an error naming both; a key that does nothing in a trial is a note.
 """

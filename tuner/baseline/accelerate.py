@@ -1,4 +1,4 @@
-"""Accelerate's configuration file (YAML or JSON) as a baseline, as Accelerate 1.15 reads it."""
+"""Reading of Accelerate's configuration file (YAML or JSON) as a baseline, as Accelerate 1.15 reads it."""
 
 from pydantic import JsonValue
 
@@ -11,7 +11,7 @@ from shardtune.tuner.baseline import precision as precisions
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["distributed_type", "compute_environment"])
-"""Keys of which every such file has one."""
+"""Keys of which every Accelerate configuration file has at least one, by which it is recognised."""
 _SILENT = frozenset(
     [
         "compute_environment",
@@ -40,8 +40,8 @@ _REPLICATED = ("multi_gpu", "multi_cpu", "no", "none")
 
 
 def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Read the configuration; `micro_batch` beside Accelerate's own keys gives the micro batch that the file has no key
-    for.
+    """Read a baseline configuration from an Accelerate file. A key `micro_batch` beside Accelerate's own keys gives the
+    micro batch, for which the file has no key.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster, or a kind of training a study does not have.
@@ -72,7 +72,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
 
 
 def autocasts(top: Section) -> bool:
-    """Whether Accelerate runs the file's training under autocast alone: bf16 under DDP."""
+    """Whether Accelerate runs the file's training with autocast alone: bf16 under DDP."""
     return top.word("mixed_precision") == "bf16" and (top.word("distributed_type") or "no") in _REPLICATED
 
 
@@ -151,7 +151,7 @@ def _deepspeed(top: Section, bf16: bool | None, workload: Workload, cluster: Clu
 
 
 def with_sync(config: TrialConfig, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Configuration with the gradient synchronisation that Accelerate would use."""
+    """Baseline configuration with the gradient synchronisation that Accelerate would use."""
     strategy = config.strategy
     if not isinstance(strategy, Fsdp1Config):
         return config

@@ -1,5 +1,5 @@
-"""Values of `"auto"` in a DeepSpeed JSON, as the tool around DeepSpeed fills them in: DeepSpeed itself has no such
-word.
+"""Values of `"auto"` in a DeepSpeed JSON, filled in as the tool that calls DeepSpeed does, because DeepSpeed itself
+does not know `"auto"`.
 
 As in transformers 5.17 (`integrations/deepspeed.py`, `HfTrainerDeepSpeedConfig`) and Accelerate 1.15
 (`Accelerator._prepare_deepspeed`): buckets follow the model's hidden size; the Trainer's batch is 8 by default.
@@ -24,12 +24,13 @@ _BY_HIDDEN: Mapping[str, Callable[[int], int]] = {
 }
 _AT_STAGE_3 = ("stage3_prefetch_bucket_size", "stage3_param_persistence_threshold")
 _HIDDEN = ("hidden_size", "n_embd", "d_model", "hidden_sizes")
-"""Names of the hidden size; `hidden_sizes` is transformers' list of them, of which the largest counts."""
+"""Keys of a model configuration that give the hidden size; `hidden_sizes` is transformers' list of sizes, of which the
+largest counts."""
 
 
 def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
-    """Tool that reads a bare DeepSpeed JSON: the one the user names, the Trainer where some value is `auto`, else
-    DeepSpeed itself.
+    """Name of the tool that reads a bare DeepSpeed JSON: the one the user names, the Trainer where some value is
+    `auto`, else DeepSpeed itself.
 
     Raises:
         ValueError: no such tool.
@@ -45,7 +46,8 @@ def tool_of(named_tool: JsonValue, values: Mapping[str, JsonValue]) -> Tool:
 def fill_in(
     values: Mapping[str, JsonValue], tool: Tool, model: ModelSpec | None, notes: list[str]
 ) -> dict[str, JsonValue]:
-    """Fill in the buckets that are `auto` as the tool does, and note the reading.
+    """Fill in the bucket sizes that are `auto` in a DeepSpeed JSON as the calling tool does, and add a note on this
+    reading.
 
     Raises:
         ValueError: a bucket is `auto`, and the model's file does not give its hidden size.
@@ -82,7 +84,8 @@ def fill_in(
 
 
 def trainers_batch(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> int:
-    """Micro batch of the Trainer by default: 8, or the largest below that divides the rank's samples."""
+    """Default micro batch of transformers' Trainer: 8, or the largest number below 8 that divides the rank's
+    samples."""
     samples_per_rank = workload.global_batch // cluster.world_size or 1
     batch = max(size for size in range(1, TRAINERS_BATCH + 1) if samples_per_rank % size == 0)
     shortfall = (

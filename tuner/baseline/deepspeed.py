@@ -1,4 +1,4 @@
-"""DeepSpeed JSON of a user as a baseline, read as DeepSpeed 0.19.8 reads it."""
+"""Reading of a user's DeepSpeed JSON as a baseline, as DeepSpeed 0.19.8 reads it."""
 
 import difflib
 
@@ -36,8 +36,8 @@ _SILENT_KEYS = frozenset(
         "disable_allgather",
     ]
 )
-"""Keys of logging, checkpoint files and DeepSpeed's permissions: they change neither a trial's training nor its
-speed."""
+"""Keys of a DeepSpeed JSON on logging, checkpoint files and permissions, which change neither a trial's training nor
+its speed."""
 _SECTIONS = (
     "zero_optimization",
     "train_batch_size",
@@ -56,9 +56,9 @@ _SECTIONS = (
     "prescale_gradients",
     "gradient_predivide_factor",
 )
-"""Sections that a similar name must have meant."""
+"""Known sections of a DeepSpeed JSON, compared with an unknown section's name to find a misspelling."""
 _FURTHER_SECTIONS = ("gradient_allreduce_op", "tensor_parallel", "expert_parallel")
-"""Further sections that are read, dissimilar to anything else that a user may have meant."""
+"""Further known sections of a DeepSpeed JSON, with names unlike anything that a user may have misspelt."""
 _CLOSE = 0.85
 _SHORT = {"float32": "fp32", "bfloat16": "bf16"}
 _SPELLINGS = {"fp32": "fp32", "float32": "fp32", "torch.float32": "fp32", "float": "fp32"}
@@ -68,7 +68,8 @@ _SPELLINGS |= {"bf16": "bf16", "bfloat16": "bf16", "torch.bfloat16": "bf16"}
 def read(
     top: Section, workload: Workload, cluster: Cluster, notes: list[str], micro_batch: int | None = None
 ) -> TrialConfig:
-    """Read the configuration of a whole DeepSpeed JSON. `micro_batch`: micro batch of the surrounding file.
+    """Read a baseline configuration from a whole DeepSpeed JSON. `micro_batch`: micro batch of the file that contains
+    the JSON, if any.
 
     Raises:
         ValueError: a contradiction with the workload (both are named), an unknown section, or a value that DeepSpeed
@@ -148,7 +149,7 @@ def _check_precision(top: Section, precision: Precision, notes: list[str]) -> No
 
 
 def _check_autocast(top: Section, casts_weights: bool | None, precision: Precision, notes: list[str]) -> None:
-    """Check `torch_autocast` against the precision."""
+    """Check the section `torch_autocast` of a DeepSpeed JSON against the workload's precision."""
     section, workload_side = top.section("torch_autocast"), f"the workload's precision ({precision.name!r})"
     if casts_weights:
         raise ValueError(
@@ -199,7 +200,8 @@ def _check_optimizer(optimizer: Section, workload: Workload, notes: list[str]) -
 
 
 def _check_scaling(top: Section) -> None:
-    """Check keys that change the gradient's scale, or split the model in ways a study does not."""
+    """Check keys of a DeepSpeed JSON that change the gradient's scale, or split the model in ways that a study does not
+    support."""
     if (operation := top.text("gradient_allreduce_op")) not in (None, "mean", "avg", "average"):
         raise ValueError(
             f"{top.name('gradient_allreduce_op')} ({operation!r}), but the workload's loss is averaged over the global "
@@ -213,7 +215,8 @@ def _check_scaling(top: Section) -> None:
 
 
 def _check_names(top: Section) -> None:
-    """Reject misspelt sections: DeepSpeed ignores them, so the baseline would be another training."""
+    """Reject misspelt sections of a DeepSpeed JSON: DeepSpeed ignores them, so that the baseline would be a different
+    training."""
     for key in top.values():
         close = difflib.get_close_matches(key, _SECTIONS, 1, _CLOSE)
         if close and key not in _SECTIONS and key not in _SILENT_KEYS:
@@ -221,7 +224,8 @@ def _check_names(top: Section) -> None:
 
 
 def check_recognised(top: Section) -> None:
-    """Reject an object of which no key would be read: it would silently stand for the defaults.
+    """Reject a baseline file none of whose keys is known, since ignoring them all would silently mean the library's
+    defaults.
 
     Raises:
         ValueError: names the first key, and what a baseline may be.

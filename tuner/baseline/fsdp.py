@@ -1,4 +1,4 @@
-"""FSDP keys that Accelerate and transformers share, as their 1.15 and 5.23 read them."""
+"""FSDP keys that the configuration files of Accelerate and transformers share, as versions 1.15 and 5.23 read them."""
 
 from pydantic import JsonValue, ValidationError
 
@@ -10,7 +10,7 @@ from shardtune.tuner.baseline.section import Section, in_words
 _SILENT = frozenset(["cpu_ram_efficient_loading", "sync_module_states", "state_dict_type", "min_num_params"])
 _SILENT |= {"transformer_layer_cls_to_wrap", "xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt"}
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-"""Names of sharding strategies; Accelerate also takes their position, counted from 1."""
+"""Names of FSDP's sharding strategies; Accelerate also accepts their position, counted from 1."""
 _PREFETCH = {
     "backward_pre": "BACKWARD_PRE",
     "1": "BACKWARD_PRE",
@@ -21,14 +21,16 @@ _PREFETCH |= {"no_prefetch": "", "3": ""}
 
 
 def without_prefix(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    """Object with `fsdp_` removed from its keys, as both libraries do."""
+    """FSDP section of a configuration file with `fsdp_` removed from its keys, as both Accelerate and transformers
+    do."""
     return {key.removeprefix("fsdp_"): value for key, value in values.items()}
 
 
 def read(
     section: Section, version: int, orig_params: bool, mesh: tuple[int, int] | None, cluster: Cluster, notes: list[str]
 ) -> TrialConfig:
-    """Read the configuration, at micro batch 1. `orig_params` and `version` are the library's defaults.
+    """Read a baseline configuration from the FSDP keys of a configuration file, at micro batch 1. `orig_params` and
+    `version` are the library's defaults.
 
     Raises:
         ValueError: a value the library would not take.
@@ -131,7 +133,8 @@ def _offload(section: Section) -> bool:
 
 
 def note_precision(precision: Precision, tool_dtype: str, notes: list[str]) -> None:
-    """Note that both libraries' bf16 casts weights and reduces in bfloat16, where the precision does not."""
+    """Add a note that the library's bf16 casts weights and reduces in bfloat16, where the workload's precision does
+    not."""
     if precision.autocast:
         notes.append(
             f"{tool_dtype} casts FSDP's weights to bfloat16; measured with float32 weights under autocast ({precision.name})"

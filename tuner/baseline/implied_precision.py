@@ -1,4 +1,5 @@
-"""Precision that a baseline implies by its own tool's rules, where the workload leaves the precision open."""
+"""Precision that a baseline file implies by the rules of its own tool, used where the workload leaves the precision
+open."""
 
 from pydantic import JsonValue
 
@@ -11,7 +12,7 @@ _AUTOCAST = "bf16-autocast"
 
 
 def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Precision, str] | None:
-    """Precision and a note for the user; None where the device decides."""
+    """Precision that a baseline implies, with a note for the user; None where the device decides the precision."""
     # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
     # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     tool = (
@@ -27,7 +28,7 @@ def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tu
 
 
 def _autocasting_tool(baseline: dict[str, JsonValue]) -> str | None:
-    """Name of the tool that would train under autocast, None where none would."""
+    """Name of the tool that would train the baseline with autocast, None where none would."""
     top = Section(baseline, "baseline")
     try:
         if accelerate.KEYS & baseline.keys():

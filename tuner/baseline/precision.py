@@ -1,4 +1,4 @@
-"""Checks of a user's numbers against the workload: a contradiction is an error that names both."""
+"""Checks of the numbers in a baseline file against the workload: a contradiction is an error that names both."""
 
 import json
 import math
@@ -9,15 +9,15 @@ from shardtune.tuner.baseline.section import Section
 
 
 def describe_precision(precision: Precision) -> str:
-    """Statement of the workload's precision, for an error."""
+    """Text that describes the workload's precision, for an error message."""
     return f"the workload's precision ({precision.name!r}) computes in {precision.compute_dtype}"
 
 
 def check_bf16(
     name: str, enabled: bool | None, precision: Precision, notes: list[str], remedy_name: str = "bf16-mixed"
 ) -> None:
-    """Check a switch for bfloat16; where the file leaves it open, the workload decides. `remedy_name`: precision to
-    suggest."""
+    """Check a baseline file's switch for bfloat16 against the workload; the workload decides where the file leaves the
+    switch open. `remedy_name`: precision to suggest in the error."""
     workload_side = describe_precision(precision)
     if enabled is None:
         if precision.compute_dtype == "bfloat16":
@@ -28,7 +28,7 @@ def check_bf16(
 
 
 def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
-    """Note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which reading is measured."""
+    """Add a note that bf16 under DDP is autocast in the Trainer and in Accelerate, and which precision is measured."""
     if precision.autocast:
         notes.append(f"{tool}'s bf16 under DDP is autocast: measured so (precision {precision.name})")
     elif precision.compute_dtype != "float32":
@@ -39,13 +39,13 @@ def note_autocast(tool: str, precision: Precision, notes: list[str]) -> None:
 
 
 def check_fp16(name: str, enabled: bool | None, precision: Precision) -> None:
-    """Reject fp16, which no precision uses."""
+    """Reject a baseline file with fp16, which no supported precision uses."""
     if enabled:
         raise ValueError(f"{name} (true), but {describe_precision(precision)}; set it to false, no precision uses fp16")
 
 
 def check_clipping(section: Section, key: str, workload: Workload, notes: list[str]) -> None:
-    """Check the gradient norm's limit; 0 is none."""
+    """Check a baseline file's limit on the gradient norm against the workload; 0 means no limit."""
     stated, expected = section.number(key), workload.max_grad_norm or 0.0
     if stated is None:
         if expected:
@@ -60,7 +60,8 @@ def check_clipping(section: Section, key: str, workload: Workload, notes: list[s
 
 
 def check_adamw(fields: Iterable[tuple[Section, str, str]], workload: Workload) -> None:
-    """Check hyperparameters: (section, key, name in the workload's optimizer)."""
+    """Check the AdamW hyperparameters of a baseline file against the workload, given as (section, key, name in the
+    workload's optimizer)."""
     named_values = [(section.name(key), name, section.number(key)) for section, key, name in fields]
     differing = [
         (field, name, value)
@@ -84,8 +85,8 @@ def check_product(
     global_batch: int,
     defaults: Collection[str] = (),
 ) -> None:
-    """Check that micro batch × accumulation × ranks is the global batch. `defaults`: keys that the file leaves to
-    its tool."""
+    """Check that micro batch × accumulation × ranks in a baseline file equals the global batch. `defaults`: keys that
+    the file leaves to its tool."""
     total = micro[1] * accumulation[1] * world
     if total != global_batch:
         first, second = (f"{count}{' (default)' if key in defaults else ''}" for key, count in (micro, accumulation))
@@ -96,7 +97,7 @@ def check_product(
 
 
 def check_positive(section: Section, *keys: str) -> None:
-    """Check that batch sizes and counts are at least 1."""
+    """Check that the batch sizes and counts in a baseline file are at least 1."""
     for key in keys:
         value = section.integer(key)
         if value is not None and value < 1:
@@ -104,7 +105,7 @@ def check_positive(section: Section, *keys: str) -> None:
 
 
 def micro_batch_of_accumulation(section: Section, key: str, workload: Workload, world: int) -> int:
-    """Micro batch that follows from a number of micro batches per step."""
+    """Micro batch that follows from a baseline file's number of micro batches per step."""
     accumulation, global_batch = section.integer(key) or 1, workload.global_batch
     if global_batch % (world * accumulation):
         raise ValueError(

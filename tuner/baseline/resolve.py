@@ -1,4 +1,4 @@
-"""Resolution of a baseline: recognise its kind, read it, and check it against the cluster."""
+"""Resolution of a baseline: recognise the kind of its file, read the file, and check it against the cluster."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from shardtune.tuner.prediction import model_shape
 
 
 class ResolvedBaseline(NamedTuple):
-    """Baseline as a configuration, with notes on ignored keys and conversions."""
+    """Baseline as a configuration, with notes on ignored keys and conversions of its file."""
 
     config: TrialConfig | None
     notes: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ def resolve(
     cluster: Cluster,
     model: ModelSpec | None = None,
 ) -> TrialConfig | None:
-    """Baseline as a configuration; None where none was given.
+    """Read the user's baseline as a configuration; None where no baseline was given.
 
     Raises:
         ValueError: it contradicts the workload, or cannot run on the cluster; names both sides.
@@ -41,7 +41,7 @@ def resolve_with_notes(
     cluster: Cluster,
     model: ModelSpec | None = None,
 ) -> ResolvedBaseline:
-    """Baseline as a configuration, with notes on ignored keys and conversions.
+    """Read the user's baseline as a configuration, with notes on ignored keys and conversions.
 
     `model`: its hidden size replaces `"auto"` in a DeepSpeed JSON.
 
@@ -74,7 +74,8 @@ def resolve_with_notes(
 
 
 def _fill_in_auto(values: dict[str, JsonValue], model: ModelSpec | None, notes: list[str]) -> dict[str, JsonValue]:
-    """Fill in `"auto"` in a DeepSpeed JSON, given bare or within a file of the Trainer's or Accelerate's."""
+    """Fill in the values `"auto"` of a DeepSpeed JSON, whether given alone or within a file of the Trainer or
+    Accelerate."""
     named_tool = values.get("tool")
     nested, config = values.get("deepspeed"), values.get("deepspeed_config")
     without_tool = {key: value for key, value in values.items() if key != "tool"}
@@ -96,7 +97,7 @@ def _gives_batch(top: Section) -> bool:
 
 
 def _validate_own(values: dict[str, JsonValue]) -> TrialConfig:
-    """Validate a configuration of ours again, for an error message."""
+    """Validate a baseline in Shardtune's own format again, to produce its error message."""
     try:
         # The study's schema takes any object for a baseline, since most belong to other tools, and so cannot name the
         # fault.

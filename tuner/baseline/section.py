@@ -1,4 +1,4 @@
-"""Section of a user's configuration file: typed reading of its keys, and a list of those that were not read."""
+"""Section of a user's configuration file: typed reading of its keys, and a list of the keys that were not read."""
 
 from collections.abc import Mapping
 
@@ -11,24 +11,25 @@ _AUTO = "auto"
 
 
 class Section:
-    """Object of a configuration file that records which keys were read, so that the others can be reported."""
+    """Section of a configuration file that records which keys were read, so that unread keys can be reported."""
 
     def __init__(self, values: Mapping[str, JsonValue], path: str) -> None:
         self._values, self._path = values, path
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
-        """Full path of the key, for messages."""
+        """Full path of the section's key in the file, for messages."""
         return f"{self._path}.{key}"
 
     def get(self, key: str) -> JsonValue:
-        """Value of a key; None where it is absent, null or `auto`."""
+        """Value of the section's key; None where the key is absent, null or `auto`."""
         self._read.add(key)
         value = self._values.get(key)
         return None if value == _AUTO else value
 
     def number(self, key: str) -> float | None:
-        """Number, also one that YAML reads as text (1e-5). Raises ValueError for anything else."""
+        """Number at the section's key, also one that YAML reads as text (1e-5). Raises ValueError for any other
+        type."""
         value = self.get(key)
         if isinstance(value, str):
             value = _parse_number(value)
@@ -37,14 +38,14 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')
 
     def integer(self, key: str) -> int | None:
-        """Whole number, also where JSON wrote it as 5e8. Raises ValueError for anything else."""
+        """Integer at the section's key, also where JSON wrote it as 5e8. Raises ValueError for any other value."""
         value = self.number(key)
         if value is None or value == int(value):
             return None if value is None else int(value)
         raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
 
     def flag(self, key: str) -> bool | None:
-        """Truth value, also one written as text. Raises ValueError for anything else."""
+        """Boolean at the section's key, also one written as text. Raises ValueError for any other value."""
         value = self.get(key)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -53,21 +54,22 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
 
     def text(self, key: str) -> str | None:
-        """String. Raises ValueError for anything else."""
+        """String at the section's key. Raises ValueError for any other type."""
         value = self.get(key)
         if value is None or isinstance(value, str):
             return value
         raise ValueError(f"{self.name(key)} ({value!r}) must be a string; put it in quotes")
 
     def word(self, key: str) -> str | None:
-        """String in lower case; a number or a YAML truth value (`no`) becomes the word that it stands for."""
+        """String at the section's key in lower case; a number or a YAML boolean (`no`) is converted to the word that
+        the user wrote."""
         value = self.get(key)
         if isinstance(value, bool):
             return "yes" if value else "no"
         return None if value is None else str(value).lower()
 
     def section(self, key: str) -> "Section":
-        """Nested object, empty where it is absent. Raises ValueError for anything else."""
+        """Nested section at the key, empty where the key is absent. Raises ValueError for any other type."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
             raise ValueError(
@@ -76,14 +78,14 @@ class Section:
         return Section(value or {}, self.name(key))
 
     def values(self) -> dict[str, JsonValue]:
-        """Copy of all keys and values, for another reader."""
+        """Copy of all keys and values of the section, for another reader."""
         return dict(self._values)
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
 
     def unread(self, silent: frozenset[str] = frozenset()) -> list[str]:
-        """Full names of keys with a value that were not read, without those known to change nothing."""
+        """Full paths of the keys with a value that were not read, without keys known to have no effect."""
         return [
             self.name(key)
             for key, value in self._values.items()
@@ -99,7 +101,7 @@ def _parse_number(text: str) -> float | str:
 
 
 def in_words(error: ValidationError, path: str, where: str) -> ValueError:
-    """The complaint of a schema that explains the others, with the field as the user wrote it."""
+    """Error that states a schema's most useful complaint in words, with the field's name as the user wrote it."""
     entries = error.errors(include_url=False)
     # Where a field is misspelt, another is missing.
     first = next((entry for entry in entries if entry["type"] == "extra_forbidden"), entries[0])

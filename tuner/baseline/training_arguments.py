@@ -1,4 +1,5 @@
-"""TrainingArguments of transformers, as a JSON or YAML of its fields, as a baseline (transformers 5.23)."""
+"""Reading of transformers' TrainingArguments, as a JSON or YAML file of its fields, as a baseline (transformers
+5.23)."""
 
 import difflib
 from collections.abc import Mapping
@@ -14,9 +15,9 @@ from shardtune.tuner.baseline.auto import TRAINERS_BATCH
 from shardtune.tuner.baseline.section import Section
 
 KEYS = frozenset(["output_dir", "per_device_train_batch_size", "deepspeed", "fsdp", "fsdp_config", "ddp_bucket_cap_mb"])
-"""Keys of which any distinguishes such a file from a DeepSpeed JSON."""
+"""Keys of which any one distinguishes a file of TrainingArguments from a DeepSpeed JSON."""
 KEYS |= {"gradient_checkpointing", "learning_rate", "num_train_epochs", "max_steps", "adam_beta1", "torch_compile"}
-"""One of these tells such a file from a DeepSpeed JSON."""
+"""Further keys of which any one distinguishes a file of TrainingArguments from a DeepSpeed JSON."""
 _ADAM = {"learning_rate": "lr", "adam_beta1": "beta1", "adam_beta2": "beta2", "adam_epsilon": "eps"}
 _ADAM |= {"weight_decay": "weight_decay"}
 _SILENT_PREFIXES = (
@@ -81,10 +82,10 @@ _KNOWN_FIELDS = (
     "label_smoothing_factor",
     "neftune_noise_alpha",
 )
-"""Fields that a similar name must have meant."""
+"""Known fields of TrainingArguments, compared with an unknown key to find a misspelling."""
 _CLOSE = 0.85
 _NEAR_BUT_TRUE = frozenset(["gradient_checkpointing_kwargs", "per_device_eval_batch_size"])
-"""Fields of their own (transformers 5.23) that are as similar."""
+"""Fields of TrainingArguments (transformers 5.23) that resemble a known field without being a misspelling."""
 _NO_FSDP: tuple[JsonValue, ...] = (None, False, "", [])
 _NUMERIC = {
     "label_smoothing_factor": "the workload's loss is plain cross entropy",
@@ -93,7 +94,7 @@ _NUMERIC = {
 
 
 def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -> TrialConfig:
-    """Read the configuration.
+    """Read a baseline configuration from a file of TrainingArguments.
 
     Raises:
         ValueError: a contradiction with the workload or the cluster.
@@ -123,7 +124,7 @@ def read(top: Section, workload: Workload, cluster: Cluster, notes: list[str]) -
 
 
 def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:
-    """Whether an object is such a file, also one whose batch size is misspelt."""
+    """Whether an object of a file is TrainingArguments, also where its batch size is misspelt."""
     return (
         bool(KEYS & values.keys())
         or isinstance(values.get("bf16"), bool)
@@ -132,14 +133,14 @@ def is_training_arguments(values: Mapping[str, JsonValue]) -> bool:
 
 
 def intended_field(key: str) -> str | None:
-    """Field that a key misspells, None where it misspells none."""
+    """Field of TrainingArguments that a key misspells, None where the key is no misspelling."""
     if key in _NEAR_BUT_TRUE or key in _KNOWN_FIELDS:
         return None
     return next(iter(difflib.get_close_matches(key, _KNOWN_FIELDS, 1, _CLOSE)), None)
 
 
 def _check_names(top: Section) -> None:
-    """Reject misspelt fields."""
+    """Reject misspelt fields in a file of TrainingArguments."""
     for key in top.values():
         # A misspelt field would be ignored, and its default measured.
         if (field := intended_field(key)) is not None:
@@ -147,7 +148,7 @@ def _check_names(top: Section) -> None:
 
 
 def autocasts(top: Section) -> bool:
-    """Whether the Trainer runs the file's training under autocast alone: bf16 under DDP."""
+    """Whether transformers' Trainer runs the file's training with autocast alone: bf16 under DDP."""
     return top.flag("bf16") is True and not _is_sharded(top)
 
 
@@ -156,7 +157,7 @@ def _is_sharded(top: Section) -> bool:
 
 
 def _check_numbers(top: Section) -> None:
-    """Check fields that change the training."""
+    """Check fields of TrainingArguments that change the numbers of the training against the workload."""
     optimizer = top.word("optim")
     if optimizer is not None and not optimizer.startswith("adamw_torch"):
         raise ValueError(f"{top.name('optim')} ({optimizer!r}), but the workload trains with AdamW; use adamw_torch")
@@ -200,7 +201,8 @@ def _strategy(top: Section, workload: Workload, cluster: Cluster, notes: list[st
 
 
 def _read_legacy_options(switch: JsonValue, values: dict[str, JsonValue], name: str) -> None:
-    """Read `full_shard auto_wrap offload`, the value of `fsdp` before it became a switch."""
+    """Read the old value of the field `fsdp`, such as `full_shard auto_wrap offload`, from before the field became a
+    switch."""
     words = switch.split() if isinstance(switch, str) else switch if isinstance(switch, list) else []
     for word in (str(word) for word in words):
         if word.lower() in ("true", "auto_wrap"):

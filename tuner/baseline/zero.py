@@ -1,4 +1,5 @@
-"""`zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old spellings."""
+"""Reading of the `zero_optimization` section of a DeepSpeed JSON: DeepSpeed 0.19.8's key names, defaults and old
+spellings."""
 
 from shardtune.api_schemas.strategies import Offload, ZeroConfig
 from shardtune.tuner.baseline.section import Section
@@ -19,7 +20,7 @@ _STAGE3_NAMES = ("prefetch_bucket_size", "param_persistence_threshold", "max_liv
 
 
 def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
-    """ZeRO strategy of a `zero_optimization` section of stage 1 to 3, and notes on keys without effect.
+    """Read the ZeRO strategy from a `zero_optimization` section of stage 1 to 3, with notes on keys without effect.
 
     Raises:
         ValueError: a value of the wrong type, or one that would change the numbers of the training.
@@ -53,7 +54,8 @@ def read_zero(section: Section) -> tuple[ZeroConfig, list[str]]:
 
 
 def _drop_stage3(values: dict[str, object], section: Section, stage: int | None) -> list[str]:
-    """Remove stage-3 knobs below stage 3, where DeepSpeed ignores them too, and note them."""
+    """Remove stage-3 settings of a ZeRO section below stage 3, where DeepSpeed ignores them too, and add a note on
+    them."""
     notes = []
     if values.pop("offload_param", None) is not None:
         notes.append(f"{section.name('offload_param')} has no effect at stage {stage}")

@@ -1,1 +1,1 @@
-"""Diagnosis: findings in the traces of a trial, and the changes of knobs that would remove them."""
+"""Diagnosis: finds causes of slow steps in the traces of a trial, and changes of knobs that would remove them."""

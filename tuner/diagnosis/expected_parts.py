@@ -1,4 +1,4 @@
-"""Expected parts of a step: the predictor's beside the measured ones, the largest difference first."""
+"""Comparison of the predicted with the measured seconds of each part of a step, the largest difference first."""
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.expected_parts import ExpectedName, ExpectedPart
@@ -12,7 +12,7 @@ _ON_GPUS: dict[ExpectedName, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "communication": (("communication",), ("transferring", "waiting")),
     "optimizer": (("step",), ("optimizer", "copies")),
 }
-"""Names of a part by the predictor and in `StepParts`; waiting for data is nowhere predicted."""
+"""Pairs of names of each part of a step: in the predictor and in `StepParts`. Waiting for data is never predicted."""
 # A CPU rank's operators and the dispatch between them run on one thread: the profiler's own time lies between as well.
 _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching"} | {
     "computing": ((*_COMPUTING, *_LAUNCHING), ("compute", "host"))
@@ -20,7 +20,8 @@ _ON_CPU = {name: parts for name, parts in _ON_GPUS.items() if name != "launching
 
 
 def expected_parts(diagnosis: Diagnosis, speed: SpeedPrediction) -> tuple[ExpectedPart, ...]:
-    """Compare each predicted part with its measurement; the largest difference in seconds first."""
+    """Compare the predicted seconds of each part of a step with the measured seconds; the largest difference comes
+    first."""
     parts = [
         ExpectedPart(
             name=name,

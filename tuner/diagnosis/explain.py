@@ -1,4 +1,5 @@
-"""Explanation of a diagnosis by the trial that left the traces: findings, and the expected time of each part."""
+"""Explanation of a trace's diagnosis with the trial that made the trace: findings, and the expected time of each part
+of a step."""
 
 from shardtune.api_schemas.machines.hardware import MeasuredHardware
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
@@ -9,7 +10,8 @@ from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def explain(diagnosis: Diagnosis, trial: TracedTrial | None, measured: MeasuredHardware | None) -> Diagnosis:
-    """Diagnosis with findings whose remedies the trial's space and the memory gate admit, and with expected parts.
+    """Complete a diagnosis with findings whose remedies are in the trial's search space and pass the memory gate (are
+    predicted to fit), and with the expected parts of a step.
 
     `measured`: measured rates of the trial's machine, where known.
     """

@@ -1,4 +1,4 @@
-"""Export of a measured configuration as ready-to-use files that reproduce what was measured.
+"""Export of a measured configuration as files for other training programs, which reproduce the measured training.
 
 The strategies render their own options (api_schemas.strategies); these modules write them into files.
 """

@@ -1,4 +1,5 @@
-"""`accelerate.yaml`: the settings that Accelerate's configuration file can express, and comments on the others."""
+"""Export of a measured configuration as `accelerate.yaml`: settings that Accelerate's configuration file can express,
+and comments on the other settings."""
 
 from typing import Any
 
@@ -14,7 +15,7 @@ from shardtune.tuner.export.templates import fill
 
 
 def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
-    """Text of the file."""
+    """Text of the exported `accelerate.yaml`."""
     parts = backends[source.config.backend].accelerate(source, source.config.strategy)
     values: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
@@ -50,8 +51,8 @@ def document(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 
 def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
-    """Command that starts a script: `launch.sh`, or Accelerate's own where a user's script has no `launch.sh` beside
-    it."""
+    """Command that starts a training script: `launch.sh`, or Accelerate's own command where a user's script has no
+    `launch.sh` beside it."""
     is_own = source.study.spec.model.is_own
     if source.on_cpu and parts.ignored_on_cpu is not None:
         instead = "your own launcher" if is_own else "./launch.sh alone, which runs train_snippet.py"
@@ -67,7 +68,7 @@ def _start_command(source: ExportSource, parts: AccelerateParts) -> str:
 
 
 def _accumulation_argument(source: ExportSource, parts: AccelerateParts) -> str:
-    """Argument of `Accelerator` for gradient accumulation."""
+    """Source text of the argument of Accelerate's `Accelerator` for gradient accumulation."""
     if parts.reduces_every:
         # `accumulate` alone would reduce after the last micro batch only (Accelerate 1.15).
         return f"gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps={source.accumulation}, sync_each_batch=True)"
@@ -75,7 +76,7 @@ def _accumulation_argument(source: ExportSource, parts: AccelerateParts) -> str:
 
 
 def _script_lines(source: ExportSource, parts: AccelerateParts) -> list[str]:
-    """Lines that the user's script needs to train as measured."""
+    """Lines that the user's script needs to train under Accelerate as the trial did."""
     config = source.config
     lines = [f"data loader batch size {config.micro_batch}, sequence length {source.workload.sequence_length}"]
     if parts.accumulates:

@@ -1,4 +1,4 @@
-"""Files of one export by name."""
+"""Files of one export: content by file name."""
 
 import json
 
@@ -16,7 +16,8 @@ _RENDERERS = {
 
 
 def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
-    """Files of a format, with `config.json` beside them, and the settings that they cannot express.
+    """Export a measured configuration in one format: its files, with the model's `config.json` beside them, and the
+    settings that the files cannot express.
 
     Raises:
         ValueError: the study has measured nothing yet, or the consumer has no such backend.
@@ -35,7 +36,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
 
 
 def files(study: Study, contender: Contender) -> dict[str, str]:
-    """Content by relative file name.
+    """Export a measured configuration as ready-to-use files: content by relative file name.
 
     Always `config.json` and `accelerate.yaml`; for ZeRO `ds_config.json`; for a model of transformers `launch.sh` and
     `train_snippet.py`, on several nodes `launch.sbatch`.

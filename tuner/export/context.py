@@ -1,5 +1,4 @@
-"""Context parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
-it."""
+"""Context parallelism in exported files: lines of `train_snippet.py`, and notes for programs that cannot express it."""
 
 from typing import Any
 
@@ -16,12 +15,13 @@ IMPORTS = (
 
 
 def is_shared(source: ExportSource) -> bool:
-    """Whether ranks share samples."""
+    """Whether several ranks share samples in the exported configuration (context parallel)."""
     return source.config.context_parallel > 1
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Constant of the snippet."""
+    """Line of `train_snippet.py` that defines the number of context parallel ranks; empty where ranks share no
+    samples."""
     if not is_shared(source):
         return []
     return [
@@ -30,7 +30,8 @@ def constants(source: ExportSource) -> list[str]:
 
 
 def helpers(source: ExportSource) -> str:
-    """Definitions of the snippet."""
+    """Source of the functions that `train_snippet.py` defines for context parallelism; empty where ranks share no
+    samples."""
     if not is_shared(source):
         return ""
     # The ranks that split the model are next to each other, within those that share a sequence.
@@ -44,7 +45,7 @@ def helpers(source: ExportSource) -> str:
 
 
 def loss(source: ExportSource, model: str) -> str:
-    """Line of the snippet that runs the model."""
+    """Line of `train_snippet.py` that runs the model and computes the loss."""
     return (
         f"loss = loss_of({model}, tokens)"
         if is_shared(source)
@@ -53,7 +54,7 @@ def loss(source: ExportSource, model: str) -> str:
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:
-    """Notes for a user's own script under Accelerate."""
+    """Notes on context parallelism for a user's own script under Accelerate."""
     if not is_shared(source):
         return []
     return [
@@ -63,7 +64,7 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def torchtitan_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, Any]:
-    """`values` with torchtitan's axis for context.
+    """Fields of torchtitan's device mesh (`values`) with the number of context parallel ranks added.
 
     Raises:
         ValueError: its mesh does not come out.
@@ -86,7 +87,7 @@ def torchtitan_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, A
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on differences of torchtitan's context parallelism."""
+    """Notes on differences between torchtitan's context parallelism and the measured one."""
     if not is_shared(source):
         return ()
     return ("context_parallel: exchanges of heads (Ulysses) were measured; torchtitan sends keys and values in a ring",)

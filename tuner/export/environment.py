@@ -12,23 +12,24 @@ from shardtune.tuner.export.quoting import remark
 from shardtune.tuner.export.source import ExportSource
 
 _HARMLESS = re.compile(r"[\w.,:;=+%-]{1,150}", re.ASCII)
-"""Pattern of flags, numbers and lists of them: no path, no line end, nothing that a shell or a loader would follow."""
+"""Regular expression of values that are safe to set: flags, numbers and lists of them, without a path, a line end or
+anything that a shell or a loader would interpret."""
 
 
 _NAMES_FILES = re.compile(r"FILE|PATH|DIR|LIB|PLUGIN|PRELOAD|DUMP")
-"""Pattern of variables whose value, though a plain word, would be a file that a job overwrites or a library that it
-loads."""
+"""Regular expression of variable names whose value may name a file that a job overwrites or a library that it loads,
+although the value is a plain word."""
 
 
 def settings(source: ExportSource) -> dict[str, str]:
-    """Variables to set for the ranks, so that they run as measured."""
+    """Environment variables to set for the ranks so that they run as measured, by name."""
     worker, fingerprint = _harmless_settings(source), source.study.fingerprint
     cores = fingerprint.cpu_count if fingerprint is not None else 0
     return worker | variables(source.config, worker, cores, source.cluster.gpus_per_node)
 
 
 def shell_lines(source: ExportSource) -> list[str]:
-    """Lines of a shell script that set the variables."""
+    """Lines of a shell script that set the environment variables of the measured configuration."""
     lines = ["# The environment it was measured in: threads of a rank, allocators, collectives."]
     variables_set = settings(source)
     if KEPT_MEMORY.keys() <= variables_set.keys():
@@ -38,26 +39,26 @@ def shell_lines(source: ExportSource) -> list[str]:
 
 
 def command_prefix(source: ExportSource) -> str:
-    """Assignments before a command, on its line."""
+    """Assignments of environment variables to place before a command on the same line."""
     return "".join(f"{name}={shlex.quote(value)} " for name, value in settings(source).items())
 
 
 def torchrun_binding(source: ExportSource) -> str:
-    """Option of torchrun that binds ranks to cores; empty where they are not bound."""
+    """Option of torchrun that binds ranks to cores; empty where ranks are not bound."""
     mode = source.config.numa_binding
     # torchrun binds ranks by their GPUs only.
     return "" if mode == "none" or source.on_cpu else f"--numa-binding={mode}"
 
 
 def notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes for files that set no variables."""
+    """Notes on the environment and core binding, for exported files that cannot set variables."""
     binding = torchrun_binding(source)
     bound = (f"environment: ranks were bound to cores as by torchrun {binding} (needs numactl)",) if binding else ()
     return (f"environment: start the ranks with {command_prefix(source).strip()}", *bound, *unset_notes(source))
 
 
 def unset_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on variables that the worker had set and no file sets."""
+    """Notes on environment variables that the worker had set and no exported file sets."""
     exported, recorded = _harmless_settings(source), _recorded_settings(source)
     return tuple(
         f"environment: the worker also had {name} set, to {recorded[name]}"
@@ -66,7 +67,7 @@ def unset_notes(source: ExportSource) -> tuple[str, ...]:
 
 
 def env_file(source: ExportSource) -> str:
-    """`NAME=value` lines, as DeepSpeed's launcher takes them to its nodes."""
+    """Lines `NAME=value` of the file from which DeepSpeed's launcher sets environment variables on its nodes."""
     return "".join(f"{name}={value}\n" for name, value in settings(source).items())
 
 
@@ -78,7 +79,7 @@ def _harmless_settings(source: ExportSource) -> dict[str, str]:
 
 
 def _recorded_settings(source: ExportSource) -> dict[str, str]:
-    """Variables recorded on the worker, quoted for comments."""
+    """Environment variables recorded on the worker, by name, their values quoted for comments."""
     fingerprint = source.study.fingerprint
     reported = by_name(fingerprint.environment or ()) if fingerprint is not None else {}
     # A worker of any make reports the names, so they are checked as the values are.

@@ -1,5 +1,4 @@
-"""Expert parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
-it."""
+"""Expert parallelism in exported files: lines of `train_snippet.py`, and notes for programs that cannot express it."""
 
 from typing import Any
 
@@ -16,34 +15,37 @@ IMPORTS = (
 
 
 def size(source: ExportSource) -> int:
-    """Number of ranks that divide the experts of a layer."""
+    """Number of ranks that divide the experts of a layer in the exported configuration."""
     return source.config.strategy.expert_ranks
 
 
 def is_divided(source: ExportSource) -> bool:
-    """Whether several ranks divide experts."""
+    """Whether several ranks divide the experts of a layer in the exported configuration."""
     return size(source) > 1
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Constant of the snippet."""
+    """Line of `train_snippet.py` that defines the number of expert parallel ranks; empty where experts are not
+    divided."""
     if not is_divided(source):
         return []
     return [f"EXPERT_RANKS = {size(source)}  # neighbouring ranks that divide each layer's experts"]
 
 
 def standard_modules(source: ExportSource) -> tuple[str, ...]:
-    """Modules of the standard library that the snippet imports."""
+    """Names of standard library modules that `train_snippet.py` imports for expert parallelism."""
     return ("dataclasses", "functools") if is_divided(source) else ()
 
 
 def helpers(source: ExportSource) -> str:
-    """Definitions of the snippet."""
+    """Source of the functions that `train_snippet.py` defines for expert parallelism; empty where experts are not
+    divided."""
     return fill("expert_parallel") if is_divided(source) else ""
 
 
 def trainer(source: ExportSource, strategy: Fsdp2Config) -> dict[str, list[str]]:
-    """Lines of the snippet's trainer that divide experts, build the optimizer and clip gradients."""
+    """Lines of the `Trainer` class in `train_snippet.py` that divide experts, build the optimizer and clip
+    gradients."""
     if not is_divided(source):
         return {
             "divide": [],
@@ -93,7 +95,7 @@ def _divide_lines(source: ExportSource, strategy: Fsdp2Config) -> list[str]:
 
 
 def prefetch(strategy: Fsdp2Config) -> list[str]:
-    """Lines of the snippet's trainer that set prefetch."""
+    """Lines of the `Trainer` class in `train_snippet.py` that set FSDP2's prefetch."""
     forward, backward = strategy.forward_prefetch, strategy.backward_prefetch
     # Divided experts are units of their own: gathering a unit ahead must gather the experts in it, too.
     blocks = "unit" if strategy.blocks_per_unit > 1 else "[unit]"
@@ -115,14 +117,14 @@ def prefetch(strategy: Fsdp2Config) -> list[str]:
 
 
 def norm(source: ExportSource, counted: str) -> str:
-    """Expression for the gradient norm of these parameters."""
+    """Python expression for the gradient norm of the named parameters in `train_snippet.py`."""
     if is_divided(source):
         return f"norm_of(by_mesh({counted}))"
     return f"torch.nn.utils.get_total_norm([p.grad for p in {counted}]).full_tensor()"
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:
-    """Notes for a user's own script under Accelerate."""
+    """Notes on expert parallelism for a user's own script under Accelerate."""
     if not is_divided(source):
         return []
     return [
@@ -132,12 +134,12 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def torchtitan_mesh(source: ExportSource) -> dict[str, Any]:
-    """Fields of torchtitan's mesh for expert parallelism."""
+    """Fields of torchtitan's device mesh for expert parallelism, by name."""
     return {"expert_parallel_degree": size(source)} if is_divided(source) else {}
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on differences of torchtitan's expert parallelism."""
+    """Notes on differences between torchtitan's expert parallelism and the measured one."""
     if not is_divided(source):
         return ()
     return (

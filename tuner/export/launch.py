@@ -1,4 +1,5 @@
-"""`launch.sh`: one line for torchrun, one for Accelerate, with checks. `launch.sbatch`: the same on several nodes."""
+"""Exported launch scripts. `launch.sh`: one line for torchrun, one for Accelerate, with checks. `launch.sbatch`: the
+same on several nodes under Slurm."""
 
 import shlex
 
@@ -10,7 +11,7 @@ from shardtune.tuner.export.templates import fill, indent
 
 
 def script(source: ExportSource) -> str:
-    """Text of `launch.sh`."""
+    """Text of the exported launch script `launch.sh`."""
     multi_node = source.cluster.nodes > 1
     return fill(
         "launch.sh",
@@ -24,7 +25,7 @@ def script(source: ExportSource) -> str:
 
 
 def batch_script(source: ExportSource) -> str:
-    """Slurm job that runs `launch.sh` on every node."""
+    """Text of the exported Slurm job script, which runs `launch.sh` on every node."""
     cluster = source.cluster
     return fill(
         "launch.sbatch",
@@ -36,7 +37,7 @@ def batch_script(source: ExportSource) -> str:
 
 
 def torchrun_options(source: ExportSource) -> str:
-    """Options of `torchrun` for the cluster."""
+    """Command-line options of `torchrun` for the exported configuration's cluster."""
     cluster, binding = source.cluster, environment.torchrun_binding(source)
     ranks = f"--nproc-per-node {cluster.gpus_per_node}{binding and ' '}{binding}"
     if cluster.nodes == 1:

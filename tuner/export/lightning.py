@@ -1,4 +1,5 @@
-"""`lightning_strategy.py` for Lightning 2.6: the strategy object and the Trainer's arguments, as functions."""
+"""Export for Lightning 2.6 as `lightning_strategy.py`: functions that return the strategy object and the Trainer's
+arguments."""
 
 from typing import Any
 
@@ -14,7 +15,7 @@ RELEASE = "lightning 2.6"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the file.
+    """Render the exported file for Lightning, `lightning_strategy.py`.
 
     Raises:
         ValueError: Lightning has no such backend, or the export cannot express it.

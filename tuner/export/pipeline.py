@@ -1,4 +1,4 @@
-"""Pipeline parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
+"""Pipeline parallelism in exported files: lines of `train_snippet.py`, and notes for programs that cannot express
 it."""
 
 from typing import Any
@@ -10,7 +10,7 @@ from shardtune.tuner.export.source import ExportSource, torch_dtype
 from shardtune.tuner.export.templates import fill, indent
 
 _TORCHTITANS_VIRTUAL = 2
-"""Stages per rank of torchtitan 0.2.2 under an interleaved schedule by default."""
+"""Number of stages per rank that torchtitan 0.2.2 uses by default under an interleaved schedule."""
 
 
 _TIED = (
@@ -25,36 +25,38 @@ _SUMMED = (
     "    mine.add_(exchanged_with_other_end(mine, self.group))",
 )
 _PAIRS = "for first, last in zip(self.twins[: len(self.twins) // 2], self.twins[len(self.twins) // 2 :], strict=True):"
-"""Loop over tables that two stages have, where both are on the first rank."""
+"""Source of a loop over the tables that two pipeline stages share, for the case that both stages are on the first
+rank."""
 _TIED_IN_V = (_PAIRS, "    last.to_local().copy_(first.to_local())")
 _SUMMED_IN_V = (_PAIRS, "    last.grad.to_local().copy_(first.grad.to_local().add_(last.grad.to_local()))")
 
 
 def stages(source: ExportSource) -> int:
-    """Number of stages of the model."""
+    """Number of pipeline stages in the exported configuration."""
     return source.config.strategy.stages
 
 
 def has_stages(source: ExportSource) -> bool:
-    """Whether the model has several stages."""
+    """Whether the exported configuration has several pipeline stages."""
     return stages(source) > 1
 
 
 def standard_modules(source: ExportSource) -> tuple[str, ...]:
-    """Modules of the standard library that the snippet imports."""
+    """Names of standard library modules that `train_snippet.py` imports for pipeline parallelism."""
     return ("copy", "functools") if has_stages(source) else ()
 
 
 def of_root(source: ExportSource, lines: list[str]) -> list[str]:
-    """Lines of the snippet's trainer, with the stage's root in place of the model where there are several stages."""
+    """Lines of the `Trainer` class in `train_snippet.py`, with the stage's root module in place of the model where
+    there are several pipeline stages."""
     if not has_stages(source):
         return lines
     return [line.replace("self.model.", "root.").replace("in model.", "in root.") for line in lines]
 
 
 def trainer(source: ExportSource, strategy: Fsdp2Config, sync: list[str]) -> dict[str, str]:
-    """Values of the snippet's trainer template: a rank's stages, torch's schedule and its inputs, and handling of
-    shared tables.
+    """Values for the `Trainer` template of `train_snippet.py`: a rank's pipeline stages, torch's schedule and its
+    inputs, and the handling of shared tables.
 
     `sync`: lines that run before a stage's backward pass.
     """
@@ -76,7 +78,7 @@ def trainer(source: ExportSource, strategy: Fsdp2Config, sync: list[str]) -> dic
 
 
 def imports(source: ExportSource, name: str) -> tuple[str, ...]:
-    """Imports of the snippet for the schedule with that name."""
+    """Import lines of `train_snippet.py` for the pipeline schedule with this name."""
     facts = FACTS[name]
     return (
         f"from torch.distributed.pipelining import PipelineStage, Schedule{facts.title}",
@@ -86,7 +88,7 @@ def imports(source: ExportSource, name: str) -> tuple[str, ...]:
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Constants of the snippet."""
+    """Lines of `train_snippet.py` that define the constants of pipeline parallelism."""
     if not has_stages(source):
         return []
     return [
@@ -96,7 +98,7 @@ def constants(source: ExportSource) -> list[str]:
 
 
 def helpers(source: ExportSource) -> str:
-    """Definitions of the snippet."""
+    """Source of the functions that `train_snippet.py` defines for pipeline parallelism."""
     strategy = source.config.strategy
     if not has_stages(source) or not isinstance(strategy, Fsdp2Config):
         return ""
@@ -114,7 +116,7 @@ def helpers(source: ExportSource) -> str:
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:
-    """Notes for a user's own script under Accelerate."""
+    """Notes on pipeline parallelism for a user's own script under Accelerate."""
     if not has_stages(source):
         return []
     return [
@@ -124,7 +126,7 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def torchtitan_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, Any]:
-    """Fields of torchtitan's mesh for pipeline parallelism."""
+    """Fields of torchtitan's device mesh for pipeline parallelism, by name."""
     if not has_stages(source):
         return {}
     layers = _layers_per_stage(source, strategy)
@@ -137,14 +139,14 @@ def torchtitan_mesh(source: ExportSource, strategy: Fsdp2Config) -> dict[str, An
 
 
 def torchtitan_virtual_stages(source: ExportSource, strategy: Fsdp2Config) -> int:
-    """Stages per rank that torchtitan can have."""
+    """Number of pipeline stages per rank that torchtitan can run for the exported configuration."""
     several = _TORCHTITANS_VIRTUAL if strategy.pipeline_virtual_stages > 1 else 1
     return several if _layers_per_stage(source, strategy) is None else strategy.pipeline_virtual_stages
 
 
 def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None:
-    """Layers per stage from which torchtitan makes the wanted number of stages; None where its default does, or no
-    number does."""
+    """Number of layers per stage with which torchtitan makes the wanted number of stages; None where its default makes
+    as many, or no number does."""
     blocks, stage_count = (
         source.model_summary.pipeline_blocks,
         strategy.pipeline_parallel * strategy.pipeline_virtual_stages,
@@ -156,7 +158,7 @@ def _layers_per_stage(source: ExportSource, strategy: Fsdp2Config) -> int | None
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on differences of torchtitan's pipeline parallelism."""
+    """Notes on differences between torchtitan's pipeline parallelism and the measured one."""
     if not has_stages(source):
         return ()
     return (

@@ -8,23 +8,24 @@ import json
 from typing import Any
 
 _LONGEST_REMARK = 300
-"""Maximum number of characters of one outside text in a comment."""
+"""Maximum number of characters of one user's or worker's text in a comment of an exported file."""
 
 
 def remark(text: str) -> str:
-    """Text for a comment of any language: one line, of printable characters only."""
+    """Text for a comment of any language in an exported file: one line of printable characters only."""
     # YAML and Python also end a line at NEL and U+2028, and a character that turns the reading direction can hide code.
     printable = "".join(character if character.isprintable() else " " for character in text)
     return " ".join(printable.split())[:_LONGEST_REMARK]
 
 
 def in_docstring(text: str) -> str:
-    """Text for the inside of a docstring, which neither a quotation mark nor a backslash ends."""
+    """Text escaped for the inside of a Python docstring, which neither a quotation mark nor a backslash in the text can
+    end."""
     return remark(text).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def literal(value: Any) -> str:
-    """Value as Python source, with double quotes where that costs no escape."""
+    """Value as a Python literal in source code, with double quotes where that needs no escape."""
     match value:
         case str():
             text = repr(value)

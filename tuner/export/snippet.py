@@ -1,4 +1,5 @@
-"""`train_snippet.py`: a complete training script that does what the trial did, as a starting point for its reader."""
+"""Export as `train_snippet.py`: a complete training script that trains as the trial did, as a starting point for the
+reader's own script."""
 
 from shardtune.tuner.export import context, experts, pipeline, tensor
 from shardtune.tuner.export.backends.common import prepare_blocks
@@ -47,7 +48,7 @@ _ON_GPU = (
 
 
 def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
-    """Text of the script."""
+    """Text of the exported training script `train_snippet.py`."""
     workload, optimizer = source.workload, source.workload.optimizer
     parts = backends[source.config.backend].snippet(source, source.config.strategy)
     adamw = {
@@ -86,7 +87,7 @@ def source(source: ExportSource, backends: Backends = BACKENDS) -> str:
 
 
 def _sample_groups(source: ExportSource) -> dict[str, str]:
-    """Values of the template where ranks that train the same samples count as one."""
+    """Values for the script's template where ranks that train the same samples count as one rank."""
     near = [*(["CONTEXT"] if context.is_shared(source) else []), *(["TENSOR"] if tensor.is_split(source) else [])]
     names = [*near, *(["STAGES"] if pipeline.has_stages(source) else [])]
     if not names:
@@ -142,7 +143,8 @@ def _imports(source: ExportSource, parts: SnippetParts) -> str:
 
 
 def _with_one_mesh_import(lines: list[str]) -> set[str]:
-    """Lines with a single import from `torch.distributed.device_mesh`: the longest, which covers the others."""
+    """Import lines with a single import from `torch.distributed.device_mesh`: the longest, which includes the names of
+    the others."""
     # Several features import from that module, each the names that it needs.
     meshes = [line for line in lines if ".device_mesh import " in line]
     return {*lines} - {*meshes} | {*sorted(meshes, key=len)[-1:]}

@@ -1,4 +1,4 @@
-"""Source of an export: a study's contender, and the values derived from the two."""
+"""Source of an export: a study, the measured trial to export, and values derived from both."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ _TORCH = {"float32": "torch.float32", "bfloat16": "torch.bfloat16"}
 
 @dataclass(frozen=True)
 class ExportSource:
-    """Configuration with the model, workload and cluster on which it was measured."""
+    """Source of an export: a measured configuration with the model, workload and cluster on which it was measured."""
 
     study: Study
     contender: Contender
@@ -23,76 +23,79 @@ class ExportSource:
 
     @classmethod
     def of(cls, study: Study, contender: Contender) -> "ExportSource":
-        """Source for a contender. Raises ValueError for a study whose model was not traced, which has measured
-        nothing either."""
+        """Build the source of an export for a measured trial of a study. Raises ValueError for a study whose model was
+        not traced, because such a study has no measurements either."""
         if study.model_summary is None:
             raise ValueError(f"study ({study.study_id}) has no model summary yet; wait until its first trial has ended")
         return cls(study, contender, study.model_summary)
 
     @property
     def config(self) -> TrialConfig:
-        """Measured configuration."""
+        """Measured configuration that is exported."""
         return self.contender.config
 
     @property
     def workload(self) -> Workload:
-        """Workload of the study."""
+        """Workload of the exported study."""
         return self.study.spec.workload
 
     @property
     def is_text_part(self) -> bool:
-        """Whether the trained model is the text part of a multimodal model, whose whole file `config.json` has."""
+        """Whether the trained model is the text part of a multimodal model, in which case `config.json` contains the
+        whole model."""
         return self.study.spec.model.trained_config is not self.study.spec.model.config
 
     @property
     def attention(self) -> str:
-        """Attention implementation of the trials' model."""
+        """Name of the attention implementation that the trials' model used."""
         return self.model_summary.attention or self.workload.attention
 
     @property
     def cluster(self) -> Cluster:
-        """Cluster on which it was measured."""
+        """Cluster on which the exported configuration was measured."""
         return self.study.cluster
 
     @property
     def shown_in(self) -> str:
-        """Place that shows settings a file cannot express: `train_snippet.py`, or the manual for a user's own code."""
+        """Name of the document that shows settings which a file cannot express: `train_snippet.py`, or the manual for a
+        user's own code."""
         return "docs/how-to/own-code.md" if self.study.spec.model.is_own else "train_snippet.py"
 
     @property
     def on_cpu(self) -> bool:
-        """Whether ranks run without an accelerator."""
+        """Whether the ranks of the exported configuration run on CPU, without an accelerator."""
         return self.cluster.device == "cpu"
 
     @property
     def accumulation(self) -> int:
-        """Micro batches per optimizer step and rank."""
+        """Number of micro batches per optimizer step and rank."""
         return self.config.accumulation(self.workload.global_batch, self.cluster.world_size)
 
     @property
     def casts_weights(self) -> bool:
-        """Whether backends hold weights for forward and backward in another dtype than the masters'."""
+        """Whether the exported backend casts weights for forward and backward to another dtype than that of the master
+        weights."""
         return self.workload.precision.weights_dtype != self.workload.precision.master_dtype
 
     @property
     def autocasts(self) -> bool:
-        """Whether products cast weights and inputs as they take them (`torch.autocast`)."""
+        """Whether matrix products cast weights and inputs when they use them (`torch.autocast`)."""
         return self.workload.precision.autocast
 
     @property
     def block_list(self) -> str:
-        """Dotted path of the list of repeated blocks, such as `model.layers`."""
+        """Dotted path of the model's list of repeated blocks, such as `model.layers`."""
         return self.model_summary.blocks[0].name.rpartition(".")[0]
 
     @property
     def machines(self) -> str:
-        """Description of the cluster."""
+        """Text that describes the exported cluster."""
         kind = "CPU ranks" if self.on_cpu else f"× {self.cluster.gpu}"
         nodes = f"{self.cluster.nodes} nodes of " if self.cluster.nodes > 1 else ""
         return f"{nodes}{self.cluster.gpus_per_node} {kind}"
 
     def task(self) -> TrialTask:
-        """Trial as a task for `run-trial`."""
+        """Exported trial as a task for the command `run-trial`."""
         headroom = self.study.spec.objective.memory_headroom
         return TrialTask(
             model=self.study.spec.model,
@@ -107,7 +110,7 @@ class ExportSource:
 
 
 def reject_axes(source: ExportSource, consumer: str) -> None:
-    """Reject axes of the mesh besides data for a consumer that has only data parallelism.
+    """Reject an exported configuration with mesh axes besides data, for a program that has only data parallelism.
 
     Raises:
         ValueError: ranks share samples, split the model, or divide experts.
@@ -128,5 +131,5 @@ def reject_axes(source: ExportSource, consumer: str) -> None:
 
 
 def torch_dtype(dtype: Dtype) -> str:
-    """Dtype as source code."""
+    """Python expression for a torch dtype, such as `torch.bfloat16`."""
     return _TORCH[dtype]

@@ -1,4 +1,4 @@
-"""Templates: text with `$names`, from the files of the package."""
+"""Templates of exported files: text with `$names` to fill in, read from the files of this package."""
 
 from collections.abc import Sequence
 from importlib.resources import files as package_files
@@ -8,7 +8,7 @@ _FOLDER = package_files("shardtune.tuner.export") / "templates"
 
 
 def fill(name: str, **values: object) -> str:
-    """Fill a template; a line that consists of one name with an empty value is dropped.
+    """Fill in a template of an exported file; a line that consists of one name with an empty value is dropped.
 
     A name without a value raises KeyError: an error of ours.
     """

@@ -1,5 +1,4 @@
-"""Tensor parallelism in the exported files: lines of `train_snippet.py`, and notes where a consumer cannot express
-it."""
+"""Tensor parallelism in exported files: lines of `train_snippet.py`, and notes for programs that cannot express it."""
 
 from typing import Any
 
@@ -17,29 +16,31 @@ STANDARD = ("fnmatch", "functools")
 
 
 def size(source: ExportSource) -> int:
-    """Number of ranks that split the model."""
+    """Number of ranks that split each block of the model in the exported configuration (tensor parallel)."""
     return source.config.strategy.model_parallel // source.config.strategy.stages
 
 
 def is_split(source: ExportSource) -> bool:
-    """Whether several ranks split the model."""
+    """Whether several ranks split each block of the model in the exported configuration (tensor parallel)."""
     return size(source) > 1
 
 
 def constants(source: ExportSource) -> list[str]:
-    """Constant of the snippet."""
+    """Line of `train_snippet.py` that defines the number of tensor parallel ranks; empty where ranks do not split the
+    model."""
     if not is_split(source):
         return []
     return [f"TENSOR = {size(source)}  # neighbouring ranks that split the model"]
 
 
 def helpers(source: ExportSource) -> str:
-    """Definitions of the snippet."""
+    """Source of the functions that `train_snippet.py` defines for tensor parallelism; empty where ranks do not split
+    the model."""
     return fill("tensor_parallel") if is_split(source) else ""
 
 
 def accelerate_notes(source: ExportSource) -> list[str]:
-    """Notes for a user's own script under Accelerate."""
+    """Notes on tensor parallelism for a user's own script under Accelerate."""
     if not is_split(source):
         return []
     return [
@@ -49,12 +50,12 @@ def accelerate_notes(source: ExportSource) -> list[str]:
 
 
 def torchtitan_mesh(source: ExportSource) -> dict[str, Any]:
-    """Fields of torchtitan's mesh for tensor parallelism."""
+    """Fields of torchtitan's device mesh for tensor parallelism, by name."""
     return {"tensor_parallel_degree": size(source)} if is_split(source) else {}
 
 
 def torchtitan_notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on differences of torchtitan's tensor parallelism."""
+    """Notes on differences between torchtitan's tensor parallelism and the measured one."""
     if not is_split(source):
         return ()
     return ("tensor_parallel: the sequence was split at the first block; torchtitan splits it at the embedding",)

@@ -1,5 +1,5 @@
-"""`torchtitan.toml` for torchtitan 0.2.2, the last release that reads TOML; its other behaviour is taken from its
-sources."""
+"""Export for torchtitan 0.2.2 as `torchtitan.toml`. That is the last release that reads TOML; other facts about it are
+from its source code."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ RELEASE = "torchtitan 0.2.2"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render the file.
+    """Render the exported file for torchtitan, `torchtitan.toml`.
 
     Raises:
         ValueError: torchtitan has no such backend.
@@ -80,7 +80,8 @@ def _sections(source: ExportSource, mesh: dict[str, Any]) -> dict[str, dict[str,
 
 
 _MODELS = {"llama": "llama3", "qwen3": "qwen3", "qwen3_moe": "qwen3", "deepseek_v3": "deepseek_v3"}
-"""Names of architectures in torchtitan; the size ("flavor") is one of its own table."""
+"""Name in torchtitan of each supported architecture; the model's size ("flavor") must be an entry of torchtitan's own
+table."""
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""`TrainingArguments` of transformers 5: a JSON file, and a snippet that reads them from it."""
+"""Export as `TrainingArguments` of transformers 5: a JSON file, and a script that reads the arguments from it."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ RELEASE = "transformers 5.23"
 
 
 def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
-    """Render `training_arguments.json` and `trainer_snippet.py`.
+    """Render the exported files for transformers' Trainer, `training_arguments.json` and `trainer_snippet.py`.
 
     Raises:
         ValueError: Trainer has no such backend.
@@ -57,7 +57,7 @@ def render(source: ExportSource, backends: Backends = BACKENDS) -> Rendered:
 
 
 def _notes(source: ExportSource) -> tuple[str, ...]:
-    """Notes on differences of Trainer's training."""
+    """Notes on differences between training with transformers' Trainer and the measured training."""
     lines = ["weight_decay: on all parameters was measured; Trainer leaves biases and norms out"]
     if source.config.compile:
         lines.append("compile: each block was compiled; Trainer compiles the whole model")

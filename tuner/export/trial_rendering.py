@@ -1,4 +1,4 @@
-"""Result of a renderer for one consumer, and phrases that renderers share."""
+"""Rendered export for one training program, and phrases that the renderers share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ from shardtune.tuner.export.quoting import literal, remark
 
 @dataclass(frozen=True)
 class Rendered:
-    """Files of one consumer, and the differences from the measured trial."""
+    """Exported files for one training program, and the program's differences from the measured trial."""
 
     files: dict[str, str]
-    """Content by relative name."""
+    """Content of each exported file by relative file name."""
     release: str
-    """Release that the files are written for, such as `torchtitan 0.2.2`."""
+    """Name and version of the program for which the files are written, such as `torchtitan 0.2.2`."""
     lossy: tuple[str, ...]
-    """Settings that the consumer cannot express: a name, what was measured, and what happens instead."""
+    """Settings that the program cannot express: name, measured value, and what the program does instead."""
     lossy_config: TrialConfig
-    """Configuration that the consumer runs, as near as our own fields express it; the measured one where nothing is
-    lost."""
+    """Configuration that the program runs, as near as Shardtune's own fields can express it; the measured configuration
+    where nothing is lost."""
 
 
 def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: str) -> tuple[str, ...]:
-    """Knobs in which the consumer's configuration differs from the measured one."""
+    """Texts on each knob whose value in the other program's configuration differs from the measured value."""
     measured_values, consumer_values = _flat(measured), _flat(consumer_config)
     return tuple(
         f"{name}: {word(measured_values[name])} was measured; {consumer} has {word(consumer_values[name])}"
@@ -34,7 +34,8 @@ def differences(measured: TrialConfig, consumer_config: TrialConfig, consumer: s
 
 
 def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = remark) -> str:
-    """Losses as lines of a file's header; `quoted` fits each to the header's place."""
+    """Comment lines for the header of an exported file that list its differences from the measured trial; `quoted`
+    escapes each line."""
     if not lines:
         return f"{prefix}Expresses everything that was measured."
     return "\n".join(
@@ -43,12 +44,12 @@ def comment(lines: tuple[str, ...], prefix: str, quoted: Callable[[str], str] = 
 
 
 def keywords(options: dict[str, Any]) -> str:
-    """Keyword arguments of a call."""
+    """Source text of keyword arguments in a Python call."""
     return ", ".join(f"{name}={literal(value)}" for name, value in options.items())
 
 
 def pretty(values: dict[str, Any]) -> str:
-    """Dictionary as source code inside a function, a line per entry."""
+    """Source text of a Python dictionary inside a function, one line per entry."""
     lines = [f"        {literal(name)}: {literal(value)}," for name, value in values.items()]
     return "\n".join(["{", *lines, "    }"])
 
@@ -58,5 +59,5 @@ def _flat(config: TrialConfig) -> dict[str, object]:
 
 
 def word(value: object) -> str:
-    """Value of a knob as configuration files write it."""
+    """Text of a knob's value as configuration files write it, such as `true` for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,1 +1,2 @@
-"""Freshness: which differences make a measurement stale, and when. The service stores the result."""
+"""Freshness of recommendations: which differences of hardware or software make a measurement stale, and when. The
+service stores the result."""

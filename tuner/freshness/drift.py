@@ -14,26 +14,26 @@ from statistics import median
 
 # Runs of one afternoon lie closer together than those of a month.
 LEAST_SPREAD = 0.05
-"""Smallest spread of log speeds."""
+"""Smallest standard deviation of log speeds that the drift check assumes."""
 ALLOWANCE, LIMIT = 1.0, 1.6
 # Bursts of other work disturb a run and slow it down, so a canary that would raise the alarm is run again at once.
 MOST_RUNS = 5
-"""Maximum number of runs of one canary, which counts as the fastest of them."""
+"""Maximum number of runs of one canary (a repeated run of a known configuration); the fastest of the runs counts."""
 FEWEST = 3
-"""Minimum number of runs that make a reference."""
+"""Minimum number of runs from which an expected speed is computed."""
 
 
 @dataclass(frozen=True)
 class ExpectedSpeed:
-    """Expected speed of a canary."""
+    """Expected speed of a canary (a repeated run of a known configuration), with its spread."""
 
     level: float
-    """Median of the log speeds."""
+    """Median of the logarithms of the normal runs' speeds."""
     spread: float
 
 
 def expected_speed(speeds: Sequence[float]) -> ExpectedSpeed | None:
-    """Expected speed from tokens_per_s_per_gpu of normal runs; None for too few."""
+    """Expected speed of canaries from the tokens_per_s_per_gpu of normal runs; None for too few runs."""
     if len(speeds) < FEWEST:
         return None
     logs = [math.log(speed) for speed in speeds]
@@ -42,7 +42,7 @@ def expected_speed(speeds: Sequence[float]) -> ExpectedSpeed | None:
 
 
 def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
-    """CUSUM after canaries with these speeds, in order."""
+    """Cumulative sum (CUSUM) of a machine's slow-down after canary runs with these speeds, in order."""
     total = 0.0
     for speed in canaries:
         total = max(0.0, total + (expected.level - math.log(speed)) / expected.spread - ALLOWANCE)
@@ -50,10 +50,10 @@ def cusum(expected: ExpectedSpeed, canaries: Sequence[float]) -> float:
 
 
 def alarm_below(expected: ExpectedSpeed, earlier: Sequence[float]) -> float:
-    """tokens_per_s_per_gpu below which the next canary is drift, after earlier ones that were not."""
+    """Speed (tokens_per_s_per_gpu) below which the next canary counts as drift, after earlier canaries that did not."""
     return math.exp(expected.level - (ALLOWANCE + LIMIT - cusum(expected, earlier)) * expected.spread)
 
 
 def relative_speed(expected: ExpectedSpeed, speed: float) -> float:
-    """Speed over the expected speed: 0.8 is 20 % slower."""
+    """Measured speed divided by the expected speed: 0.8 is 20 % slower."""
     return speed / math.exp(expected.level)

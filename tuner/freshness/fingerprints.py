@@ -1,4 +1,5 @@
-"""Policy of fingerprints: which differences between two of them count, and for what.
+"""Policy on fingerprints (hardware and software versions): which differences between two fingerprints count, and with
+which effect.
 
 An unknown value (None) on either side is no difference: a release that records more fields makes nothing stale.
 """
@@ -12,22 +13,24 @@ from shardtune.api_schemas.machines.hardware import Fingerprint, bandwidth_band
 from shardtune.api_schemas.training.environment_settings import by_name, setting_of
 
 UNSET = "unset"
-"""Placeholder for the value of a variable that is not set."""
+"""Placeholder for the value of an environment variable that is not set."""
 Judge = Callable[[Any, Any], Effect | None]
-"""Function that returns the effect of a difference between two known values; None: no effect."""
+"""Function that returns the effect of a difference between two known values of a fingerprint's field; None for no
+effect."""
 
 
 class Rule(NamedTuple):
-    """Policy for one field."""
+    """Rule on one field of a fingerprint: the effect of a difference, and the machines to which the field matters."""
 
     judge: Judge
     reason: str
     spans_nodes: bool = False
-    """Whether the field matters only to trials over several nodes; with one node it lowers the confidence at most."""
+    """Whether the field matters only to trials over several nodes; on one node a difference lowers the confidence at
+    most."""
     needs_gpu: bool = False
-    """Whether the field matters only to GPUs; with CPU ranks it lowers the confidence at most."""
+    """Whether the field matters only to GPUs; with CPU ranks a difference lowers the confidence at most."""
     is_host: bool = False
-    """Whether the field matters only to CPU ranks; with GPUs it lowers the confidence at most."""
+    """Whether the field matters only to CPU ranks; with GPUs a difference lowers the confidence at most."""
 
 
 def _exactly(effect: Effect) -> Judge:
@@ -35,7 +38,7 @@ def _exactly(effect: Effect) -> Judge:
 
 
 def _series(was: str, now: str) -> Effect | None:
-    """Effect of two versions: the first two numbers decide."""
+    """Effect of a difference between two versions: stale where one of the first two numbers differs."""
     if was == now:
         return None
     is_same_series = re.findall(r"\d+", was)[:2] == re.findall(r"\d+", now)[:2]
@@ -43,7 +46,8 @@ def _series(was: str, now: str) -> Effect | None:
 
 
 def _by_more_than(stale: float, confidence: float) -> Judge:
-    """Judge of amounts, by the fractions of the larger one from which a difference counts."""
+    """Function that returns the effect of a difference between two amounts, which counts from given fractions of the
+    larger amount."""
 
     def judge(was: float, now: float) -> Effect | None:
         difference = abs(was - now) / max(was, now)
@@ -89,11 +93,13 @@ POLICY: Mapping[str, Rule] = {
     "environment": Rule(_STALE, "allocators, collectives, threads: each variable counts by itself"),
     "native_dtypes": Rule(_STALE, "which matrix products have units of their own, and which are emulated"),
 }
-"""Rule by field. `version` and `overridden` have none: they describe the record."""
+"""Rule for each field of a fingerprint. `version` and `overridden` have no rule because they describe the record
+itself."""
 
 
 def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldChange, ...]:
-    """Differences that count for a tuning target on `nodes` nodes, in the order of the policy."""
+    """Differences between two fingerprints that count for a tuning target on `nodes` nodes, in the order of the
+    policy."""
     counted = []
     for field, before, after, rule in _compare_fields(was, now):
         effect = rule.judge(before, after)
@@ -106,12 +112,13 @@ def changes(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[FieldCh
 
 
 def sort_key(field: str) -> tuple[int, str]:
-    """Sort key of a changed field, in the order of the policy."""
+    """Sort key of a changed fingerprint field, in the order of the policy."""
     return list(POLICY).index(field.partition(".")[0]), field
 
 
 def _compare_fields(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, Any, Any, Rule]]:
-    """Fields known on both sides, with their rules; each variable of the environment is a field `environment.NAME`."""
+    """Yield the fields known in both fingerprints with their values and rules; each environment variable is a field
+    `environment.NAME`."""
     for field, rule in POLICY.items():
         before, after = getattr(was, field), getattr(now, field)
         # An older worker records fewer fields, which says nothing about its machine.
@@ -130,7 +137,8 @@ def _compare_fields(was: Fingerprint, now: Fingerprint) -> Iterator[tuple[str, A
 
 
 def stale_fields(was: Fingerprint, now: Fingerprint, nodes: int = 1) -> tuple[str, ...]:
-    """Fields because of which measurements on both do not compare; empty where they do."""
+    """Fields whose difference makes measurements on the two fingerprints incomparable; empty where they are
+    comparable."""
     return tuple(change.field for change in changes(was, now, nodes) if change.effect == Effect.STALE)
 
 

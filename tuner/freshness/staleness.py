@@ -1,4 +1,4 @@
-"""Staleness: whether a recommendation still holds for the machines that would run it now, and when a change is
+"""Staleness: whether a recommendation still applies to the machines that would run it now, and when a change is
 announced."""
 
 from collections.abc import Sequence
@@ -12,44 +12,47 @@ from shardtune.tuner.freshness.fingerprints import changes, sort_key
 
 @dataclass(frozen=True)
 class Machine:
-    """Worker with the hardware of a tuning target, and its fingerprint now or when last heard of."""
+    """Worker with the hardware of a tuning target, and its latest known fingerprint (hardware and software
+    versions)."""
 
     fingerprint: Fingerprint
     since: datetime
-    """Time at which it got this fingerprint."""
+    """Time from which the worker has had this fingerprint."""
     is_ready: bool
-    """Whether it is live and takes work."""
+    """Whether the worker is connected and accepts tasks."""
 
 
 @dataclass(frozen=True)
 class TargetMeasurement:
-    """Comparison of the present machines with the fingerprint of a measurement."""
+    """Comparison of the present machines with the fingerprint (hardware and software versions) of a measurement."""
 
     changes: tuple[FieldChange, ...]
-    """Differences of the machine nearest to the measurement, including those that only lower the confidence."""
+    """Differences of the machine that is most similar to the measurement's, including those that only lower the
+    confidence."""
     stale_changes: tuple[FieldChange, ...] = ()
-    """Stale differences of any machine that would run the target, one per field; empty while some machine compares."""
+    """Stale differences of any machine that would run the target, one per field; empty while some machine is
+    comparable."""
     values: tuple[str, ...] = ()
-    """Stale changes as `field=value`."""
+    """Stale differences as texts `field=value`."""
     changed_at: datetime | None = None
-    """Time at which the newest of these values first appeared; None while fresh."""
+    """Time at which the newest of the stale values first appeared; None while the measurement is fresh."""
 
     @property
     def stale_fields(self) -> tuple[str, ...]:
-        """Fields of the stale changes."""
+        """Names of the fields whose differences make the measurement stale."""
         return tuple(change.field for change in self.stale_changes)
 
 
 @dataclass(frozen=True)
 class StoredFreshness:
-    """Stored freshness of a recommendation."""
+    """Stored freshness of a recommendation: fresh or stale, since when, and the changes announced."""
 
     freshness: Freshness = Freshness.FRESH
     changed_fields: tuple[str, ...] = ()
     stale_since: datetime | None = None
     announced_at: datetime | None = None
     announced_for: tuple[str, ...] = ()
-    """Changes that were announced, as `field=value`."""
+    """Changes that were announced to the user, as texts `field=value`."""
 
 
 def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> TargetMeasurement | None:
@@ -83,9 +86,11 @@ def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) ->
 def update_marks(
     stored: StoredFreshness, ranking_state: TargetMeasurement, is_current: bool, now: datetime, debounce: timedelta
 ) -> StoredFreshness:
-    """Freshness to store. A change is announced once, when nothing new has appeared for the debounce.
+    """Freshness to store for a recommendation. A change is announced once, when no new change has appeared for the
+    debounce time.
 
-    `is_asked`: whether this recommendation is the one given for the target; older ones are marked, not announced.
+    `is_current`: whether this recommendation is the one currently given for the target; older recommendations are
+    marked without an announcement.
     """
     if ranking_state.changed_at is None:
         return StoredFreshness(changed_fields=tuple(change.field for change in ranking_state.changes))

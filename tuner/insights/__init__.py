@@ -1,1 +1,1 @@
-"""Insights into a finished study: Pareto fronts and the importance of knobs. They decide nothing."""
+"""Insights into a finished study: Pareto fronts and the importance of knobs. Insights decide nothing."""

@@ -31,35 +31,35 @@ warnings.filterwarnings("ignore", message="Some regimes for parameter")
 FEWEST_TRIALS = 15
 # Optuna advises at least so many; more than a third of all would be no selection.
 FASTEST = 5
-"""Minimum number of trials that count as the fastest."""
+"""Minimum number of trials that count as the fastest when importance is computed."""
 # Of simulated searches of 15, 20 and 40 trials in which one knob mattered most, it came first in all; it was separated
 # from chance in 7, 10 and 12 of 12 (a tenth: 7, 10, 11).
 _TOP = 0.25
-"""Fraction of the trials that count as the fastest, where these are more."""
+"""Fraction of a study's trials that count as the fastest, where it gives more than the minimum number."""
 _SHUFFLINGS = 19
 """Number of random assignments of speeds; a knob without effect beats all of them one time in twenty (Barnard's
 Monte Carlo test, 1963)."""
 
 Row = tuple[tuple[tuple[str, KnobValue], ...], float]
-"""Knobs of a trial and its speed."""
+"""Knob values of a trial, with the trial's speed."""
 
 
 @dataclass(frozen=True)
 class _Scale:
-    """Scale of a knob's values for Optuna: more than two numbers by position, all others by name."""
+    """Scale of a knob's values for Optuna: more than two numbers by position, all other values by name."""
 
     positions: dict[str, int]
     distribution: BaseDistribution
 
     def scaled(self, value: KnobValue) -> int | str:
-        """Value on this scale."""
+        """Value of the knob on this scale."""
         return self.positions[repr(value)] if isinstance(self.distribution, IntDistribution) else repr(value)
 
 
 @lru_cache(maxsize=64)
 def importance(rows: tuple[Row, ...]) -> Importance:
-    """Importance of every knob that took several values, the most important first; the same rows give the same
-    answer."""
+    """Importance for speed of every knob that took several values, the most important first; the same rows give the
+    same result."""
     fastest = max(FASTEST, round(_TOP * len(rows)))
     if len(rows) < FEWEST_TRIALS:
         reason = f"{len(rows)} feasible trials say too little about knobs; {FEWEST_TRIALS} are needed"
@@ -88,7 +88,7 @@ def importance(rows: tuple[Row, ...]) -> Importance:
 
 
 def _scales(tables: Sequence[dict[str, KnobValue]]) -> dict[str, _Scale]:
-    """Scale of each knob that took several values."""
+    """Scale of each knob that took several values, by knob name."""
     scales: dict[str, _Scale] = {}
     for name in sorted({name for table in tables for name in table}):
         values = {repr(table[name]): table[name] for table in tables if name in table}
@@ -121,7 +121,7 @@ def _build_study(tables: Sequence[dict[str, KnobValue]], scales: dict[str, _Scal
 def _largest_by_chance(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """Largest importance of each knob where speeds were assigned to trials at random."""
+    """Largest importance of each knob when speeds are assigned to trials at random: what chance alone reaches."""
     rng = random.Random(0)
     largest = dict.fromkeys(scales, 0.0)
     for _ in range(_SHUFFLINGS):
@@ -133,7 +133,7 @@ def _largest_by_chance(
 def _evaluate(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """Importance by knob, where the trials have these speeds."""
+    """Importance for speed of each knob, by name, where the trials have these speeds."""
     evaluator = PedAnovaImportanceEvaluator(target_quantile=fastest / len(speeds))
     return get_param_importances(
         study, evaluator=evaluator, params=sorted(scales), target=lambda trial: -speeds[trial.number], normalize=False

@@ -1,4 +1,4 @@
-"""Pareto front: trials that no other beats in both speed and memory."""
+"""Pareto front: trials for which no other trial is better in both speed and memory."""
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
@@ -7,7 +7,8 @@ T = TypeVar("T")
 
 
 def front(trials: Iterable[T], memory_gib: Callable[[T], float], speed: Callable[[T], float]) -> list[T]:
-    """Trials that are faster than every trial that needs no more memory, by rising memory (and so by rising speed)."""
+    """Pareto front of the trials: those faster than every trial that needs no more memory, by rising memory (and so by
+    rising speed)."""
     frontier: list[T] = []
     for trial in sorted(trials, key=lambda trial: (memory_gib(trial), -speed(trial))):
         if not frontier or speed(trial) > speed(frontier[-1]):

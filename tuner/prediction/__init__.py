@@ -1,1 +1,2 @@
-"""Memory and speed before a trial runs. Leaves measuring to the workers and what to try to `tuner.search`."""
+"""Prediction of a configuration's memory and speed before any trial runs. Workers measure; `tuner.search` chooses the
+trials."""

@@ -15,39 +15,41 @@ Array = NDArray[np.float64]
 
 PARTS = ("matmul", "vector_matmul", "attention", "elementwise", "launch", "backend", "communication", "step")
 SHARED_SIGMA = 0.4
-"""Prior standard deviation of the shared log factor: spread of log(measured / predicted) between sources before
-calibration (docs/measurements/predictor.md)."""
+"""Prior standard deviation of the log factor shared by all parts of a step: the spread of log(measured / predicted)
+between sources before calibration (docs/measurements/predictor.md)."""
 PART_SIGMA = 0.35
-"""Prior standard deviation of a part's log factor."""
+"""Prior standard deviation of the log factor on one part of a step's time."""
 CPU_PART_SIGMA = 1.0
-"""Prior standard deviation of a part's log factor on CPU ranks, known only to an order of magnitude."""
+"""Prior standard deviation of the log factor on one part of a step's time on CPU ranks, whose rates are known only to
+an order of magnitude."""
 NOISE_SIGMA = 0.06
-"""Spread of log(measured / predicted) within one source and GPU after calibration."""
+"""Standard deviation of log(measured / predicted) step time within one source and GPU after calibration."""
 _ITERATIONS = 12
 _DEVIATIONS = 1.645
-"""Standard deviations of a normal distribution that hold 90 %."""
+"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class SpeedCalibration:
-    """Factors on time; above 1 the machine is slower than the catalogue's figures."""
+    """Calibration of predicted speed: factors on the time of each part of a step; above 1 the machine is slower than
+    the catalogue's figures."""
 
     factors: Mapping[str, float]
     sigma: float
-    """Standard deviation of log(measured / predicted) that remains."""
+    """Standard deviation of log(measured / predicted) step time that remains after calibration."""
     rows: int
 
     def __hash__(self) -> int:
-        """Hash by value, so that predictions can be cached."""
+        """Hash of the calibration by value, so that predictions can be cached."""
         return hash((self.sigma, self.rows, *self.factors.items()))
 
     @property
     def highest(self) -> float:
-        """Upper end of the 90 % interval of a speed, over its expectation."""
+        """Ratio of the upper end of a predicted speed's 90 % interval to the expected speed."""
         return float(np.exp(_DEVIATIONS * self.sigma))
 
     def seconds(self, parts: Mapping[str, Array]) -> Array:
-        """Calibrated seconds of a step."""
+        """Predicted seconds of a step after calibration."""
         total: Array = sum((self.factors[name] * parts[name] for name in PARTS), np.zeros(1))
         return total
 
@@ -60,7 +62,8 @@ UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, ro
 def fit_speed(
     parts: Sequence[Mapping[str, float]], measured_s: Sequence[float], part_sigma: float = PART_SIGMA
 ) -> SpeedCalibration:
-    """Most probable factors given measured step times (Gauss-Newton on log time, Gaussian priors on log factors).
+    """Fit the most probable factors on the parts of a step to measured step times (Gauss-Newton on log time, Gaussian
+    priors on log factors).
 
     `part_sigma`: prior deviation of a part's rate; `CPU_PART_SIGMA` for CPU ranks.
 
@@ -94,27 +97,31 @@ def fit_speed(
 
 @dataclass(frozen=True)
 class MemoryCalibration:
-    """Factor on the predicted peak memory of one fingerprint, and the error that remains."""
+    """Calibration of predicted peak memory for one fingerprint (hardware and software versions): a factor, and the
+    error that remains."""
 
     factor: float = 1.0
     sigma: float = 0.10
-    """Standard deviation of log(measured / predicted); 0.10 over published rows (docs/measurements/predictor.md)."""
+    """Standard deviation of log(measured / predicted) peak memory; 0.10 over published rows
+    (docs/measurements/predictor.md)."""
     rows: int = 0
 
     def bounds(self, predicted: float, deviations: float = 1.64) -> tuple[float, float]:
-        """Interval of the measured peak; 1.64 deviations hold 90 %."""
+        """Interval in which the measured peak memory is expected; 1.64 standard deviations contain 90 %."""
         low, high = np.exp(-deviations * self.sigma), np.exp(deviations * self.sigma)
         return float(predicted * self.factor * low), float(predicted * self.factor * high)
 
 
 ESTIMATED = MemoryCalibration(sigma=0.25)
-"""Prior where the widths inside a block are a guess (tuner.prediction.traced_shape)."""
+"""Memory calibration without trials for models whose widths inside a block are estimated
+(tuner.prediction.traced_shape)."""
 _MAX_LOG_FACTOR = float(np.log(1.5))
-"""Largest absolute log factor on memory."""
+"""Largest absolute logarithm of the calibration factor on memory."""
 
 
 def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryCalibration:
-    """Median ratio, shrunk towards 1, and the robust spread around it."""
+    """Fit the memory calibration: the median ratio of measured to predicted peaks, shrunk towards 1, and the robust
+    spread around it."""
     if not predicted or len(predicted) != len(measured):
         raise ValueError(
             f"measured ({len(measured)} values) must match predicted ({len(predicted)}); give at least one"
@@ -131,7 +138,7 @@ def fit_memory(predicted: Sequence[float], measured: Sequence[float]) -> MemoryC
 
 @dataclass(frozen=True)
 class Calibrations:
-    """Calibrations of one hardware and software fingerprint; without trials, the priors."""
+    """Calibrations of one fingerprint (hardware and software versions); without trials, the priors."""
 
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration | None = None

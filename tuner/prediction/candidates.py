@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Dtypes:
-    """Bytes per element of each kind of value, from the workload's precision."""
+    """Bytes per element of parameters, gradients and other values, from the workload's precision."""
 
     master: int = 4
     compute: int = 2
@@ -32,7 +32,7 @@ class Dtypes:
     moments: float = 8.0
     """Bytes of optimizer state per trainable parameter: Adam's two moments."""
     linear_bits: int = 16
-    """Bits of matrix products' operands: 8 for fp8 (sets their peak rate)."""
+    """Bits of the operands of matrix products, which set their peak rate: 8 for fp8."""
 
     @classmethod
     def of(cls, precision: Precision) -> "Dtypes":
@@ -48,7 +48,8 @@ class Dtypes:
         )
 
     def under(self, impl: "Implementation") -> "Dtypes":
-        """Dtypes that a backend stores and sends: autocast leaves the weights in the masters' dtype."""
+        """Dtypes that a backend stores and sends with this program: under autocast the weights remain in the dtype of
+        the masters."""
         return replace(self, compute=self.master) if impl.autocast else self
 
 
@@ -57,135 +58,139 @@ class Implementation:
     """Facts about the training program that its configuration does not show, each of which changes memory or speed."""
 
     attention: Literal["flash", "eager"] = "flash"
-    """Attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the score
-    matrices."""
+    """Name of the attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the
+    score matrices."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
     """Tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
     product and attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
     autocast: bool = False
-    """Mixed precision by `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of weights
-    and of linear inputs."""
+    """Whether mixed precision uses `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of
+    weights and of linear inputs."""
     fp32_logit_copies: float = 3.0
-    """fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
+    """Number of fp32 values per logit at the loss: log-softmax, gradient of the loss, gradient of log-softmax."""
     keeps_logits: bool = True
-    """Whether the program holds the head's output through backward; Shardtune's ranks hold only the loss."""
+    """Whether the program keeps the head's output (logits) through backward; Shardtune's ranks keep only the loss."""
     loss_chunks: int = 1
-    """Slices of the sequence over which the loss is computed; only one slice has fp32 values."""
+    """Number of slices of the sequence over which the loss is computed; only one slice at a time has fp32 values."""
     fused_optimizer: bool = False
     """Whether AdamW is fused: torch's foreach AdamW keeps one temporary of the shard's size, a fused kernel none."""
     optimizer_in_backward: bool = False
     trainable: float = 1.0
-    """Fraction of parameters with gradients and optimizer state; the remaining ones are frozen."""
+    """Fraction of parameters with gradients and optimizer state; the remaining parameters are frozen."""
     dropout: float = 0.0
     offload_activations: bool = False
     language_head: bool = True
-    """Whether the model has a head over the vocabulary; False for a classifier, which has no logits over it."""
+    """Whether the model has an output head over the vocabulary; False for a classifier, which has no logits over it."""
     kept_caches: int = 0
-    """Passes whose key-value caches stay alive in the program's outputs: transformers returns one unless `use_cache`
-    is off, and a loop that holds `outputs` over the next forward has two."""
+    """Number of passes whose key-value caches are kept in the program's outputs: transformers returns one cache unless
+    `use_cache` is off, and a loop that keeps `outputs` over the next forward has two."""
     attention_rate: float = 1.0
-    """Rate of the attention kernel, relative to FlashAttention-2."""
+    """Rate of the attention kernel relative to FlashAttention-2."""
     main_gradients: bool = False
     """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients
     in the dtype of reduction. Each micro batch adds to the buffer, and it is sent once a step, parameter by
     parameter (nanotron)."""
     step_host_s: float = 0.0
-    """Host seconds of a step that nothing hides, in addition to `Rates.optimizer_host_s`."""
+    """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""
 
     @classmethod
     def of(cls, workload: Workload) -> "Implementation":
-        """Implementation of Shardtune's own ranks (workers/rank): fused AdamW, no dropout, only the loss is held."""
+        """Facts about Shardtune's own training program (workers/rank): fused AdamW, no dropout, only the loss is
+        kept."""
         attention: Literal["flash", "eager"] = "eager" if workload.attention == "eager" else "flash"
         return cls(attention=attention, autocast=workload.precision.autocast, fused_optimizer=True, keeps_logits=False)
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """Arrays of one length n (or broadcastable to it), one entry per configuration."""
+    """Many configurations as arrays of one length n (or broadcastable to it), one entry per configuration."""
 
     backend: Array
     stage: Array
     shard: Array
-    """Ranks that share one copy of the states that the backend shards."""
+    """Number of ranks that share one copy of the states that the backend shards."""
     replicate: Array
     sequence: Array
     micro_batch: Array
     context: Array
-    """Ranks that share samples, each with a part of the sequence."""
+    """Number of ranks that share samples, each with a part of the sequence (context parallel)."""
     tensor: Array
-    """Ranks that split each block: parameters, and activations by heads and widths or, between blocks, by positions."""
+    """Number of ranks that split each block (tensor parallel): parameters, and activations by heads and widths or,
+    between blocks, by positions."""
     stages: Array
-    """Pipeline ranks, each with some of the blocks."""
+    """Number of pipeline ranks, each with some of the blocks."""
     schedule: Array
-    """Index in `pipeline_schedules.SCHEDULES` of the order in which pipeline ranks take micro batches."""
+    """Index in `pipeline_schedules.SCHEDULES` of the schedule, the order in which pipeline ranks process micro
+    batches."""
     virtual: Array
-    """Stages on each pipeline rank."""
+    """Number of pipeline stages on each pipeline rank."""
     experts: Array
-    """Ranks that divide each block's experts, of those that share one copy."""
+    """Number of ranks that divide each block's experts, among the ranks that share one copy."""
     accumulation: Array
     checkpointing: Array
     checkpoint_every: Array
     compiled: Array
     regather: Array
-    """FSDP: ranks that hold one copy between forward and backward; `shard` frees most, 1 keeps whole parameters."""
+    """Number of ranks that share one copy of FSDP's parameters between forward and backward; `shard` frees most, 1
+    keeps whole parameters."""
     backward_prefetch: Array
     blocks_per_unit: Array
     sync_last: Array
-    """Whether unsharded gradients are held until the last micro batch."""
+    """Whether unsharded gradients are kept until the last micro batch of the step."""
     sync_shard_only: Array
-    """Whether HSDP reduces within the shard group every micro batch and across groups once."""
+    """Whether HSDP reduces gradients within the shard group every micro batch and across groups once per step."""
     offload_optimizer: Array
-    """Fraction of optimizer state (and masters) off the device."""
+    """Fraction of optimizer state (and master weights) that is offloaded from the device."""
     offload_parameters: Array
     ddp_bucket: Array
-    """Bytes of a DDP bucket."""
+    """Bytes of a DDP gradient bucket."""
     bucket_view: Array
     reduce_bucket: Array
-    """Elements of a bucket, as for the other ZeRO sizes."""
+    """Number of elements of ZeRO's reduce bucket; the other ZeRO sizes also count elements."""
     gather_bucket: Array
     double_buffer: Array
     contiguous: Array
     prefetch_bucket: Array
     persistence: Array
-    """ZeRO-3: parameters of at most so many elements stay gathered."""
+    """Number of elements up to which ZeRO-3 keeps a parameter gathered."""
     reuse: Array
-    """ZeRO-3: parameters used again within so many elements stay gathered until then."""
+    """Number of elements within which ZeRO-3 must use a parameter again to keep it gathered until then."""
     max_live: Array
     secondary: Array
-    """ZeRO++ hpZ group size; 1 is off."""
+    """Number of ranks in a ZeRO++ hpZ group (secondary partition); 1 is off."""
     keeps_freed: Array
-    """Whether the allocator keeps freed memory, as GPU allocators do; else it returns to the system."""
+    """Whether the allocator keeps freed memory, as GPU allocators do; otherwise it returns the memory to the system."""
 
     @property
     def size(self) -> int:
-        """Number of configurations."""
+        """Number of configurations in these candidates."""
         return int(np.broadcast(*(getattr(self, f.name) for f in fields(self))).size)
 
     @property
     def ranks(self) -> Array:
-        """Ranks over which the model states of one stage are sharded or replicated."""
+        """Number of ranks over which the model states of one stage are sharded or replicated."""
         return self.holders * self.replicate
 
     @property
     def holders(self) -> Array:
-        """Ranks that hold one copy of the sharded and split states."""
+        """Number of ranks that together hold one copy of the sharded and split states."""
         return self.shard * self.tensor
 
     @property
     def tokens(self) -> Array:
-        """Tokens of one micro batch per rank; ranks that share tokens each count an equal part."""
+        """Number of tokens of one micro batch per rank; ranks that share tokens each count an equal part."""
         return self.sequence * self.micro_batch / (self.context * self.tensor)
 
     def checkpointed(self, blocks: int) -> Array:
-        """Number of checkpointed blocks among the first `blocks`."""
+        """Number of blocks with activation checkpointing among the first `blocks` blocks."""
         return np.where(self.checkpointing == NONE, 0.0, np.floor(blocks / self.checkpoint_every))
 
     def with_values(self, **values: Any) -> "Candidates":
-        """Copy with some fields replaced by arrays or numbers."""
+        """Copy of the candidates with some fields replaced by arrays or numbers."""
         return replace(self, **{name: np.asarray(value, dtype=float) for name, value in values.items()})
 
     def take(self, index: NDArray[np.intp]) -> "Candidates":
-        """Configurations at these positions."""
+        """Candidates that contain only the configurations at these positions."""
         return Candidates(**{f.name: _at(getattr(self, f.name), index) for f in fields(self)})
 
 
@@ -206,7 +211,8 @@ _DEFAULTS: dict[str, float] = {
 
 
 def from_rows(rows: Sequence[dict[str, float]]) -> Candidates:
-    """Candidates from one mapping each; missing fields take the backend's documented default."""
+    """Build candidates from one mapping of fields per configuration; missing fields take the backend's documented
+    default."""
     unknown = {name for row in rows for name in row} - set(_DEFAULTS)
     assert not unknown, unknown
     return Candidates(

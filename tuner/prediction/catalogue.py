@@ -1,4 +1,4 @@
-"""GPU catalogue: look-up of a model by any of its names, and the figures of a cluster of it.
+"""GPU catalogue: find a GPU model by any of its names, and the figures of a cluster of such GPUs.
 
 The figures are in api_schemas.machines.gpus, the achieved fractions of them in tuner.prediction.rates.
 """
@@ -13,16 +13,17 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes, of_architecture
 
 HOST_GIB_PER_GPU = 256
-"""GiB of host memory per GPU assumed for a cluster named in short form: 2 TiB per 8 GPUs, as in DGX H100."""
+"""GiB of host memory per GPU assumed for a cluster given in short form (such as `8xh100`): 2 TiB per 8 GPUs, as in DGX
+H100."""
 
 
 def names() -> list[str]:
-    """Names of every model in the catalogue."""
+    """Names of every GPU model in the catalogue."""
     return list(models())
 
 
 def find(name: str) -> GpuModel:
-    """GPU with that name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`.
+    """Find a GPU in the catalogue by name, alias, or NVML product name such as `NVIDIA H100 80GB HBM3`.
 
     Raises:
         ValueError: unknown, with close matches.
@@ -50,8 +51,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """Model of an NVML product name: `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB HBM3`,
-    `NVIDIA H200`."""
+    """Catalogue's GPU for an NVML product name: `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB
+    HBM3`, `NVIDIA H200`."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
@@ -70,7 +71,7 @@ def _by_short_name(folded_name: str, gpus: Mapping[str, GpuModel]) -> GpuModel |
 
 
 def on_cluster(cluster: Cluster) -> GpuModel:
-    """GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
+    """Catalogue's GPU of a cluster, with the cluster's own bandwidths and memory where it states them."""
     gpu = find(cluster.gpu)
     stated: dict[str, float] = {"memory_gib": cluster.memory_gib}
     known_fields = {"memory_gb"}
@@ -101,7 +102,7 @@ def dtypes_of(cluster: Cluster) -> DeviceDtypes:
 
 
 def parse_cluster(text: str) -> Cluster:
-    """Read `8xh100`, `4x8xa100-80gb` (nodes × GPUs per node × model) into a cluster.
+    """Parse a cluster's short form, such as `8xh100` or `4x8xa100-80gb` (nodes × GPUs per node × model).
 
     Raises:
         ValueError: not of that form, or an unknown GPU.

@@ -1,4 +1,4 @@
-"""Time of collectives by size, group and topology. Which collectives a step has is each backend's matter."""
+"""Time of collectives by size, group and topology. Each backend's prediction decides which collectives a step has."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,8 +10,8 @@ from shardtune.tuner.prediction.rates import Curve, Network
 
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 _TREE = 0.6
-"""Bandwidth of a tree over a ring's, for messages of megabytes (NCCL 2.19 `graph/tuning.cc`, `treeCorrectionFactor`
-and 0.9)."""
+"""Bandwidth of a tree all-reduce relative to a ring's, for messages of megabytes (NCCL 2.19 `graph/tuning.cc`,
+`treeCorrectionFactor` and 0.9)."""
 
 
 def ring_seconds(
@@ -61,13 +61,15 @@ def ring_seconds(
 
 
 def _hops(ranks: Array, local: Array, network: Network) -> Array:
-    """Seconds until a ring's first bytes have reached every rank, hop by hop; few hops cross the network."""
+    """Seconds until the first bytes of a ring collective have reached every rank, hop by hop; few hops cross the
+    network."""
     nodes = ranks / local
     return network.intra_hop_s * (ranks - nodes) + network.inter_hop_s * (nodes - 1.0)
 
 
 def _as_measured(size: Array, curve: Curve) -> Array:
-    """Seconds of one call: linear between the measured sizes, beyond them at the largest one's rate."""
+    """Seconds of one collective call by measurement: linear between the measured sizes, beyond them at the largest
+    size's rate."""
     sizes, seconds = (np.array(column) for column in zip(*curve, strict=True))
     per_call: Array = np.interp(size, sizes, seconds) * np.maximum(size / sizes[-1], 1.0)
     return per_call
@@ -75,17 +77,18 @@ def _as_measured(size: Array, curve: Curve) -> Array:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Seconds of communication on one rank, if nothing hid it."""
+    """Seconds of communication on one rank if nothing overlapped with it, by pass of the step."""
 
     forward: Array
-    """Seconds per micro batch."""
+    """Seconds of communication in the forward pass of one micro batch."""
     backward: Array
-    """Seconds per micro batch that does not end the step."""
+    """Seconds of communication in the backward pass of a micro batch that does not end the step."""
     last_backward: Array
-    """Seconds of the micro batch that ends the step."""
+    """Seconds of communication in the backward pass of the micro batch that ends the step."""
     after_step: Array
-    """Serial seconds after the optimizer."""
+    """Seconds of communication after the optimizer step, which overlap with nothing."""
     unhidden: Array
-    """Seconds of each micro batch before anything can overlap: the first unit's gather and the last one's reduction."""
+    """Seconds of communication in each micro batch that cannot overlap: the first unit's gather and the last unit's
+    reduction."""
     network_bound: Array
-    """1 where the slowest link is the network."""
+    """Array with 1 for each candidate whose slowest link is the network between nodes, else 0."""

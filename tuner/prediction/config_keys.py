@@ -12,21 +12,21 @@ _ALIASES: Mapping[str, Mapping[str, str]] = {
     "mixtral": {"num_experts": "num_local_experts"},
     "qwen3_moe": {"num_local_experts": "num_experts"},
 }
-"""Aliases by family: other name, and the name in its published files."""
+"""Aliases of keys in `config.json` by model family: alias, and the key used in the family's published files."""
 _SYNONYMS = (
     ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     ("hidden_size", "n_embd", "d_model"),
     ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     ("num_local_experts", "num_experts", "n_routed_experts"),
 )
-"""Names that architectures use for one dimension; each reads one of them."""
+"""Groups of keys that architectures use for one model dimension; each architecture reads one key of a group."""
 # Published files hold many keys that nobody reads, and none of those is so similar to one that is read.
 _CLOSE = 0.9
-"""Similarity of `difflib` from which a key looks misspelt: a letter or two off."""
+"""Similarity (by `difflib`) to a known key from which an unknown key counts as a misspelling: a letter or two off."""
 
 
 class WatchedConfig(dict[str, Any]):
-    """Configuration under the names of published files that records which keys were read."""
+    """Model configuration, under the key names of published files, that records which keys the program reads."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         aliases = _ALIASES.get(str(config.get("model_type")), {})
@@ -35,12 +35,13 @@ class WatchedConfig(dict[str, Any]):
         self.read_keys: set[str] = set()
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Value of a key, recorded as read."""
+        """Value of a key in the model's configuration; the key is recorded as read."""
         self.read_keys.add(key)
         return super().get(key, default)
 
     def unknown_keys(self) -> tuple[str, ...]:
-        """Notes on keys that were not read and look like a misspelling of one that was."""
+        """Messages about keys of the model's configuration that were not read and look like a misspelling of a key that
+        was."""
         suspects = ((key, similar_key(key, self.read_keys)) for key in self if key not in self.read_keys)
         return tuple(
             f"{key} in the model's config is not read; did you mean {intended}?"
@@ -49,7 +50,8 @@ class WatchedConfig(dict[str, Any]):
         )
 
     def check_names(self) -> None:
-        """Reject a dimension given under two names with different values, once the configuration was read.
+        """Reject a configuration that gives one model dimension under two keys with different values, after the
+        configuration was read.
 
         Raises:
             ValueError: names both keys, and the one that the architecture reads.
@@ -68,11 +70,11 @@ class WatchedConfig(dict[str, Any]):
 
 
 def similar_key(key: str, keys: Iterable[str]) -> str | None:
-    """Known key that this one looks like a misspelling of, None where there is none."""
+    """Known key of which an unknown key looks like a misspelling, None where there is none."""
     return next(iter(difflib.get_close_matches(key, list(keys), 1, _CLOSE)), None)
 
 
 def _as_published(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Values under published names, which win where both names are given."""
+    """Values of the configuration by published key name; a published name wins over its alias where both are given."""
     published_names = _ALIASES.get(str(config.get("model_type")), {}).values()
     return {name: config[name] for name in published_names if name in config}

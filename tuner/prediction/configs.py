@@ -1,4 +1,5 @@
-"""Trial configurations as `Candidates`: the fields that every backend has; each backend's record adds its own."""
+"""Conversion of trial configurations to `Candidates`: the fields that every backend has; each backend's record adds its
+own fields."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ WITHOUT_TERM = {
     "max_connections": "the order of kernels and collectives in the device's queues is not modelled",
     "numa_binding": "how far a rank's cores are from its memory and its GPU is not modelled",
 }
-"""Reasons why knobs of every backend change no prediction, by knob."""
+"""Reasons why some knobs of every backend change no prediction, by knob name."""
 _CHECKPOINTING = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 
@@ -25,7 +26,8 @@ def from_configs(
     global_batch: int | None = None,
     backends: Mapping[str, PredictedBackend[Any]] = BACKENDS,
 ) -> Candidates:
-    """Candidates of trial configurations on `world_size` ranks; without a global batch, no accumulation."""
+    """Candidates (arrays for the predictor) of trial configurations on `world_size` ranks; without a global batch, no
+    accumulation."""
     return from_rows(
         [
             _shared_fields(config, sequence, world_size, global_batch)

@@ -1,4 +1,5 @@
-"""Evaluation of many configurations at once: memory and speed from a cluster's measured rates, else the catalogue's."""
+"""Evaluation of many configurations at once: memory and speed from a cluster's measured rates, otherwise the
+catalogue's."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,7 +22,7 @@ from shardtune.tuner.prediction.throughput.measured_rates import fallback_networ
 
 @dataclass(frozen=True)
 class MachineRates:
-    """Rates and network of a cluster; None where the catalogue does not know them."""
+    """Rates and network of a cluster; None where neither measurement nor catalogue knows them."""
 
     rates: Rates | None
     network: Network
@@ -32,8 +33,8 @@ class MachineRates:
 def machine(
     cluster: Cluster, precision_is_fp32: bool = False, measured: MeasuredHardware | None = None
 ) -> MachineRates:
-    """Rates of a cluster: measured ones where there are any, else the catalogue's with the cluster's own stated
-    figures.
+    """Rates of a cluster: measured rates where there are any, otherwise the catalogue's with the figures that the
+    cluster states.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, and no measurement.
@@ -64,31 +65,31 @@ def _known_peak(cluster: Cluster) -> float | None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Memory and speed of many candidates."""
+    """Predicted memory and speed of many candidate configurations."""
 
     candidates: Candidates
     memory: MemoryTable
     step: StepTable | None
     capacity: float
-    """Bytes of one device."""
+    """Bytes of memory that one device has."""
     memory_calibration: MemoryCalibration
     speed_calibration: SpeedCalibration
 
     @property
     def total_gib(self) -> NDArray[np.float64]:
-        """GiB that one device reports in use."""
+        """Predicted GiB that one device reports in use, for each candidate."""
         return self.memory.device / GIB * self.memory_calibration.factor
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Whether tensors, context and communication library fit."""
+        """Whether each candidate's tensors, the CUDA context and the communication library fit in a device's memory."""
         # Fragmentation is left out: where memory is short, the allocator gives cached blocks back.
         tight = self.memory.allocated + self.memory.context + self.memory.communication
         return tight * self.memory_calibration.factor <= self.capacity
 
     @property
     def tokens_per_s_per_gpu(self) -> NDArray[np.float64] | None:
-        """Predicted speed, None where the hardware's rates are unknown."""
+        """Predicted tokens per second per GPU of each candidate, None where the hardware's rates are unknown."""
         if self.step is None:
             return None
         tokens = self.candidates.tokens * self.candidates.accumulation / self.candidates.stages
@@ -105,7 +106,7 @@ def evaluate(
     unknown_speed: bool = False,
     measured: MeasuredHardware | None = None,
 ) -> Evaluation:
-    """Memory and speed of candidates.
+    """Predict memory and speed of many candidate configurations.
 
     Raises:
         ValueError: a GPU that the catalogue does not have, unless its speed may stay unknown.

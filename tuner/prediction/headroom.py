@@ -1,4 +1,4 @@
-"""Headroom of a configuration: the longest sequence and the largest micro batch that fit."""
+"""Headroom of a configuration: the longest sequence and the largest micro batch that fit in memory."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ _MICRO_BATCHES = np.unique(np.round(np.geomspace(1, 4096, 160)))
 
 
 def with_other_sizes(candidate: Candidates) -> Candidates:
-    """Candidate, followed by copies at rising sequence lengths, then at rising micro batches."""
+    """Candidate configuration, followed by copies with rising sequence lengths, then with rising micro batches."""
     # One evaluation of all sizes costs little more than one of a single size.
     sequence, micro_batch = candidate.sequence.ravel(), candidate.micro_batch.ravel()
     return candidate.with_values(
@@ -22,7 +22,7 @@ def with_other_sizes(candidate: Candidates) -> Candidates:
 
 
 def largest_sizes(shape: ModelShape, result: Evaluation) -> tuple[int, int]:
-    """Longest sequence and largest micro batch before the first that does not fit; 0 where none does."""
+    """Longest sequence and largest micro batch that fit, before the first size that does not; 0 where no size fits."""
     fits = result.fits[1:]
     longest = _last_fitting(fits[: len(_SEQUENCES)], _SEQUENCES)
     if shape.max_positions:

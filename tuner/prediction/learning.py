@@ -1,4 +1,5 @@
-"""Learning: calibrations from the stored trials of one fingerprint, and the prediction stored with each new trial."""
+"""Learning: fits calibrations to the stored trials of one fingerprint (hardware and software versions), and makes the
+prediction stored with each new trial."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +31,12 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.traced_shape import TracedShape
 
 _DEVIATIONS = 1.645
-"""Standard deviations of a normal distribution that hold 90 %."""
+"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class MeasuredTrials:
-    """Measured trials of one study on the fingerprint."""
+    """Measured trials of one study on one fingerprint (hardware and software versions)."""
 
     shape: ModelShape
     workload: Workload
@@ -47,7 +48,7 @@ class MeasuredTrials:
 
 
 def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> MemoryCalibration:
-    """Memory calibration for a model; a shape whose widths are a guess has a wider prior."""
+    """Memory calibration for a model; a model whose block widths are estimated has a wider prior."""
     if calibrations.memory is not None:
         return calibrations.memory
     return ESTIMATED if isinstance(shape, TracedShape) and shape.estimated else MemoryCalibration()
@@ -55,21 +56,21 @@ def memory_calibration(calibrations: Calibrations, shape: ModelShape | None) -> 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """Measurement of one run beside its prediction."""
+    """Measurement of one run together with the run's prediction."""
 
     study: str
     config: TrialConfig
     on_cpu: bool
     peak_gib: tuple[float, float] | None
-    """(Predicted, measured) GiB at the peak."""
+    """Pair (predicted, measured) of GiB at the peak."""
     parts: Mapping[str, float] | None
-    """Predicted seconds of a step by part; None where the hardware's rates are unknown."""
+    """Predicted seconds of each part of a step; None where the hardware's rates are unknown."""
     seconds: float
     """Measured seconds of a step; 0 where no speed was measured."""
 
 
 def compare(group: MeasuredTrials) -> list[ComparedRun]:
-    """Compare a study's runs with their predictions, in their order."""
+    """Compare each of a study's measured runs with its prediction, in the order of the runs."""
     # One evaluation for all runs: 5 ms for a study.
     result = _evaluate_configs(
         group.shape, group.workload, group.cluster, group.configs, NO_CALIBRATIONS, group.hardware
@@ -94,7 +95,7 @@ def compare(group: MeasuredTrials) -> list[ComparedRun]:
 
 
 def learn(runs: Iterable[ComparedRun]) -> Calibrations:
-    """Calibrations from all runs measured on a fingerprint."""
+    """Calibrations of the predictor from all runs measured on one fingerprint (hardware and software versions)."""
     runs = list(runs)
     peaks = [run.peak_gib for run in runs if run.peak_gib is not None]
     timed = [(run.parts, run.seconds) for run in runs if run.parts is not None and run.seconds > 0]
@@ -109,12 +110,13 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
 
 
 def peak_gib(memory: Memory) -> float | None:
-    """Peak GiB that a prediction is compared with: the device's use, else allocated tensors."""
+    """Measured peak GiB with which a prediction is compared: the memory in use on the device, otherwise the allocated
+    tensors."""
     return memory.device_used_gib or memory.peak_allocated_gib
 
 
 def _predicted_peaks(result: Evaluation, memory: Memory) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Predicted bytes of the same figure that was measured."""
+    """Predicted peak bytes of the figure that was measured: memory in use on the device, or allocated tensors."""
     table = result.memory
     figures = table.device if memory.device_used_gib else table.allocated
     return np.broadcast_to(figures, (result.candidates.size,))
@@ -149,7 +151,8 @@ def predict_speeds(
     calibrations: Calibrations,
     hardware: MeasuredHardware | None = None,
 ) -> NDArray[np.float64] | None:
-    """tokens_per_s_per_gpu by configuration, 0 where it does not fit; None where the hardware's rates are unknown."""
+    """Predicted tokens_per_s_per_gpu of each configuration, 0 where it does not fit; None where the hardware's rates
+    are unknown."""
     result = _evaluate_configs(shape, workload, cluster, configs, calibrations, hardware)
     speed = result.tokens_per_s_per_gpu
     if speed is None:
@@ -165,7 +168,8 @@ def predict_trial(
     calibrations: Calibrations,
     hardware: MeasuredHardware | None = None,
 ) -> TrialPrediction | None:
-    """Prediction stored with a new trial, to be compared with its measurement; None for an unknown shape."""
+    """Prediction stored with a new trial, later compared with the trial's measurement; None for an unknown model
+    shape."""
     if shape is None:
         return None
     result = _evaluate_configs(shape, workload, cluster, [config], calibrations, hardware)

@@ -1,4 +1,5 @@
-"""Memory gate: rejects a configuration only if it is very unlikely to fit, by the predictor's own error."""
+"""Memory gate: rejects a configuration before it runs, only if by the predictor's own error it is very unlikely to
+fit."""
 
 from shardtune.api_schemas.base import GIB
 from shardtune.api_schemas.formatting import memory
@@ -17,12 +18,13 @@ from shardtune.tuner.prediction.footprint import MemoryTable, peak_memory
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _DEVIATIONS = 2.33
-"""Standard deviations of a normal distribution: 99 % of the runs of a rejected configuration would not have fitted."""
+"""Number of standard deviations of predicted memory at which the memory gate rejects: 99 % of the runs of a rejected
+configuration would not fit."""
 _MOST_TERMS = 4
 _NAMES = {"masters": "master weights", "optimizer": "optimizer state"}
 # gloo's threads let go of their buffers at different times.
 _JITTER = 0.02
-"""Relative spread of the peak of the same run on CPU ranks."""
+"""Relative standard deviation of peak memory between repeated runs on CPU ranks."""
 
 
 def reject_if_too_large(
@@ -33,7 +35,8 @@ def reject_if_too_large(
     objective: Objective,
     calibration: MemoryCalibration,
 ) -> Rejection | None:
-    """Rejection of a configuration that will not fit; None where it might fit, or the model's shape is unknown."""
+    """Rejection of a configuration predicted not to fit in memory; None where it might fit, or the model's shape is
+    unknown."""
     if shape is None:
         return None
     candidate = from_configs([config], workload.sequence_length, cluster.world_size, workload.global_batch)
@@ -60,7 +63,8 @@ def reject_if_too_large(
 
 
 def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster: Cluster, objective: Objective) -> bool:
-    """Whether the run might have fitted, so that its failure is repeated once before anything is learnt from it.
+    """Whether a run that exceeded memory might have fitted, so that it is repeated once before the failure is learnt
+    from.
 
     A measured peak is compared with the limit; otherwise the prediction's 90 % interval decides.
     """

@@ -18,7 +18,7 @@ Mlp = Literal["gated", "gelu", "gelu_tanh"]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Decoder-only transformer. Counts are elements, never bytes."""
+    """Shape of a decoder-only transformer. Counts are numbers of elements, never bytes."""
 
     name: str
     layers: int
@@ -27,7 +27,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     ffn: int
-    """Width of one MLP (of one expert where there are experts)."""
+    """Width of one MLP's hidden layer (of one expert's where there are experts)."""
     vocab: int
     mlp: Mlp = "gated"
     norm: Norm = "rms"
@@ -43,11 +43,11 @@ class ModelShape:
     learned_positions: int = 0
     max_positions: int | None = None
     context_note: str | None = None
-    """Reason why ranks cannot share a sequence, as in `ModelSummary`."""
+    """Reason why ranks cannot share a sequence (context parallel) with this model; None where they can."""
     tensor_note: str | None = None
-    """Reason why ranks cannot split a block, as in `ModelSummary`."""
+    """Reason why ranks cannot split a block (tensor parallel) of this model; None where they can."""
     pipeline_note: str | None = None
-    """Reason why the model cannot be cut into stages, as in `ModelSummary`."""
+    """Reason why the model cannot be cut into pipeline stages; None where it can."""
 
     @property
     def query(self) -> int:
@@ -61,42 +61,43 @@ class ModelShape:
 
     @property
     def context(self) -> tuple[int | None, str | None]:
-        """`context_heads` and `context_note` of a model summary."""
+        """Values `context_heads` and `context_note` of a model summary: which numbers of ranks may share a sequence."""
         return (1 if self.context_note else math.gcd(self.heads, self.kv_heads)), self.context_note
 
     @property
     def tensor(self) -> tuple[int | None, str | None]:
-        """`tensor_divisor` and `tensor_note` of a model summary."""
+        """Values `tensor_divisor` and `tensor_note` of a model summary: which numbers of ranks may split a block."""
         return (1 if self.tensor_note else math.gcd(self.heads, self.kv_heads, self.ffn)), self.tensor_note
 
     @property
     def pipeline(self) -> tuple[int | None, str | None]:
-        """`pipeline_blocks` and `pipeline_note` of a model summary."""
+        """Values `pipeline_blocks` and `pipeline_note` of a model summary: how many blocks stages can divide."""
         return (1 if self.pipeline_note else self.layers), self.pipeline_note
 
     @property
     def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """`experts`, `expert_width` and `expert_note` of a model summary."""
+        """Values `experts`, `expert_width` and `expert_note` of a model summary: which numbers of ranks may divide
+        experts."""
         return self.experts, math.gcd(2 * self.ffn, self.hidden), None if self.experts > 1 else "it has no experts"
 
     @property
     def expert_parameters(self) -> int:
-        """Elements of one block's experts."""
+        """Number of elements of one block's experts."""
         return self.experts * self.mlp_matrix_parameters if self.experts > 1 else 0
 
     @property
     def attention_matrix_parameters(self) -> int:
-        """Elements of the q, k, v and output projections."""
+        """Number of elements of one block's q, k, v and output projections."""
         return self.hidden * (2 * self.query + 2 * self.kv)
 
     @property
     def mlp_matrix_parameters(self) -> int:
-        """Elements of one MLP or one expert."""
+        """Number of elements of the matrices of one MLP or one expert."""
         return (3 if self.mlp == "gated" else 2) * self.hidden * self.ffn
 
     @property
     def block_parameters(self) -> int:
-        """Elements of one decoder block."""
+        """Number of elements of one decoder block."""
         total = self.attention_matrix_parameters + self.experts * self.mlp_matrix_parameters
         total += self._norm_parameters * 2
         if self.experts > 1:
@@ -115,23 +116,23 @@ class ModelShape:
 
     @property
     def embedding_parameters(self) -> int:
-        """Elements of the token table, which a tied output head shares."""
+        """Number of elements of the token table, which a tied output head shares."""
         return self.vocab * self.hidden
 
     @property
     def outside_parameters(self) -> int:
-        """Elements in no block: token and position tables, final norm, output head."""
+        """Number of elements in no block: token and position tables, final norm, output head."""
         tables = self.embedding_parameters * (1 if self.tied else 2)
         return tables + self.learned_positions * self.hidden + self._norm_parameters
 
     @property
     def parameters(self) -> int:
-        """Elements of all distinct parameters; tied weights count once."""
+        """Number of elements of all distinct parameters; tied weights count once."""
         return self.layers * self.block_parameters + self.outside_parameters
 
     @property
     def largest_parameter(self) -> int:
-        """Elements of the largest single tensor."""
+        """Number of elements of the largest single parameter."""
         mlp = self.hidden * self.ffn
         if self.experts > 1:
             # transformers 5 keeps the experts of a layer in one tensor, gate beside up.
@@ -140,7 +141,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Elements that take part in one token's forward pass."""
+        """Number of parameter elements that take part in one token's forward pass."""
         idle = (self.experts - self.experts_per_token) * self.mlp_matrix_parameters
         return self.parameters - self.layers * idle
 
@@ -167,15 +168,15 @@ _NO_PLAN = "transformers has no plan of tensor parallelism for its architecture"
 _SPLIT_EXPERTS = "its experts are split as no style of torch does"
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
 FAMILIES: tuple[str, ...] = (*_LLAMA_LIKE, "gpt2", "gpt_neox", "mpt")
-"""`model_type` values with a closed form."""
+"""Model families (`model_type` values) whose parameters and FLOPs are computed by formula from the config.json."""
 
 
 class NoClosedForm(ValueError):
-    """Error raised for an architecture that has to be built to be counted."""
+    """Error raised for an architecture whose parameters can be counted only by building the model."""
 
 
 def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
-    """Read a Hugging Face `config.json`.
+    """Read a model's shape from a Hugging Face `config.json`.
 
     Raises:
         NoClosedForm: unknown family.
@@ -192,7 +193,8 @@ def from_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
 
 
 def unknown_keys(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes on keys that look like a misspelt dimension, for architectures with a closed form."""
+    """Messages about keys of a config.json that look like a misspelt dimension, for architectures computed by
+    formula."""
     watched = WatchedConfig(config)
     if config.get("model_type") not in FAMILIES:
         return ()
@@ -218,7 +220,7 @@ def _read_shape(config: WatchedConfig, name: str) -> ModelShape:
 
 
 def shape_if_known(config: Mapping[str, Any]) -> ModelShape | None:
-    """Shape where the file alone determines it; None where a worker has to trace the model."""
+    """Model's shape where its config.json alone determines it; None where a worker has to trace the model."""
     try:
         return from_config(config)
     except ValueError:
@@ -226,12 +228,12 @@ def shape_if_known(config: Mapping[str, Any]) -> ModelShape | None:
 
 
 def to_text(config: Mapping[str, Any]) -> str:
-    """Configuration as text, for caches keyed by it."""
+    """Text of a model configuration, used as the key of caches."""
     return json.dumps(config, sort_keys=True)
 
 
 def from_text(config: str) -> dict[str, Any]:
-    """Configuration parsed from the result of `text`."""
+    """Model configuration parsed from the text that `to_text` returns."""
     return dict(json.loads(config))
 
 
@@ -281,7 +283,7 @@ def _llama_like(config: Mapping[str, Any], name: str) -> ModelShape:
 
 
 def _multi_head(config: Mapping[str, Any], hidden: str, heads: str) -> dict[str, Any]:
-    """Fields that models of GPT's kind share: as many key heads as query heads, and LayerNorm."""
+    """Fields of the model shape that GPT-like families share: as many key heads as query heads, and LayerNorm."""
     width, count = _positive_int(config, hidden), _positive_int(config, heads)
     if count > width:
         raise ValueError(f"{hidden} ({width}) must not be below {heads} ({count}); correct the model's config")

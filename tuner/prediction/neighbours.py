@@ -1,4 +1,5 @@
-"""Neighbours: configurations a few changes away from one that does not fit, and the cheapest of them that does."""
+"""Neighbours: configurations that differ in a few settings from one that does not fit in memory, and the nearest of
+them that fits."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,28 +17,29 @@ from shardtune.tuner.prediction.backends.registry import BACKENDS
 _CHECKPOINTING: tuple[tuple[Checkpointing, int], ...] = (
     ("none", 1), ("full", 4), ("full", 3), ("full", 2), ("selective", 1), ("full", 1),
 )  # fmt: skip
-"""Levels of checkpointing, (mode, `checkpoint_every`), by rising amount of recomputation."""
+"""Levels of activation checkpointing, as (mode, `checkpoint_every`), by rising amount of recomputation."""
 
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Configuration and the changes that lead to it."""
+    """Neighbouring configuration and the changes that lead to it."""
 
     config: TrialConfig
     changes: tuple[str, ...]
     weight: int
-    """Distance: offloading weighs more than another strategy, which weighs more than checkpointing or the micro
-    batch."""
+    """Distance of the neighbour from the original configuration: offloading weighs more than another strategy, which
+    weighs more than checkpointing or the micro batch."""
 
 
 def default_configs(cluster: Cluster, micro_batch: int) -> tuple[TrialConfig, ...]:
-    """One configuration per strategy, without checkpointing: the rows of the default table."""
+    """One configuration per strategy, without activation checkpointing: the rows of the table of strategies."""
     strategies = [strategy for backend in BACKENDS.values() for strategy in backend.table_rows(cluster)]
     return tuple(TrialConfig(strategy=strategy, micro_batch=micro_batch) for strategy in strategies)
 
 
 def neighbours(config: TrialConfig, cluster: Cluster) -> list[Neighbour]:
-    """Combinations of more checkpointing, micro batch 1, more sharding and offloading."""
+    """Neighbours of a configuration: combinations of more checkpointing, micro batch 1, more sharding and
+    offloading."""
     candidates = []
     current = (config.activation_checkpointing, config.checkpoint_every)
     # Less recomputation only adds memory, so levels below the current one are left out.
@@ -74,7 +76,8 @@ def cheapest(
     total_gib: NDArray[np.float64],
     tokens_per_s_per_gpu: NDArray[np.float64] | None,
 ) -> Change | None:
-    """Nearest neighbour that fits, the fastest of equally near ones; None where nothing fits."""
+    """Nearest neighbouring configuration that fits in memory, the fastest among equally near ones; None where none
+    fits."""
     possible = [index for index in range(len(near)) if fits[index]]
     if not possible:
         return None

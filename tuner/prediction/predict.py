@@ -51,7 +51,7 @@ from shardtune.tuner.prediction.prediction_request import ResolvedRequest
 from shardtune.tuner.prediction.throughput import StepTable
 
 _DEVIATIONS = 1.645
-"""Standard deviations of a normal distribution that hold 90 %."""
+"""Number of standard deviations on either side of the mean that contain 90 % of a normal distribution."""
 
 
 # The calculator's form sends a request after every keystroke, and most of its configurations were in the one before.
@@ -66,7 +66,8 @@ def predict(
     limits: bool = True,
     measured: MeasuredHardware | None = None,
 ) -> Prediction:
-    """Predict everything about one configuration; `limits=False` leaves out the largest fitting sizes, which cost most.
+    """Predict memory, speed and limits of one configuration; `limits=False` leaves out the largest fitting sizes, which
+    take longest to compute.
 
     Raises:
         ValueError: a mesh that does not multiply up to the cluster, or a GPU the catalogue does not have.
@@ -162,7 +163,7 @@ def _predict_speed(
 
 
 def _bounding_resource(step: StepTable, parts: dict[str, float], index: int) -> Bound:
-    """Resource that takes the largest part of the step."""
+    """Name of the resource that takes the largest part of the step: the bottleneck."""
     # Communication is bound by the slowest link: the network where a group spans nodes.
     network = _at(step.network_bound, index) > 0
     host_link = _at(step.host_link, index)
@@ -192,7 +193,8 @@ def _cheapest_change(
 def answer_request(
     request: PredictionRequest, calibrations: Calibrations = NO_CALIBRATIONS, device: DeviceDtypes | None = None
 ) -> PredictionTable:
-    """Predict a request's configurations, or one of each strategy; `tuner.search.fastest` predicts the fastest ones.
+    """Predict the configurations of a request, or one of each strategy; `tuner.search.fastest` predicts the fastest
+    ones.
 
     `known`: calibrations from trials on this hardware. `device`: dtypes from a worker there, else the catalogue's.
 
@@ -203,7 +205,7 @@ def answer_request(
 
 
 def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIBRATIONS) -> PredictionTable:
-    """Predict the configurations of a resolved request."""
+    """Predict the configurations of a resolved request, one row of the table for each."""
     request, cluster = resolved.request, resolved.cluster
     configs = request.configs or neighbours.default_configs(cluster, request.micro_batch)
     rows = [

@@ -1,5 +1,5 @@
-"""Request for predictions, resolved: the cluster, the model's shape, the sequence and the dtypes that it leaves
-open."""
+"""Resolution of a prediction request: the cluster, the model's shape, and the sequence and dtypes where the request
+leaves them open."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,12 +14,12 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 DEFAULT_SEQUENCE = 4096
 _SAMPLES_PER_RANK = 8
-"""Samples per rank of a step without a global batch, as `shardtune tune` takes for a bare config.json."""
+"""Samples per rank and step without a global batch, the same as `shardtune tune` uses for a bare config.json."""
 
 
 @dataclass(frozen=True)
 class ResolvedRequest:
-    """Request and the values derived from it before any configuration is evaluated."""
+    """Prediction request and the values derived from it before any configuration is evaluated."""
 
     request: PredictionRequest
     cluster: Cluster
@@ -29,7 +29,7 @@ class ResolvedRequest:
     precision_note: str | None
 
     def workload(self, global_batch: int) -> Workload:
-        """Workload that every configuration trains at that global batch."""
+        """Workload of every predicted configuration with this global batch."""
         attention = self.request.attention
         return Workload(
             sequence_length=self.sequence, global_batch=global_batch, precision=self.precision, attention=attention
@@ -37,14 +37,15 @@ class ResolvedRequest:
 
     @property
     def global_batch(self) -> int:
-        """Samples of a step, where configurations compete over the same one."""
+        """Number of samples in a step of every compared configuration: the request's global batch, otherwise a default
+        number per rank."""
         stated_batch, request = self.request.global_batch, self.request
         return stated_batch or self.cluster.world_size * max(
             _SAMPLES_PER_RANK, request.micro_batch * request.gradient_accumulation
         )
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on inputs of the figures that nobody has checked or measured."""
+        """Notes for the user on inputs of the prediction that were neither checked nor measured."""
         notes = [*model_shape.unknown_keys(self.request.model.trained_config)]
         if isinstance(self.shape, traced_shape.TracedShape) and self.shape.estimated:
             notes.append(
@@ -60,7 +61,8 @@ class ResolvedRequest:
 
 
 def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> ResolvedRequest:
-    """Resolve a request. `device`: dtypes that a worker found there, else the catalogue's.
+    """Resolve a prediction request: look up its cluster, model shape, sequence length and dtypes. `device`: dtypes that
+    a worker found on the cluster's devices; without them, the catalogue's.
 
     Raises:
         NoClosedForm: the model has to be built to be counted, and the request has no model summary of it.
@@ -80,7 +82,7 @@ def resolve(request: PredictionRequest, device: DeviceDtypes | None = None) -> R
 
 
 def samples(config: TrialConfig, cluster: Cluster, accumulation: int) -> int:
-    """Global batch of a configuration with `accumulation` micro batches a step.
+    """Global batch, in samples, of a configuration with `accumulation` micro batches a step.
 
     Raises:
         ValueError: more than any workload may have.

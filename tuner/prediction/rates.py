@@ -1,4 +1,5 @@
-"""Rates that a GPU and its links achieve in training, as fractions of their nominal figures: the few fitted numbers.
+"""Rates that a GPU and its links achieve in training, as fractions of their nominal figures: the predictor's few fitted
+numbers.
 
 Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. Their
 derivation and their errors on sources left out of the fit are in docs/measurements/predictor.md.
@@ -14,33 +15,34 @@ from shardtune.api_schemas.machines.hardware import Cluster
 
 @dataclass(frozen=True)
 class Rates:
-    """Achieved rates of one GPU; per second."""
+    """Rates that one GPU achieves in training, per second."""
 
     matmul_flops: float
-    """FLOPs of large bf16 matrix products inside a training step."""
+    """FLOPs per second of large bf16 matrix products inside a training step."""
     attention_flops: float
-    """FLOPs of the attention kernel's forward, counting only the causal half."""
+    """FLOPs per second of the attention kernel's forward, counting only the causal half."""
     memory_bytes: float
-    """Bytes moved by elementwise kernels."""
+    """Bytes per second moved by elementwise kernels."""
     launch_s: float
-    """Host seconds per kernel of an eager program: the floor of small models."""
+    """Host seconds to launch one kernel of an eager program, which limit the speed of small models."""
     small_matmul: float = 96.0
-    """Inner dimension at which a matrix product reaches half of its rate (prologue, epilogue, partial waves)."""
+    """Inner dimension at which a matrix product reaches half of its peak rate (prologue, epilogue, partial waves)."""
     fp8_gain: float = 1.5
     """Speed-up of fp8 linear layers over bf16, casts and scaling included."""
     overlap: float = 0.85
-    """Fraction of the time of backward (or forward) behind which communication can hide."""
+    """Fraction of the time of backward (or forward) with which communication can overlap."""
     contention: float = 0.12
-    """Slow-down of computation per second of concurrent communication."""
+    """Seconds by which computation slows down per second of concurrent communication."""
     serial: bool = False
-    """Whether the core that launches an operator also executes it, as on CPU ranks, so that no launch is hidden."""
+    """Whether the core that launches an operator also executes it, as on CPU ranks, so that launches cannot overlap
+    with execution."""
     optimizer_host_s: float = 0.012
     """Host seconds of an optimizer step: clipping, foreach lists, logging, the data loader."""
     fresh_bytes: float = math.inf
-    """Bytes per second at first use of memory from the system: CPU ranks fault it in page by page."""
+    """Bytes per second at which memory new from the system is first used: CPU ranks fault it in page by page."""
 
     def in_fp32(self, architecture: str) -> "Rates":
-        """Rates of fp32 products without TF32: the vector units' fraction of the bf16 peak."""
+        """Rates of the same GPU for fp32 products without TF32: the vector units' fraction of the bf16 peak."""
         vector_fraction = 0.2 if architecture in ("volta", "turing") else 0.0725
         return replace(
             self,
@@ -50,16 +52,17 @@ class Rates:
 
 
 Curve = tuple[tuple[float, float], ...]
-"""Points of a measured collective: bytes through a rank's link in one pass, and seconds of the call, by rising size."""
+"""Measured times of a collective, as points (bytes through a rank's link in one pass, seconds of the call) by rising
+size."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Bandwidths that a collective sees, bytes per second per GPU and direction."""
+    """Bandwidths that a collective can use, in bytes per second per GPU and direction."""
 
     intra: float
     inter: float
-    """Bandwidth between nodes per GPU: a node's network divided by its GPUs."""
+    """Bandwidth between nodes per GPU: the bandwidth of a node's network divided by its number of GPUs."""
     gpus_per_node: int
     host_link: float
     intra_latency_s: float = 15e-6
@@ -68,15 +71,16 @@ class Network:
     """Seconds from one rank of a ring to the next within a node (NCCL 2.19 `graph/tuning.cc`, `hwLat`: Simple over
     NVLink)."""
     inter_hop_s: float = 14e-6
-    """Seconds from one rank of a ring to the next between nodes (same source, NET)."""
+    """Seconds from one rank of a ring to the next between nodes (NCCL 2.19 `graph/tuning.cc`, `hwLat`: NET)."""
     half_bytes: float = 16e6
-    """Message per rank at which half of the bandwidth is reached (nccl-tests: 16-128 MiB per call for all-reduce)."""
+    """Bytes of a message per rank at which a collective reaches half of the bandwidth (nccl-tests: 16-128 MiB per call
+    for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves within a node by operation, which replace the figures above."""
+    """Measured curves of collectives within a node by operation, which replace the bandwidths above."""
     across: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves over one rank of each node, while every rank of a node is in such a group."""
+    """Measured curves of collectives over one rank of each node, while every rank of a node is in such a group."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves over all ranks of several nodes."""
+    """Measured curves of collectives over all ranks of several nodes."""
 
 
 # Fraction of the vendor's dense peak that matrix products reach. First factor: best of any shape
@@ -93,14 +97,14 @@ _ATTENTION = {
 }  # fmt: skip
 _HOST_S = {"volta": 11e-6, "turing": 11e-6, "ampere": 8e-6, "ada": 7e-6, "hopper": 6e-6, "blackwell": 5e-6}
 _MEMORY = 0.82
-"""Fraction of memory bandwidth achieved by elementwise kernels (80-90 % of STREAM-like copies)."""
+"""Fraction of nominal memory bandwidth that elementwise kernels achieve (80-90 % of STREAM-like copies)."""
 _LINK = 0.77
-"""Bus bandwidth of large collectives over nominal NVLink: 230/300 on A100, 350-370/450 on H100 and H200."""
+"""Ratio of the bus bandwidth of large collectives to nominal NVLink: 230/300 on A100, 350-370/450 on H100 and H200."""
 _WIRE = 0.85
 
 
 def rates_of(gpu: GpuModel) -> Rates:
-    """Rates of a catalogued GPU.
+    """Rates that a GPU of the catalogue achieves in training.
 
     Raises:
         ValueError: the catalogue lacks a figure this needs.
@@ -118,7 +122,7 @@ def rates_of(gpu: GpuModel) -> Rates:
 
 
 def _power_fraction(name: str) -> float:
-    """Sustained clock under a lower power limit than the family's SXM card."""
+    """Fraction of the clock that a GPU sustains under a lower power limit than the family's SXM card."""
     # A100 PCIe (300 of 400 W) reaches 0.93 of SXM's best product in matmul.csv, which is the fourth root of the power
     # ratio; sustained loads fall further.
     limits = {"500W": 500 / 700, "H100-PCIe": 350 / 700, "A100-PCIe": 300 / 400, "H100-NVL": 400 / 700}
@@ -127,7 +131,7 @@ def _power_fraction(name: str) -> float:
 
 
 def network_of(gpu: GpuModel, gpus_per_node: int) -> Network:
-    """Typical links of a GPU's generation, unless the GPU was given others (`catalogue.on_cluster`)."""
+    """Typical links of a GPU's generation, unless the GPU has other bandwidths (`catalogue.on_cluster`)."""
     return Network(
         intra=gpu.peer_bytes_per_s * _LINK,
         inter=gpu.network_bytes_per_s * _WIRE,
@@ -153,9 +157,9 @@ CPU_NETWORK = Network(
     inter_hop_s=0.0,
     half_bytes=1e5,
 )
-"""Network of gloo on one machine, and over a slow link."""
+"""Network of gloo on one machine, and between machines over a slow link."""
 
 
 def cluster_network(gpu: GpuModel, cluster: Cluster) -> Network:
-    """Network of a cluster."""
+    """Bandwidths of a cluster's links within and between nodes."""
     return network_of(gpu, cluster.gpus_per_node)

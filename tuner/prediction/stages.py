@@ -1,4 +1,4 @@
-"""Pipeline stages: the part of a model that each rank has, and candidates in groups that are cut alike."""
+"""Pipeline stages: the part of a model on each rank, and candidates in groups that divide the model alike."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ Table = TypeVar("Table")
 
 
 class StageLayout(NamedTuple):
-    """Layout of a pipeline: number of ranks, and of stages on each."""
+    """Layout of a pipeline: the number of ranks, and the number of stages on each rank."""
 
     ranks: int
     virtual: int = 1
@@ -24,14 +24,14 @@ class StageLayout(NamedTuple):
 
     @property
     def is_v(self) -> bool:
-        """Whether the first rank has both the first and the last stage."""
+        """Whether the first rank has both the first and the last stage (a V-shaped schedule)."""
         return FACTS[self.schedule].is_v
 
 
 @dataclass(frozen=True, kw_only=True)
 class StageShape(ModelShape):
-    """Part of a model on one rank: some of its blocks, the token table with the first stage, the last norm and the
-    head with the last."""
+    """Part of a model on one pipeline rank: some of its blocks, the token table with the first stage, the last norm and
+    the head with the last."""
 
     model: ModelShape
     rank: int
@@ -39,32 +39,33 @@ class StageShape(ModelShape):
 
     @property
     def is_first(self) -> bool:
-        """Whether the rank has the tables."""
+        """Whether the pipeline rank has the first stage, with the token and position tables."""
         return self.rank == 0
 
     @property
     def is_last(self) -> bool:
-        """Whether the rank has the head and the loss."""
+        """Whether the pipeline rank has the last stage, with the head and the loss."""
         return self.rank == (0 if self.cut.is_v else self.cut.ranks - 1)
 
     @property
     def block_parameters(self) -> int:
-        """Elements of one block, as of the whole model."""
+        """Number of elements of one block, the same as in the whole model."""
         return self.model.block_parameters
 
     @property
     def expert_parameters(self) -> int:
-        """Elements of one block's experts, as of the whole model."""
+        """Number of elements of one block's experts, the same as in the whole model."""
         return self.model.expert_parameters
 
     @property
     def embedding_parameters(self) -> int:
-        """Elements of the token table, 0 on ranks without it."""
+        """Number of elements of the token table, 0 on pipeline ranks without it."""
         return self.model.embedding_parameters if self.is_first else 0
 
     @property
     def outside_parameters(self) -> int:
-        """Elements of the rank in no block; a tied table is in the first stage and in the last."""
+        """Number of elements on the pipeline rank that are in no block; a tied table is in the first stage and in the
+        last."""
         table = self.model.embedding_parameters
         tables = table + self.model.learned_positions * self.hidden
         norm_and_head = max(0, self.model.outside_parameters - tables)
@@ -73,12 +74,12 @@ class StageShape(ModelShape):
 
     @property
     def parameters(self) -> int:
-        """Elements of the rank's stages."""
+        """Number of parameter elements of all stages of the pipeline rank."""
         return self.layers * self.block_parameters + self.outside_parameters
 
 
 def rank_shapes(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
-    """Shapes of all ranks of a pipeline, in order."""
+    """Shapes of the model parts on all ranks of a pipeline, in order."""
     values = {field.name: getattr(shape, field.name) for field in fields(ModelShape)}
     # A tied table has one use in each of its two stages, so neither adds up two gradients.
     values["tied"] = False
@@ -96,7 +97,7 @@ def rank_shapes(shape: ModelShape, cut: StageLayout) -> list[StageShape]:
 
 
 def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) -> Table:
-    """Evaluate `table` for the candidates of each layout, and join the results in the candidates' order."""
+    """Compute a table for the candidates of each pipeline layout, and join the tables in the candidates' order."""
     if (c.stages == 1).all():
         return table(c, StageLayout(1))
     layouts = np.stack([np.broadcast_to(axis, (c.size,)) for axis in (c.stages, c.virtual, c.schedule)], axis=1)
@@ -115,13 +116,13 @@ def in_groups(c: Candidates, table: Callable[[Candidates, StageLayout], Table]) 
 
 
 def table_of_fullest_stage(tables: list[Table], weight: Callable[[Table], Array]) -> Table:
-    """Table of the stage whose weight is largest, for each candidate."""
+    """Table of the pipeline stage with the largest weight, for each candidate."""
     chosen = np.argmax(np.stack(np.broadcast_arrays(*(weight(table) for table in tables))), axis=0)
     return _join_tables(tables, lambda values: np.choose(chosen, np.broadcast_arrays(chosen, *values)[1:]))
 
 
 def _join_tables(tables: list[Table], join: Callable[[list[Array]], Array]) -> Table:
-    """Join tables of arrays, and of mappings of arrays."""
+    """Join tables of arrays, or of mappings of arrays, into one table in the candidates' order."""
     joined_fields: dict[str, Any] = {}
     for field in fields(tables[0]):  # type: ignore[arg-type]
         values = [getattr(table, field.name) for table in tables]

@@ -7,8 +7,8 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 
 def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
-    """Elements of the weight, and of the bias if there is one, of each module of one block, as transformers 5 keeps
-    them."""
+    """Numbers of elements of the weight, and of the bias if there is one, of each module of one block, as transformers
+    5 defines them."""
     hidden, ffn, experts = shape.hidden, shape.ffn, shape.experts
     # Models with LayerNorm (GPT-2, GPT-NeoX, MPT) have one projection for q, k and v.
     outputs = [shape.query + 2 * shape.kv] if shape.norm == "layer" else [shape.query, shape.kv, shape.kv]
@@ -28,12 +28,12 @@ def block_modules(shape: ModelShape) -> list[tuple[int, ...]]:
 
 
 def block_tensors(shape: ModelShape) -> tuple[int, ...]:
-    """Elements of each parameter of one block."""
+    """Numbers of elements of each parameter of one block."""
     return tuple(size for module in block_modules(shape) for size in module)
 
 
 def outside_tensors(shape: ModelShape) -> tuple[int, ...]:
-    """Elements of each parameter that is in no block."""
+    """Numbers of elements of each parameter that is in no block."""
     tables = [shape.embedding_parameters] * (1 if shape.tied else 2)
     positions = [shape.learned_positions * shape.hidden] if shape.learned_positions else []
     return (*tables, *positions, *[shape.hidden] * (2 if shape.biases else 1))
@@ -45,7 +45,7 @@ def tensor_count(shape: ModelShape) -> float:
 
 
 def elements_up_to(shape: ModelShape, threshold: Array) -> Array:
-    """Elements of the whole model in parameters of at most `threshold` elements."""
+    """Number of elements in the model's parameters of at most `threshold` elements each."""
     sizes = np.array([*block_tensors(shape), *outside_tensors(shape)], dtype=float)
     times = np.array([shape.layers] * len(block_tensors(shape)) + [1] * len(outside_tensors(shape)))
     small = sizes[:, None] <= np.ravel(threshold)
@@ -54,7 +54,7 @@ def elements_up_to(shape: ModelShape, threshold: Array) -> Array:
 
 
 def modules_above(shape: ModelShape, threshold: Array) -> Array:
-    """Number of the whole model's modules with a parameter of more than `threshold` elements."""
+    """Number of the model's modules that have a parameter of more than `threshold` elements."""
     largest = np.array([max(module) for module in block_modules(shape)] + list(outside_tensors(shape)), dtype=float)
     times = np.array([shape.layers] * len(block_modules(shape)) + [1] * len(outside_tensors(shape)))
     total: Array = (times[:, None] * (largest[:, None] > np.ravel(threshold))).sum(axis=0)
@@ -62,8 +62,8 @@ def modules_above(shape: ModelShape, threshold: Array) -> Array:
 
 
 def buckets_filled(shape: ModelShape, bucket: Array) -> Array:
-    """Number of buckets of at most `bucket` elements that the model's gradients fill in turn; a larger gradient goes
-    alone.
+    """Number of buckets of at most `bucket` elements that the model's gradients fill in turn; a larger gradient has a
+    bucket of its own.
 
     DeepSpeed 0.19.8, `reduce_independent_p_g_buckets_and_remove_grads`: a gradient that does not fit sends the bucket
     off.

@@ -12,62 +12,66 @@ from shardtune.tuner.prediction import model_shape
 from shardtune.tuner.prediction.model_shape import ModelShape
 
 _HEAD_DIM = 64
-"""Head dimension of the assumed Llama block."""
+"""Width of an attention head in the Llama block that estimates an unknown architecture."""
 _MOST_BLOCKS = 1000
 """Maximum number of blocks that a model summary lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TracedShape(ModelShape):
-    """Shape whose parameters and FLOPs were counted on the built model instead of derived."""
+    """Model shape whose parameters and FLOPs a worker counted on the built model instead of computing them by
+    formula."""
 
     counted: ModelSummary
     estimated: bool = False
-    """Whether the widths inside a block are a guess."""
+    """Whether the model's widths inside a block are estimated rather than known."""
 
     @cached_property
     def block_parameters(self) -> int:
-        """Elements of one block, on average."""
+        """Number of elements of one block, on average over the blocks."""
         return sum(block.parameters for block in self.counted.blocks) // len(self.counted.blocks)
 
     @cached_property
     def outside_parameters(self) -> int:
-        """Elements in no block."""
+        """Number of elements of the parameters in no block."""
         return self.counted.outside_blocks
 
     @property
     def parameters(self) -> int:
-        """Elements of all distinct parameters."""
+        """Number of elements of all distinct parameters."""
         return self.counted.parameters
 
     @cached_property
     def largest_parameter(self) -> int:
-        """Elements of the largest single tensor."""
+        """Number of elements of the largest single parameter."""
         return max(self.embedding_parameters, *(block.largest_parameter for block in self.counted.blocks))
 
     @property
     def context(self) -> tuple[int | None, str | None]:
-        """Number of heads that may be divided and the note, as the worker counted."""
+        """Number of attention heads that ranks may divide (context parallel), and the reason why no ranks can, as the
+        worker counted."""
         return self.counted.context_heads, self.counted.context_note
 
     @property
     def tensor(self) -> tuple[int | None, str | None]:
-        """Divisor of widths and the note, as the worker counted."""
+        """Divisor of the widths that ranks may split (tensor parallel), and the reason why no ranks can, as the worker
+        counted."""
         return self.counted.tensor_divisor, self.counted.tensor_note
 
     @property
     def pipeline(self) -> tuple[int | None, str | None]:
-        """Number of blocks and the note, as the worker counted."""
+        """Number of blocks that pipeline stages may divide, and the reason why no stages can, as the worker counted."""
         return self.counted.pipeline_blocks, self.counted.pipeline_note
 
     @property
     def divisible_experts(self) -> tuple[int | None, int | None, str | None]:
-        """Number and width of experts and the note, as the worker counted."""
+        """Number and width of the experts that ranks may divide, and the reason why no ranks can, as the worker
+        counted."""
         return self.counted.experts, self.counted.expert_width, self.counted.expert_note
 
     @property
     def expert_parameters(self) -> int:
-        """Elements of one block's experts."""
+        """Number of elements of one block's experts."""
         if self.experts > 1:
             return super().expert_parameters
         # The shape does not know the number of experts: at least the elements that a token does not visit are in
@@ -76,13 +80,13 @@ class TracedShape(ModelShape):
 
     @property
     def active_parameters(self) -> int:
-        """Elements that take part in one token's forward pass."""
+        """Number of parameter elements that take part in one token's forward pass."""
         return self.counted.active_parameters
 
 
 def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None:
-    """Shape behind a study's predictions; None where the user's own code makes the model, or its FLOPs could not be
-    counted."""
+    """Model shape on which a study's predictions are based; None where the user's own code makes the model, or its
+    FLOPs could not be counted."""
     if model.is_own or model_summary.forward_flops_per_token is None:
         return None
     try:
@@ -94,7 +98,7 @@ def of_study(model: ModelSpec, model_summary: ModelSummary) -> ModelShape | None
 
 
 def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:
-    """Shape of a Llama of equal depth, width, vocabulary and active block size."""
+    """Estimate of a model's shape: a Llama with the same depth, width, vocabulary and active block size."""
     hidden, layers = model_summary.hidden_size, len(model_summary.blocks)
     active = (model_summary.active_parameters - model_summary.outside_blocks) / layers
     heads = max(1, hidden // _HEAD_DIM)
@@ -116,7 +120,7 @@ def _estimate_shape(name: str, model_summary: ModelSummary) -> ModelShape:
 
 
 def summary_of(shape: ModelShape) -> ModelSummary:
-    """Model summary that a worker would report, from a shape: the input of a search space."""
+    """Model summary that a worker would report, computed from a model shape: the input of a search space."""
     if isinstance(shape, TracedShape):
         return shape.counted
     # A request may name sizes that no model summary can hold; the shape decides what fits.

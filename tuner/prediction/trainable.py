@@ -1,4 +1,5 @@
-"""Models that no trial could train, as far as the model's file shows: rejected before a worker traces them.
+"""Rejection of models that no trial could train, as far as config.json shows it, before a worker traces them. A worker
+decides whether transformers knows the architecture.
 
 A worker decides whether transformers knows the architecture.
 """
@@ -30,7 +31,7 @@ _ENCODERS = frozenset(
         "deberta",
     ]
 )
-"""Bidirectional encoders; `is_decoder` makes them causal."""
+"""Model types of bidirectional encoders, which `is_decoder` makes causal."""
 _VISION = frozenset(["vit", "clip", "siglip", "dinov2", "swin", "beit", "deit", "convnext", "detr", "sam", "resnet"])
 _HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_model", "n_heads"))
 

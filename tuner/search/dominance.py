@@ -1,4 +1,5 @@
-"""Dominance: untried configurations that would probably run out of memory, judged by those that did.
+"""Dominance: postpones untried configurations that would probably run out of memory, because similar configurations
+did.
 
 This only orders the trials and excludes none: an allocator may fragment less with other buckets and prefetch depths.
 """
@@ -19,7 +20,8 @@ _TOO_LARGE = (FailureKind.OOM, FailureKind.OVER_LIMIT)
 
 
 def oversized_configs(history: Iterable[Observation], space: Space) -> list[Flat]:
-    """Configurations that used more memory than is available, in their canonical form."""
+    """Configurations of this study's trials that used more memory than was available, each as a flat table of knobs in
+    canonical form."""
     return [
         space.flatten(space.canonical(obs.config))
         for obs in history
@@ -28,8 +30,8 @@ def oversized_configs(history: Iterable[Observation], space: Space) -> list[Flat
 
 
 def probably_too_large(config: TrialConfig, oversized: Sequence[Flat], space: Space) -> bool:
-    """Whether a known configuration was too large with the same placement of states and nothing that uses more
-    memory."""
+    """Whether a configuration probably runs out of memory: an earlier trial was too large with the same placement of
+    model states and no knob at a value that uses more memory."""
     table = space.flatten(config)
     return any(_needs_at_least(table, oversized_table) for oversized_table in oversized)
 

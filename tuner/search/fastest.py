@@ -1,5 +1,5 @@
-"""Fastest configurations of a search space that should fit, by prediction alone: the start of `predict` and the
-calculator.
+"""Fastest configurations of a search space that are predicted to fit in memory, found without any trial: used by
+`shardtune predict` and the calculator.
 
 The search looks at every placement of model states, micro batch and checkpointing with the other knobs at their
 defaults. From the fastest of these it descends one knob at a time.
@@ -31,14 +31,14 @@ from shardtune.tuner.search.space.flat import flatten
 
 _TOP = 10
 _EXHAUSTIVE_KNOBS = {"backend", "micro_batch", "activation_checkpointing", "checkpoint_every", "dp_shard"}
-"""Knobs whose values are all evaluated, besides those that place model states."""
+"""Names of the knobs, besides those that place model states, for which the prediction search evaluates every value."""
 _SURE_AMONG = 4
-"""Multiple of the requested count that is searched for a configuration that surely fits."""
+"""Number of configurations searched per requested result, to find one that surely fits in memory."""
 _STEPS = 8
 _STARTS_PER_KIND = 2
-"""Configurations of each kind from which one step of the descent starts."""
+"""Number of the fastest configurations of each kind whose neighbours are evaluated in one step of the descent."""
 _WITHOUT_TERM: dict[str, Any] = {name: TrialConfig.model_fields[name].default for name in configs.WITHOUT_TERM}
-"""Knobs without an effect on predictions, at their defaults."""
+"""Default values of the knobs that have no effect on predictions, by knob name."""
 
 
 def answer_request(
@@ -47,8 +47,8 @@ def answer_request(
     device: DeviceDtypes | None = None,
     objective: Objective = Objective(),
 ) -> PredictionTable:
-    """Answer a prediction request, the fastest of the space first: `shardtune predict`, `POST /v1/predictions` and the
-    calculator.
+    """Answer a prediction request with a table of configurations, the fastest first: for `shardtune predict`, `POST
+    /v1/predictions` and the calculator.
 
     Raises:
         ValueError: as `prediction_request.resolve`, or a global batch that the ranks do not divide.
@@ -67,7 +67,8 @@ def answer_request(
 
 
 def fastest_configs(resolved: ResolvedRequest, calibrations: Calibrations, count: int) -> tuple[Prediction, ...]:
-    """Fastest `count` configurations: those that surely fit, then those that may, each fastest first.
+    """The `count` configurations with the fastest predictions: those that surely fit in memory, then those that may
+    fit, each fastest first.
 
     Empty where nothing fits, or where the hardware's rates are unknown.
 
@@ -106,7 +107,7 @@ def _surely_fits(prediction: Prediction) -> bool:
 def _rank_configs(
     basis: PredictionBasis, factors: tuple[float, ...], usable_gib: float, count: int
 ) -> tuple[TrialConfig, ...]:
-    """Configurations in rising order of predicted time.
+    """Order configurations by rising predicted time of a step.
 
     `factors`: calibration factors of the parts of a step's time. `usable_gib`: limit on the predicted peak, before the
     calibration of memory.
@@ -121,8 +122,8 @@ def _rank_configs(
 
 
 def _outline_configs(space: Space) -> Iterator[TrialConfig]:
-    """Configurations of each placement of states at each micro batch and checkpointing; other knobs at their
-    documented values."""
+    """Configurations of the space with each placement of model states, micro batch and checkpointing; other knobs have
+    their documented defaults."""
     defaults = {
         knob: value
         for backend in BACKENDS.values()
@@ -142,20 +143,22 @@ def _outline_configs(space: Space) -> Iterator[TrialConfig]:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Candidates evaluated so far, ordered by predicted time."""
+    """Candidate configurations evaluated so far in a prediction search, ordered by predicted time of a step."""
 
     pool: Pool
     factors: NDArray[np.float64]
     usable_gib: float
 
     def seconds(self) -> NDArray[np.float64]:
-        """Seconds of a step by row; infinite where the configuration should not fit."""
+        """Predicted seconds of a step for each row; infinite where the configuration is predicted not to fit in
+        memory."""
         pool = self.pool
         fits = (pool.peak_gib <= self.usable_gib) & (pool.host_gib <= pool.basis.cluster.host_memory_gib)
         return np.where(fits, pool.parts @ self.factors, np.inf)
 
     def descend(self) -> None:
-        """Evaluate the neighbours of the fastest rows of each kind until these have all been visited."""
+        """Evaluate the neighbours of the fastest configurations of each kind, repeatedly, until the neighbours of all
+        of these are evaluated."""
         pool, visited = self.pool, set[int]()
         for _ in range(_STEPS):
             seconds = self.seconds()
@@ -172,7 +175,7 @@ class Ranking:
             pool.rows([near for row in unvisited for near in neighbours(pool.space, pool.config(row))])
 
     def distinct(self, count: int) -> Iterator[TrialConfig]:
-        """Configurations in rising order of time; of those with the same description, the fastest."""
+        """Configurations by rising predicted time; among configurations with the same description, only the fastest."""
         seconds, descriptions = self.seconds(), set[str]()
         for row in map(int, np.argsort(seconds, kind="stable")):
             if not np.isfinite(seconds[row]) or len(descriptions) == count:

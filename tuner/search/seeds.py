@@ -1,5 +1,5 @@
-"""Seed trials: the first trials of a study, the user's baseline and those of the backends' documented defaults that
-it needs."""
+"""Seed trials: the first trials of a study, which are the user's baseline and those documented defaults of the backends
+that the search needs."""
 
 from collections.abc import Callable, Collection, Sequence
 
@@ -15,17 +15,18 @@ from shardtune.tuner.search.space.flat import flatten
 MAX_SEEDS = 4
 Seeds = list[tuple[TrialConfig, TrialOrigin]]
 Forecast = Callable[[Sequence[TrialConfig]], Sequence[tuple[float, float]] | None]
-"""Predictor of (expected, highest) speed by configuration, the latter the end of the 90 % interval; 0 where one does
-not fit, None where nothing can be predicted."""
+"""Predictor of (expected, highest) speed for a list of configurations, where the highest is the end of the 90 %
+interval. The speed is 0 where a configuration does not fit; None where nothing can be predicted."""
 
 
 def documented_defaults(cluster: Cluster) -> list[TrialConfig]:
-    """Defaults of each backend as its documentation starts it, at micro batch 1 and without checkpointing."""
+    """Documented default configurations of each backend, at micro batch 1 and without activation checkpointing."""
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.defaults(cluster)]
 
 
 def node_aligned(cluster: Cluster) -> list[TrialConfig]:
-    """Configurations whose mesh follows the nodes; none on one node."""
+    """Configurations whose device mesh follows the cluster's nodes, so that the heaviest traffic stays within a node;
+    none on a cluster of one node."""
     return [TrialConfig(strategy=strategy) for backend in BACKENDS.values() for strategy in backend.aligned(cluster)]
 
 
@@ -36,7 +37,7 @@ def _one_of_each(cluster: Cluster) -> list[TrialConfig]:
 def seed_configs(
     space: Space, cluster: Cluster, baseline: TrialConfig | None, challengers: Sequence[TrialConfig] = ()
 ) -> Seeds:
-    """Choose at most four trials to run first; the user's baseline is one of them and runs unchanged.
+    """Choose the at most four configurations that a study tries first; the user's baseline is among them, unchanged.
 
     With a baseline, one default of each backend follows. Over several nodes the mesh that follows them is the first
     default. Defaults are moved into the user's limits. Challengers (of a retune) come right after the baseline, and
@@ -59,7 +60,7 @@ def seed_configs(
 
 
 def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
-    """Seeds that run now, whatever the sampler prefers; all of them where nothing can be predicted.
+    """Seed trials that run now, whatever the sampler prefers; all seeds where speed cannot be predicted.
 
     The user's baseline and challengers always run, and over several nodes the mesh that follows them. Of the defaults,
     the fastest by prediction first: one while no baseline runs, any whose interval reaches the fastest measured
@@ -95,11 +96,12 @@ def _speed(obs: Observation) -> float:
 
 
 def _has_two_axes(config: TrialConfig) -> bool:
-    """Whether a configuration is both sharded and replicated: of the defaults only those that follow the nodes are."""
+    """Whether a configuration is both sharded and replicated; the only such defaults are those that follow the
+    nodes."""
     flat = flatten(config)
     return flat.get("dp_replicate", 1) != 1 and flat.get("dp_shard", 1) != 1
 
 
 def _stage(config: TrialConfig) -> KnobValue | None:
-    """ZeRO stage of a configuration, None for other backends."""
+    """ZeRO stage (0 to 3) of a DeepSpeed configuration, None for other backends."""
     return flatten(config).get("stage")

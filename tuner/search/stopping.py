@@ -14,16 +14,18 @@ MIN_TRIALS = 12
 PATIENCE = 8
 MIN_GAIN = 0.01
 MIN_GUIDED = 6
-"""Finished trials before an expected gain is believed: the expectation is learnt from them."""
+"""Number of finished trials before an expected gain is trusted to end a search, because the expectation is learnt from
+these trials."""
 
 EXHAUSTED = "every configuration that may fit has been tried"
-"""Reason of a search that ended for want of configurations, which more trials or time would not extend."""
+"""Reason to stop a search that has tried every configuration; more trials or time would not extend it."""
 
 _FINISHED = (TrialState.COMPLETE, TrialState.INFEASIBLE, TrialState.PRUNED)
 
 
 def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: float, wall_seconds: float) -> str | None:
-    """Reason to start no further trial, None to start one. Running trials count towards the number of trials."""
+    """Reason to start no further trial in a search, None to start one. Running trials count towards the limit on
+    trials."""
     most_trials = budget.most_trials
     if len(history) >= most_trials:
         return f"all {most_trials} trials of the budget are used"
@@ -37,10 +39,10 @@ def stop_reason(history: Sequence[Observation], budget: Budget, gpu_seconds: flo
 
 
 def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], budget: Budget) -> str | None:
-    """Reason not to start the trial that the sampler prefers, None to start it; only where no number of trials is
-    given.
+    """Reason not to start the trial that the sampler prefers because its expected gain is too small, None to start it;
+    checked only where the budget has no number of trials.
 
-    `reason`: the sampler's expectation; None from another sampler or for code of the user's own.
+    `reason`: the sampler's expectation; None from a sampler without one and for the user's own training code.
     """
     planned, finished = budget.planned_gpu_hours, sum(obs.state in _FINISHED for obs in history)
     if reason is None:
@@ -55,7 +57,7 @@ def no_gain_reason(reason: TrialReason | None, history: Sequence[Observation], b
 
 
 def _costs_more(reason: TrialReason, planned: float, finished: int) -> str | None:
-    """Reason where a trial costs more GPU-hours than it is expected to save in the planned run, else None."""
+    """Reason to stop where a trial costs more GPU-hours than it is expected to save in the planned run, else None."""
     # A run of so many GPU-hours that becomes 1 + g times as fast saves g / (1 + g) of them.
     saved, cost = (
         planned * reason.expected_gain / (1.0 + reason.expected_gain),
@@ -93,7 +95,7 @@ def _best(observations: Iterable[Observation]) -> float:
 
 
 def extend_budget(budget: Budget, extension: Extension, trials: int, gpu_seconds: float, wall_seconds: float) -> Budget:
-    """Extend a budget: add to the limit, or to the amount spent where that is higher.
+    """Extend a study's budget: add to a limit, or to the amount already spent where that is higher.
 
     A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.
 

@@ -1,4 +1,4 @@
-"""Suggestion: the next configuration to try, a pure function of the trials so far, for every sampler."""
+"""Suggestion of the next configuration to try, computed for every sampler as a pure function of the trials so far."""
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,27 +16,29 @@ from shardtune.tuner.search.space import Space
 MemoryGate = Callable[[TrialConfig], Rejection | None]
 
 ENUMERABLE = 2_000
-"""Size up to which a space is enumerated, to choose uniformly among the untried configurations."""
+"""Largest number of configurations in a space that is enumerated, to choose uniformly among the untried
+configurations."""
 # A study whose memory fits little would else store thousands.
 MAX_REJECTIONS = 32
-"""Maximum number of rejections returned per suggestion, the closest to fitting."""
+"""Maximum number of the memory gate's rejections returned with a suggestion, those closest to fitting."""
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Configuration to run next, and the memory gate's rejections on the way to it."""
+    """Configuration to run next, with the configurations that the memory gate rejected before it as predicted not to
+    fit."""
 
     config: TrialConfig | None
-    """Configuration to run; None once everything that may run has been tried."""
+    """Configuration to run next; None once every configuration that may run has been tried."""
     origin: TrialOrigin | None
     rejections: tuple[Rejection, ...] = ()
     reason: TrialReason | None = None
-    """Reason why the sampler chose it."""
+    """Reason why the sampler chose the suggested configuration."""
 
 
 @dataclass
 class _Ask:
-    """State of one suggestion: configurations that are taken, and rejections so far."""
+    """State while one suggestion is computed: configurations already tried or considered, and rejections so far."""
 
     space: Space
     gate: MemoryGate
@@ -45,7 +47,8 @@ class _Ask:
     seeds_rejected: int = 0
 
     def accepts(self, config: TrialConfig | None) -> bool:
-        """Whether the configuration is new and may fit; it is not considered again for this suggestion."""
+        """Whether the configuration is new and passes the memory gate (is not predicted to exceed memory); it is then
+        not considered again for this suggestion."""
         if config is None:
             return False
         key = self.space.key(config)
@@ -58,7 +61,8 @@ class _Ask:
         return rejection is None
 
     def suggest(self, config: TrialConfig | None, origin: TrialOrigin | None) -> Suggestion:
-        """Suggestion with the rejections of seeds (a baseline among them) and the closest of the others."""
+        """Suggestion of this configuration, with the memory gate's rejections of seeds (a baseline among them) and
+        those of other configurations that are closest to fitting."""
         seeds, ordinary = self.rejections[: self.seeds_rejected], self.rejections[self.seeds_rejected :]
         ordinary.sort(key=lambda rejection: rejection.needed_gib - rejection.available_gib)
         return Suggestion(config, origin if config is not None else None, (*seeds, *ordinary[:MAX_REJECTIONS]))
@@ -74,7 +78,8 @@ def next_config(
     warm: Sequence[Observation] = (),
     sampler: Sampler = optuna_samplers.tpe,
 ) -> Suggestion:
-    """Choose a configuration that is not in the history, is not rejected and passes the gate.
+    """Choose the next configuration to try: not in the history, not rejected, and passed by the memory gate (predicted
+    to fit).
 
     Seeds come first, then the sampler; where all its proposals are taken, a random choice, then enumeration. The same
     arguments give the same suggestion. `rejected` are content keys of earlier rejections. `warm` are trials of another
@@ -100,7 +105,8 @@ def next_listed(
     rejected_keys: Collection[str],
     gate: MemoryGate,
 ) -> Suggestion:
-    """Next configuration of a list that has not been tried and passes the gate; none beyond the list."""
+    """Next configuration of a user's list that has not been tried and passes the memory gate (predicted to fit); None
+    after the end of the list."""
     taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
     for config, origin in listed:

@@ -1,4 +1,4 @@
-"""Warm start: what a search learns from trials of another study, which is their order, never their figures.
+"""Warm start: a search uses the order of another study's trials to choose its own, never the other study's figures.
 
 The other trials were measured on other hardware or software, or at another time. So that a sampler can use both, the
 old speeds are scaled to the level of the new ones by the configurations that both studies have measured. Nothing else
@@ -14,16 +14,17 @@ from shardtune.tuner.history import Observation
 
 @dataclass(frozen=True)
 class WarmStart:
-    """Complete trials of another study."""
+    """Complete trials of another study, from which a search may start."""
 
     study_id: str
     fingerprint: str | None
-    """Key of the fingerprint on which the trials were measured."""
+    """Key of the fingerprint (hardware and software versions) on which the trials were measured."""
     trials: tuple[Observation, ...]
 
 
 def scaled_trials(warm: WarmStart | None, history: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Trials of the other study that this one has not measured, scaled to this study's level of speed."""
+    """Trials of the other study that this study has not measured, their speeds scaled to the level of this study's
+    speeds."""
     if warm is None:
         return ()
     own_speeds = {obs.config_key: _speed(obs) for obs in history if obs.is_measured}

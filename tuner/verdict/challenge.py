@@ -31,7 +31,7 @@ from shardtune.tuner.verdict.ranking import search_speeds
 MAX_CHALLENGERS = 3
 RUNNER_UPS = 2
 MAX_PAIRS = 13
-"""Maximum number of pairs: a challenger may lose two of them and win."""
+"""Maximum number of pairs of runs in a challenge: enough that a challenger may lose two pairs and still win."""
 FUTILE_LOSSES = 2
 
 ChallengeOutcome = Literal["kept", "faster", "inconclusive"]
@@ -39,13 +39,15 @@ ChallengeOutcome = Literal["kept", "faster", "inconclusive"]
 not show it."""
 
 Predict = Callable[[Sequence[TrialConfig]], NDArray[np.float64] | None]
-"""Predictor of tokens_per_s_per_gpu by configuration, 0 where one does not fit; None where the hardware is unknown."""
+"""Predictor of tokens_per_s_per_gpu for a list of configurations, 0 for a configuration that does not fit; returns None
+where the hardware is unknown."""
 
 
 def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float) -> Decision:
-    """Decide from the pairs so far: as `paired_test.decide`, but `not_shown` also where more pairs are futile.
+    """Decide a challenge from its pairs so far, as `paired_test.decide` does, but return `not_shown` also where more
+    pairs are futile.
 
-    `first` is the log-ratio of the two search runs that made this challenger the rival.
+    `first_log_ratio` is the log-ratio of the two search runs because of which this challenger was chosen.
     """
     # `first` was the reason to choose this challenger, so it counts towards giving up only, never towards a win.
     lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), (first_log_ratio, *log_ratios)
@@ -60,7 +62,8 @@ def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float)
 
 
 def outcome(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None) -> ChallengeOutcome:
-    """Outcome of a challenge that has ended; `first` is None where no challenger came near enough to be paired."""
+    """Outcome of a challenge that has ended. `first_log_ratio` is the log-ratio of the two search runs, None where no
+    challenger was fast enough to be paired with the incumbent."""
     if first_log_ratio is None:
         return "kept"
     match decide(log_ratios, most_pairs, first_log_ratio):
@@ -78,7 +81,8 @@ def _is_small(log_ratios: Sequence[float]) -> bool:
 
 
 def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: int) -> float:
-    """log(challenger / baseline) of the speeds of their search runs."""
+    """Natural logarithm of the challenger's speed over the baseline's speed, each measured in the trial's search
+    run."""
     runs = {obs.number: obs.measurement for obs in history}
     baseline_run, challenger_run = runs[baseline], runs[challenger]
     assert baseline_run is not None and challenger_run is not None
@@ -86,8 +90,8 @@ def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: 
 
 
 def finalists_with_rival(field: Finalists, history: Sequence[Observation]) -> Finalists:
-    """Finalists of the challenge: the incumbent and its fastest challenger; no challenger where none came near the
-    incumbent."""
+    """Finalists of a challenge: the incumbent and its fastest challenger, or the incumbent alone where no challenger
+    was fast enough."""
     speeds = search_speeds(history)
     assert field.baseline is not None
     near = [number for number in field.candidates if speeds[number] >= NEAR_FRACTION * speeds[field.baseline]]
@@ -98,7 +102,7 @@ def finalists_with_rival(field: Finalists, history: Sequence[Observation]) -> Fi
 
 
 def runner_ups(history: Sequence[Observation], incumbent: TrialConfig) -> tuple[TrialConfig, ...]:
-    """Order a study's other trials by how much they are worth running again.
+    """Order a study's measured trials, without the incumbent, by how much a second run of each is worth.
 
     The fastest comes first, then the fastest of each backend not represented yet, then the remaining trials by speed.
     """
@@ -125,10 +129,11 @@ def favourites(
     predict_before: Predict,
     predict_now: Predict,
 ) -> tuple[TrialConfig, ...]:
-    """Configurations expected to be faster than the incumbent by a worthwhile gain, the fastest first.
+    """Configurations predicted to be faster than the incumbent by a worthwhile gain, the fastest first.
 
-    The expected speed of a measured configuration is its speed times the predicted change (`now` / `then`). Of any
-    other it is the present prediction, corrected by the predictor's typical error on the measured ones.
+    The expected speed of a measured configuration is its speed times the predicted change (`predict_now` /
+    `predict_before`). For an unmeasured configuration it is the present prediction, corrected by the predictor's
+    typical error on the measured configurations.
     """
     speeds = {obs.config: contender(obs).tokens_per_s_per_gpu for obs in history if _is_measured(obs)}
     rejected = {obs.config for obs in history if obs.state is TrialState.INFEASIBLE}
@@ -153,8 +158,8 @@ def challengers(
     expected_faster: Sequence[TrialConfig],
     incumbent: TrialConfig,
 ) -> tuple[TrialConfig, ...]:
-    """Choose at most three configurations to run: what else is recommended for the target, two runner-ups,
-    favourites, more runner-ups."""
+    """Choose at most three configurations to run against the incumbent: another study's recommendation for the same
+    tuning target, two runner-ups, predicted favourites, then more runner-ups."""
     candidates = [
         *([other_recommended] if other_recommended is not None else []),
         *ranked_trials[:RUNNER_UPS],

@@ -3,18 +3,19 @@
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 _COSTLY = 0.01
-"""Fraction of the training time from which saving is worth a change."""
+"""Fraction of the training time spent saving checkpoints, from which a cheaper way of saving is suggested."""
 _SLOW = 0.5
-"""Fraction of the disk's speed for one process, below which saving does not wait for the disk."""
+"""Fraction of the disk's write rate for one process; a save slower than this fraction is not limited by the disk."""
 _SHORT_S = 1.0
-"""Seconds below which a save is mostly fixed cost, however little is saved."""
+"""Seconds of a checkpoint save, below which most of the time is a fixed cost that does not depend on the bytes
+saved."""
 _MB = 1e6
 DISK_LIMITED = "most of it for the disk"
-"""Phrase of a finding whose save is limited by the disk."""
+"""Phrase in the finding about a checkpoint save that is limited by the disk's write rate."""
 
 
 def saving_fraction(measured: ResumeMeasurement, every_s: float) -> float:
-    """Fraction of the training time spent waiting for checkpoints: the goodput lost.
+    """Fraction of the training time spent waiting for checkpoints to be saved (lost goodput).
 
     `every_s`: seconds of training between two checkpoints.
     """
@@ -22,7 +23,7 @@ def saving_fraction(measured: ResumeMeasurement, every_s: float) -> float:
 
 
 def findings(measured: ResumeMeasurement, backend: str, every_s: float) -> tuple[str, ...]:
-    """Findings about a slow save, each with its remedy; empty where no change is worth it."""
+    """List of findings about slow checkpoint saves, each with its remedy; empty where no change is worth making."""
     return tuple(finding for finding in (_costly(measured, backend, every_s), _slow(measured)) if finding)
 
 

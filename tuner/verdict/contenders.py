@@ -1,4 +1,4 @@
-"""Contenders: measured trials as a user sees them, and the answer's gain over each documented default."""
+"""Contenders: summaries of measured trials for users, and the recommended trial's gain over each documented default."""
 
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -11,7 +11,8 @@ from shardtune.tuner.history import Observation
 
 
 def contender(obs: Observation) -> Contender:
-    """Summarize a measured trial for a user; its figures are those of its validation runs where it has any."""
+    """Summarize a measured trial for a user, with the figures of its validation runs (repeats in the final comparison)
+    where it has any, else of its search run."""
     runs = obs.validation_runs or ((obs.measurement,) if obs.measurement is not None else ())
     assert runs, "a contender has been measured"
     speeds = [run.tokens_per_s_per_gpu for run in runs]
@@ -32,9 +33,10 @@ def contender(obs: Observation) -> Contender:
 def compare_with_defaults(
     best: Contender, history: Sequence[Observation], paired: int | None = None
 ) -> tuple[AgainstDefault, ...]:
-    """Compare the answer with each documented default that ran, at the default's fastest micro batch.
+    """Compare the study's recommended trial with each documented default that ran, at the default's fastest micro
+    batch.
 
-    Leaves out the answer itself and the trial that it was `paired` with.
+    The recommended trial and the trial that it was `paired` with are left out.
     """
     measured = [obs for obs in history if obs.state is TrialState.COMPLETE and obs.measurement is not None]
     rows = []

@@ -11,23 +11,26 @@ from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.trials.measurements import Measurement
 
 MAX_FOREIGN_FRACTION = 0.15
-"""Fraction of the cores the ranks need that other programs may use."""
+"""Largest number of cores that other programs may use during a run, as a fraction of the cores that the run's ranks
+need."""
 CORES_PER_GPU = 2.0
-"""Cores that a rank on a GPU needs: one launches kernels, one runs backward's. Ranks on CPU use all cores."""
+"""CPU cores that a rank on a GPU needs: one launches the kernels, one runs the backward pass. Ranks on CPU use all
+cores."""
 MAX_SPREAD = 0.10
-"""Largest half of the 95 % interval within a run, as a fraction of its step time; checked only where the worker
-could not see the cores that other programs used."""
+"""Largest half-width of the 95 % interval of a run's step time, as a fraction of the step time; checked only where the
+worker could not measure the cores that other programs used."""
 MAX_REPEATS = 5
-"""Maximum number of repeats of a run; after that it counts as it is."""
+"""Maximum number of repeats of a disturbed run; after that many, the last run counts although it was disturbed."""
 FREE_REPEATS = 4
-"""Repeats of a study before `budget.repeat_disturbed` limits them to a fraction of the runs that count."""
+"""Number of disturbed runs that a study may always repeat, before `budget.repeat_disturbed` limits repeats to a
+fraction of the runs that count."""
 
 
 def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int | None]) -> str | None:
-    """Reason to discard a run as disturbed, in words; None where it counts.
+    """Reason, in words, to discard a run because other programs disturbed its machine; None where the run counts.
 
-    `cores_of` returns the number of cores of the run's machine; called only where other programs ran. A worker that
-    shares its host with other workers sees the programs on its own cores.
+    `cores_of` returns the number of cores of the run's machine and is called only where other programs ran. A worker
+    that shares its host with other workers measures the programs on its own cores.
     """
     foreign = measured.conditions.foreign_cpu_cores if measured.conditions is not None else None
     cores = cores_of() if foreign else None
@@ -44,16 +47,17 @@ def reason(measured: Measurement, cluster: Cluster, cores_of: Callable[[], int |
 
 
 def foreign_load(foreign: float, cluster: Cluster, cores: int) -> str | None:
-    """Reason why other programs used too many of a host's cores, in words; None where they did not."""
+    """Message that other programs used too many of a host's CPU cores during a run; None where they did not."""
     needed = cores if cluster.device == "cpu" else min(cores, CORES_PER_GPU * cluster.gpus_per_node)
     is_too_much = foreign - (cores - needed) > MAX_FOREIGN_FRACTION * needed
     return f"other programs kept {foreign:.1f} of {cores} cores busy" if is_too_much else None
 
 
 def may_repeat(repeat_fraction: float, run_repeats: int, study_repeats: int, complete_runs: int) -> bool:
-    """Whether a disturbed run is repeated once more.
+    """Whether a disturbed run may be repeated once more under the study's budget.
 
-    The fraction is `budget.repeat_disturbed`; the other arguments count repeats so far and complete runs of the study.
+    `repeat_fraction` is `budget.repeat_disturbed`; the other arguments are numbers of repeats of the run and of the
+    study so far, and of the study's complete runs.
     """
     return (
         repeat_fraction > 0

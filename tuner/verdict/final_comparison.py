@@ -22,61 +22,65 @@ from shardtune.tuner.verdict.paired_test import Decision
 
 MAX_CANDIDATES = 20
 NEAR_FRACTION = 0.9
-"""Fraction of the fastest candidate's speed that a candidate must reach, in the search and after each screening
-round; also the fraction of the baseline's speed."""
+"""Fraction of the fastest candidate's speed that a candidate must reach to remain in the final comparison, checked
+after the search and after each screening round; also required of the baseline's speed."""
 # The first round has the search's run besides its own, so a single disturbed run eliminates no candidate.
 ROUNDS = ((1, 8), (1, 4), (2, 1))
-"""Screening rounds: (comparison blocks, candidates left after them). A round that would eliminate nobody is left
-out."""
+"""Screening rounds of a final comparison, as (number of comparison blocks, number of candidates left after them). A
+round that would eliminate no candidate is skipped."""
 
 # One search run each would leave it to chance which default everything is compared with.
 DEFAULT_BLOCKS = 2
-"""Maximum number of comparison blocks of the defaults; after each, those far behind are left out."""
+"""Maximum number of comparison blocks that run the documented defaults against each other; after each block, defaults
+far behind the fastest are eliminated."""
 
 Decide = Callable[[Sequence[float], int], Decision]
 LogSpeeds = dict[int, list[float]]
-"""Log speeds of each trial by number, its search run first."""
+"""Natural logarithms of the measured speeds of each trial, by trial number, beginning with the search run."""
 
 
 @dataclass(frozen=True)
 class ValidationRun:
-    """Complete validation run of a final comparison."""
+    """Complete validation run: a repeat of a trial in the final comparison."""
 
     trial: int
     block: int
     worker: str
     tokens_per_s_per_gpu: float
     hosts: frozenset[str] = frozenset()
-    """Hosts on which the worker ran it; a worker over several hosts may be given others next time."""
+    """Hosts on which the validation run took place; a worker that spans several hosts may get other hosts for its next
+    run."""
 
 
 @dataclass(frozen=True)
 class NextRun:
-    """Validation run to make now."""
+    """Validation run that the final comparison needs now."""
 
     trial: int
     block: int
     arms: tuple[int, ...]
-    """Numbers of the trials that take part in the comparison block."""
+    """Numbers of the trials that take part in the comparison block of this validation run."""
 
 
 @dataclass(frozen=True)
 class RankingState:
-    """Progress of a final comparison."""
+    """Progress of a final comparison: the baseline, the challenger, the pairs so far and the next run."""
 
     baseline: int
-    """Trial that is the baseline; the fastest by the search until the validation runs of several defaults decide."""
+    """Number of the baseline trial: the fastest default by search runs, until validation runs of several defaults
+    decide."""
     challenger: int | None
-    """Trial paired with the baseline; None while candidates are screened, and where none came near the baseline."""
+    """Number of the trial paired with the baseline; None during screening, and where no candidate was close to the
+    baseline's speed."""
     log_ratios: tuple[float, ...]
-    """log(challenger / baseline) of the speeds, by pair."""
+    """Natural logarithm of the challenger's speed over the baseline's, one number for each pair of runs."""
     next: NextRun | None
-    """Next validation run to make; None once the verdict is final."""
+    """Next validation run that the final comparison needs; None once the verdict is final."""
 
 
 def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
-    """Maximum number of runs of a final comparison: all pairs used, no block lost, candidates and defaults all
-    alike."""
+    """Maximum number of validation runs in a final comparison: the case that all pairs are used, no comparison block is
+    lost and all candidates and defaults are equally fast."""
     among_defaults = DEFAULT_BLOCKS * defaults if defaults > 1 else 0
     if candidates == 0:
         return among_defaults
@@ -95,10 +99,10 @@ def ranking_state(
     salt: str,
     decide: Decide = paired_test.decide,
 ) -> RankingState:
-    """Replay a final comparison from its complete runs.
+    """Compute the progress of a final comparison by replaying its complete runs.
 
-    `searched` holds the tokens_per_s_per_gpu of the members' search runs. `decide` says when the pairs are enough.
-    `salt` (the study's id) seeds the order within blocks.
+    `search_speeds` contains the tokens_per_s_per_gpu of the search runs of the trials in the comparison. `decide`
+    decides when the pairs are enough. `salt` (the study's id) seeds the order within comparison blocks.
     """
     assert field.baseline is not None and field.needs_runs
     blocks = _ComparisonBlocks(field, runs, salt)
@@ -129,7 +133,8 @@ def _run_pairs(
 
 
 def _find_fastest_default(field: Finalists, blocks: "_ComparisonBlocks", log_speeds: LogSpeeds) -> int | NextRun:
-    """Baseline: the fastest default by its validation runs, or the next run that is missing to know it."""
+    """Number of the fastest documented default by its validation runs, or the next validation run needed to determine
+    it."""
     assert field.baseline is not None
     alive = field.defaults or (field.baseline,)
     for _ in range(DEFAULT_BLOCKS):
@@ -144,8 +149,8 @@ def _find_fastest_default(field: Finalists, blocks: "_ComparisonBlocks", log_spe
 def _screen(
     field: Finalists, baseline: int, blocks: "_ComparisonBlocks", log_speeds: LogSpeeds
 ) -> int | NextRun | None:
-    """Candidate to pair with the baseline, or the next run that is missing; None where no candidate came near the
-    baseline."""
+    """Number of the candidate to pair with the baseline, or the next validation run that screening needs; None where no
+    candidate was close to the baseline's speed."""
     least = _undisturbed_speed(log_speeds[baseline]) + math.log(NEAR_FRACTION)
     rivals = (trial for trial in field.members if trial != baseline)
     alive = tuple(trial for trial in rivals if _undisturbed_speed(log_speeds[trial]) >= least)
@@ -163,7 +168,7 @@ def _screen(
 
 
 def _fastest(alive: Sequence[int], speeds_by_trial: LogSpeeds, keep: int) -> tuple[int, ...]:
-    """Trials with the fastest undisturbed runs, at most `keep`, in the order of the search."""
+    """Numbers of the at most `keep` trials with the fastest undisturbed runs, in the order of the search."""
     speeds = {trial: _undisturbed_speed(speeds_by_trial[trial]) for trial in alive}
     ranked = sorted(alive, key=lambda trial: -speeds[trial])[:keep]
     least = speeds[ranked[0]] + math.log(NEAR_FRACTION)
@@ -171,14 +176,14 @@ def _fastest(alive: Sequence[int], speeds_by_trial: LogSpeeds, keep: int) -> tup
 
 
 def _undisturbed_speed(log_speeds: Sequence[float]) -> float:
-    """Mean of the faster half of a trial's log speeds."""
+    """Mean of the faster half of a trial's log speeds, so that disturbed runs do not count."""
     # A disturbance only ever slows a run down, so the slower half carries the disturbances.
     fastest = sorted(log_speeds, reverse=True)
     return fmean(fastest[: (len(fastest) + 1) // 2])
 
 
 class _ComparisonBlocks:
-    """Comparison blocks of a final comparison, in order."""
+    """Comparison blocks of a final comparison, in order; each block has one run of every remaining candidate."""
 
     def __init__(self, field: Finalists, runs: Sequence[ValidationRun], salt: str) -> None:
         self.block = 0
@@ -189,7 +194,8 @@ class _ComparisonBlocks:
             self._runs.setdefault(run.block, []).append(run)
 
     def add(self, arms: Sequence[int], log_speeds: LogSpeeds) -> NextRun | None:
-        """Append the speeds of the next complete block to `log_speeds`, or return the run that the block lacks."""
+        """Append the speeds of the next complete comparison block to `log_speeds`, or return the run that is missing
+        from the block."""
         block_speeds = self.take(arms)
         if isinstance(block_speeds, NextRun):
             return block_speeds
@@ -198,7 +204,8 @@ class _ComparisonBlocks:
         return None
 
     def take(self, arms: Sequence[int]) -> dict[int, float] | NextRun:
-        """Log speeds of the next complete block by trial, or the run that it lacks."""
+        """Log speeds of the next complete comparison block by trial number, or the run that is missing from the
+        block."""
         # Speeds of two machines do not compare, so a block that changed the machine is skipped.
         while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
             self.block += 1
@@ -210,6 +217,6 @@ class _ComparisonBlocks:
         return speeds
 
     def _order(self) -> list[int]:
-        """Random order of the trials, drawn anew for each block."""
+        """Random order in which the trials of a comparison block run, drawn anew for each block."""
         # The random order makes the sign of a pair a fair coin when the two are alike.
         return random.Random(f"{self._salt}:{self.block}").sample(self._arms, len(self._arms))

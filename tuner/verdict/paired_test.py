@@ -20,21 +20,23 @@ from typing import Literal
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Speedup
 
 ERROR = 0.025
-"""Probability, over all looks, of calling an equal or slower challenger faster; the interval has as much on either side."""
+"""Probability that the test ever declares an equal or slower challenger faster, over all repeated looks; the 95 %
+interval has the same error on each side."""
 
 WORTHWHILE = 0.02
-"""Smallest relative gain that is a reason to change a running configuration; a challenge does not look for less."""
+"""Smallest relative gain in speed that justifies changing a running configuration; a challenge ignores smaller
+gains."""
 
 Decision = Literal["faster", "open", "not_shown"]
 
 
 @cache
 def boundary() -> tuple[int, ...]:
-    """Number of pairs the challenger may lose and still win, after 0, 1, … `MOST_PAIRS` pairs; −1 where it cannot
-    win yet."""
+    """Number of pairs that the challenger may lose and still win, for 0, 1, … `MOST_PAIRS` pairs run; −1 where a win is
+    not possible yet."""
     allowed, spent = -1, 0.0
     still_open = {0: 1.0}
-    """Probability of each number of lost pairs, for fair coins that have not won yet."""
+    """Probability of each number of lost pairs if each pair is a fair coin, among sequences that have not won yet."""
     boundaries = [allowed]
     for _ in range(MOST_PAIRS):
         tossed = [(lost + more, chance / 2) for lost, chance in still_open.items() for more in (0, 1)]
@@ -51,8 +53,8 @@ def boundary() -> tuple[int, ...]:
 
 
 def decide(log_ratios: Sequence[float], most_pairs: int) -> Decision:
-    """Decide from the pairs so far; `not_shown` once there is an interval and no win is possible within
-    `most_pairs`."""
+    """Decide from the pairs so far whether the challenger is faster; `not_shown` once an interval exists and no win is
+    possible within `most_pairs`."""
     lost, allowed = sum(ratio <= 0 for ratio in log_ratios), boundary()[len(log_ratios)]
     if lost <= allowed:
         return "faster"
@@ -61,10 +63,12 @@ def decide(log_ratios: Sequence[float], most_pairs: int) -> Decision:
 
 
 def speedup(log_ratios: Sequence[float]) -> Speedup | None:
-    """Median ratio challenger / baseline with its 95 % interval, which holds at every look; None for too few pairs.
+    """Speed-up of the challenger over the baseline: the median of the paired speed ratios with a 95 % interval that
+    stays valid under repeated looks (sequential testing). None with too few pairs.
 
-    The interval holds the ratios that the test does not reject in either direction, which are those between two order
-    statistics (Conover, Practical Nonparametric Statistics, 1999, §3.2); `decide` says faster exactly when it is above 1.
+    The interval contains the ratios that the test rejects in neither direction: those between two order statistics
+    (Conover, Practical Nonparametric Statistics, 1999, §3.2). `decide` returns faster exactly when the interval is
+    above 1.
     """
     allowed = boundary()[len(log_ratios)]
     if allowed < 0:

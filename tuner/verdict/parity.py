@@ -1,4 +1,5 @@
-"""Parity: whether trials train the same model, by their first steps against the study's reference trajectory."""
+"""Parity: whether trials train the same model, checked by comparing their losses and norms of the first steps with the
+study's reference trajectory."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +15,14 @@ from shardtune.tuner.history import Observation
 
 @dataclass(frozen=True)
 class Tolerance:
-    """Largest relative differences between two trajectories of the same training."""
+    """Largest relative differences that two trajectories of the same training may have."""
 
     loss: float
     grad_norm: float
     parameter_square_sum: float
     parameter_sum: float
-    """Difference over the root of the square sum: the sum itself may cancel to nothing."""
+    """Allowed difference of the sums of parameters, relative to the root of their square sum, because the plain sum may
+    cancel to almost zero."""
 
 
 # Largest differences seen between 2-rank runs of all three backends over 4 steps (llama-tiny, torch 2.13 CPU):
@@ -31,17 +33,18 @@ BF16 = Tolerance(loss=2e-3, grad_norm=3e-2, parameter_square_sum=1e-4, parameter
 
 @dataclass(frozen=True)
 class ParityGroups:
-    """Groups of trials by whether they follow the reference trajectory."""
+    """Trials of a study, grouped by whether they follow the reference trajectory."""
 
     reference: int | None
-    """Trial whose trajectory is the study's; None until two trials agree."""
+    """Number of the trial whose trajectory is the study's reference; None until two trials agree."""
     confirmed_by: int | None
     infeasible: dict[int, str] = field(default_factory=dict)
-    """Reasons why trials left the reference trajectory, with the figures, by trial number."""
+    """Reason why each rejected trial differs from the reference trajectory, with the figures, by trial number."""
 
 
 def tolerance(precision: Precision) -> Tolerance:
-    """Tolerance for a precision: tight where nothing is rounded below fp32."""
+    """Largest allowed differences between two trajectories at a precision, smaller where no value is rounded below
+    fp32."""
     exact = precision.compute_dtype == precision.reduce_dtype == precision.master_dtype == "float32"
     return FP32 if exact else BF16
 
@@ -71,7 +74,8 @@ def group_by_parity(history: Sequence[Observation], precision: Precision, single
 
 
 def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> str | None:
-    """First step and figure in which two trials differ beyond the bounds, in words; None where they agree."""
+    """Description of the first step and figure in which two trials differ by more than the tolerance; None where the
+    trials agree."""
     assert reference.measurement is not None and obs.measurement is not None
     for expected_step, actual_step in zip(reference.measurement.trajectory, obs.measurement.trajectory, strict=False):
         reason = step_difference(expected_step, actual_step, bounds, f"reference trial {reference.number}")
@@ -83,7 +87,8 @@ def difference(reference: Observation, obs: Observation, bounds: Tolerance) -> s
 def step_difference(
     expected_step: StepRecord, actual_step: StepRecord, bounds: Tolerance, other_name: str
 ) -> str | None:
-    """First figure in which a step differs from the same step of `whose`, in words; None where they agree."""
+    """Description of the first figure in which a training step differs from the same step of the trial `whose`; None
+    where the two agree."""
     for label, expected, actual, apart, bound in _compared_figures(expected_step, actual_step, bounds):
         if not apart <= bound:
             return (
@@ -131,7 +136,7 @@ def _sum_figures(
 
 
 def relative_difference(first: float, second: float) -> float:
-    """Absolute difference over the larger magnitude of the two."""
+    """Absolute difference of two numbers, divided by the larger magnitude of the two."""
     scale = max(abs(first), abs(second))
     return abs(first - second) / scale if scale else 0.0
 
@@ -141,7 +146,7 @@ def _has_trajectory(obs: Observation) -> bool:
 
 
 def _could_win(obs: Observation) -> bool:
-    """Whether a trial is complete, or was rejected by an earlier comparison that this one replaces."""
+    """Whether a trial is complete, or only an earlier parity comparison rejected it."""
     if obs.state is TrialState.COMPLETE:
         return True
     rejected = obs.failure is not None and obs.failure.kind is FailureKind.NUMERICS
@@ -149,8 +154,8 @@ def _could_win(obs: Observation) -> bool:
 
 
 def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
-    """Parts of a configuration in which a fault may lie: a shared fault cannot explain that two trials differing
-    here agree."""
+    """Parts of a trial's configuration in which a fault may lie: two trials that differ in these parts cannot agree
+    because of a shared fault."""
     strategy = config.strategy
     split = strategy.model_parallel, strategy.stages, strategy.expert_ranks
     return config.backend, config.context_parallel, *split
@@ -159,7 +164,7 @@ def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
 def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """First two trials that agree, in the order of trials; later pairs never replace an earlier one."""
+    """First two trials whose trajectories agree, in the order of trials; later pairs never replace an earlier pair."""
     for later in range(1, len(witnesses)):
         # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):

@@ -19,13 +19,14 @@ _NOBODY_NEAR = (
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
-    """Fastest trial by search runs among those that follow the reference trajectory, as far as is known."""
+    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory."""
     feasible = _feasible(history, parity_groups)
     return contender(max(feasible, key=_search_speed)) if feasible else None
 
 
 def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, parity_groups: ParityGroups) -> Finalists:
-    """Choose the baseline and the fastest other feasible trials; neither until two trajectories agree."""
+    """Choose the finalists: the baseline and the fastest other feasible trials. Empty until two trials' trajectories
+    agree."""
     # Without a reference no trial is known to train the right model, however fast it is.
     if parity_groups.reference is None:
         measured = any(obs.state is TrialState.COMPLETE for obs in history)
@@ -52,12 +53,12 @@ def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, pari
 
 
 def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
-    """tokens_per_s_per_gpu of the search runs that were measured, by trial."""
+    """Speed (tokens_per_s_per_gpu) of each measured search run, by trial number."""
     return {obs.number: _search_speed(obs) for obs in history if obs.measurement is not None}
 
 
 def result_of_baseline(history: Sequence[Observation], field: Finalists) -> StudyResult:
-    """Result of a study in which only the baseline is feasible."""
+    """Result of a study in which the baseline is the only feasible trial."""
     trial = next(obs for obs in history if obs.number == field.baseline)
     best, notes = contender(trial), (*field.notes, *_default_note(trial, field), *_co_tenant_note(trial))
     return StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER, notes=notes)
@@ -72,8 +73,8 @@ def result(
 ) -> StudyResult:
     """Result of a study after its final comparison.
 
-    `cost`: runs and GPU-seconds of the final comparison. `without_interval`: reason for too few pairs, should there be
-    too few.
+    `cost`: runs and GPU-seconds of the final comparison. `missing_interval_note`: reason to report where the pairs are
+    too few for an interval.
     """
     trials, ratios = {obs.number: obs for obs in history}, ranking_state.log_ratios
     baseline_trial = trials[ranking_state.baseline]
@@ -110,7 +111,7 @@ def result(
 
 
 def recommends_challenger(field: Finalists, log_ratios: Sequence[float]) -> bool:
-    """Whether the challenger is recommended."""
+    """Whether the study recommends the challenger rather than the baseline."""
     # A user's baseline stays until it is beaten. Which default is the baseline is our choice, and chance must not make
     # it the answer: of two defaults the one that is faster in the pairs is recommended.
     speedup = paired_test.speedup(log_ratios)
@@ -128,7 +129,8 @@ def _default_note(chosen: Observation, field: Finalists) -> tuple[str, ...]:
 
 
 def _co_tenant_note(trial: Observation) -> tuple[str, ...]:
-    """Note that the answer's speed was measured next to co-tenants, where it has no validation run."""
+    """Note for the user that the recommended trial has no validation run and its search run was measured next to
+    co-tenants."""
     conditions = trial.measurement.conditions if trial.measurement is not None else None
     # Search runs may share their host with other workers, validation runs never do.
     is_shared = conditions is not None and conditions.neighbours > 0 and not trial.validation_runs

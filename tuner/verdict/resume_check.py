@@ -1,5 +1,5 @@
-"""Resume check: whether the study's answer continues from its own checkpoint, when to check it, and what the run
-means."""
+"""Resume check: whether the study's recommended trial continues from its own checkpoint, when to run the check, and how
+to read its result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ _UNFIT = {
     FailureKind.CRASH,
     FailureKind.RANK_LOST,
 }
-"""Failures that reject the configuration, a platform's failure only after a second try; a full disk or a lost worker
-does not."""
+"""Failure kinds of a resume run that reject the configuration (a platform's failure only after a second try); a full
+disk or a lost worker does not."""
 
 
 @dataclass(frozen=True)
 class ResumeRun:
-    """Resume run of a trial."""
+    """Resume run of a trial: a second training run that starts from the trial's own checkpoint."""
 
     trial: int
     state: TrialState
@@ -36,11 +36,12 @@ class ResumeRun:
 
 @dataclass(frozen=True)
 class CheckDue:
-    """Request to run the winner's resume check now."""
+    """Request to run the resume check of the study's winner now."""
 
 
 def resume_failure(measured: ResumeMeasurement, precision: Precision) -> Failure | None:
-    """Failure of the resumed processes to continue the same training within the memory; None where they did."""
+    """Description of how the resumed processes failed to continue the same training within the memory limit; None where
+    they succeeded."""
     bounds = parity.tolerance(precision)
     for continued, resumed in zip(measured.went_on, measured.resumed, strict=True):
         reason = parity.step_difference(continued, resumed, bounds, "the processes that saved")
@@ -52,16 +53,17 @@ def resume_failure(measured: ResumeMeasurement, precision: Precision) -> Failure
 
 
 def is_rejection(failure: Failure) -> bool:
-    """Whether a final failure of this kind rejects the winner; otherwise the winner stays unchecked."""
+    """Whether a final failure of this kind in the resume check rejects the winner; otherwise the winner remains
+    unchecked."""
     return failure.kind in _UNFIT
 
 
 def next_step(
     result: StudyResult, spec: StudySpec, runs: Sequence[ResumeRun], has_worker: bool
 ) -> ResumeCheck | CheckDue | None:
-    """Next step after a verdict: have the winner checked, take the check's result, or nothing (None).
+    """Next step of a study after its verdict: request the winner's resume check, apply the check's result, or None.
 
-    `has_worker`: whether some live worker understands the task.
+    `has_worker`: whether some connected worker can run the resume check.
     """
     number = result.best.trial_number
     if not spec.budget.resume_check:
@@ -78,7 +80,7 @@ def next_step(
 
 
 def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
-    """Notes on trials that won their pairs and were rejected by the resume check."""
+    """Notes for the user about trials that won the final comparison but failed the resume check."""
     return tuple(
         f"trial {run.trial} won its pairs and was rejected: {run.failure.message}"
         for run in runs

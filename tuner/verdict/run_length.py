@@ -1,4 +1,4 @@
-"""Precision of a run's step time: as good as the decision that it serves needs, and no better.
+"""Length of a run: the precision of the measured step time that the decision based on the run needs, and no more.
 
 A run that is clearly slower than its competitors need not show by how much. Each function returns a range of step
 times. The run continues while the interval of its windows overlaps that range (`MeasurePlan.undecided_s`), so a run far
@@ -16,8 +16,8 @@ from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION, NextRun, Val
 
 
 def search_range(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
-    """Range of step times (s) for a search run: up to the slowest that may reach the final comparison; None while
-    nothing is measured.
+    """Range of step times (s) in which a search run must continue: up to the slowest step time that may reach the final
+    comparison. None while no trial is measured.
 
     `infeasible`: numbers of trials that do not count.
     """
@@ -36,10 +36,10 @@ def block_range(
     validation_runs: Iterable[ValidationRun],
     tokens_per_step_per_gpu: float,
 ) -> StepTimeRange | None:
-    """Range of step times (s) around the middle of the block's two fastest arms, from earlier runs; None for an arm
-    alone.
+    """Range of step times (s) in which a validation run must continue, around the middle of the two fastest trials of
+    its comparison block by earlier runs; None for a block of one trial.
 
-    `searched`: tokens_per_s_per_gpu of the arms' search runs.
+    `search_speeds`: tokens_per_s_per_gpu of the search runs of the block's trials.
     """
     if len(due.arms) < 2:
         return None

@@ -1,4 +1,5 @@
-"""Verdict that paired runs support for a candidate, and how many more pairs would settle an undecided one."""
+"""Verdict that the paired runs support for a candidate, and the number of further pairs that would settle an undecided
+verdict."""
 
 import math
 from collections.abc import Sequence
@@ -10,12 +11,12 @@ from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.paired_test import WORTHWHILE
 
 RULED_OUT = 0.10
-"""Gain that the pairs must rule out for a candidate to count as not faster."""
+"""Relative gain that the paired runs must rule out before a candidate counts as not faster."""
 
 
 def verdict(log_ratios: Sequence[float], speedup: Speedup | None) -> Verdict:
-    """Verdict of the pairs: confirmed, not faster by a worthwhile gain, or undecided for want of pairs or for their
-    noise."""
+    """Verdict of the paired runs: the candidate is confirmed, not faster by a worthwhile gain, or undecided because
+    pairs are too few or too noisy."""
     if speedup is not None and speedup.ci95[0] > 1:
         return Verdict.CONFIRMED
     # An interval that rules out a large gain is not enough: the gain seen may still be worth a change.
@@ -25,7 +26,8 @@ def verdict(log_ratios: Sequence[float], speedup: Speedup | None) -> Verdict:
 
 
 def open_verdict(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
-    """Open questions of an undecided verdict.
+    """Counts that explain an undecided verdict: pairs run, pairs won, further pairs that would confirm the candidate,
+    and disturbed runs.
 
     `disturbed`: validation runs that count although their machine was disturbed.
     """
@@ -34,8 +36,8 @@ def open_verdict(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
 
 
 def _more_pairs(pairs: int, lost: int) -> int | None:
-    """Number of further pairs that would confirm the candidate if as many are lost as so far; None above a study's
-    limit."""
+    """Number of further pairs that would confirm the candidate if it keeps losing the same fraction of pairs; None
+    above a study's limit."""
     loss_fraction = lost / pairs if pairs else 0.0
     confirming_counts = (
         n for n in range(pairs + 1, MOST_PAIRS + 1) if round(loss_fraction * n) <= paired_test.boundary()[n]

@@ -1,4 +1,5 @@
-"""Findings about ranks besides communication: too few launches, a late rank, data, offload, recomputation."""
+"""Findings about ranks apart from communication: too few kernel launches, a late rank, waits for data, offloading,
+recomputation."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,19 +12,19 @@ from shardtune.tuner.diagnosis.findings.traced_trial import Knobs, TracedTrial
 
 _HOST = 0.30
 _MOST_TIMES = 8
-"""Largest increase of the micro batch that one trace supports."""
+"""Largest factor by which a finding may suggest to increase the micro batch, on the evidence of one trace."""
 _WAITS, _OF_ALL_WAITING, _OF_STEPS = 0.15, 0.75, 0.6
 _DATA = 0.10
 _OFFLOAD = 0.15
 # Forward runs twice and backward takes two forwards; `selective` keeps the matrix products.
 _RECOMPUTED = {"full": 1 / 4, "selective": 1 / 12}
-"""Fraction of computing that checkpointing repeats."""
+"""Fraction of the computation time that activation checkpointing spends on recomputation."""
 _RECOMPUTES = 0.05
 
 
 def host_bound(facts: Facts) -> Finding | None:
-    """Finding where no rank has anything launched for much of a step: micro batches are too small, or Python does
-    too much."""
+    """Finding that every rank has no kernel launched for much of a step, because micro batches are too small or Python
+    does too much; None otherwise."""
     fraction = facts.least_on_a_rank("host")
     if fraction < _HOST:
         return None
@@ -34,7 +35,8 @@ def host_bound(facts: Facts) -> Finding | None:
 
 
 def late_rank(facts: Facts) -> Finding | None:
-    """Finding where one rank is the last to arrive in most steps, and no other program used its cores meanwhile."""
+    """Finding that one rank arrives last at collectives in most steps while no other program used its cores; None
+    otherwise."""
     diagnosis, late = facts.diagnosis, facts.diagnosis.late_rank
     if late is None or late.share_of_waiting < _OF_ALL_WAITING or facts.disturbed is not None:
         return None
@@ -56,7 +58,7 @@ def late_rank(facts: Facts) -> Finding | None:
 
 
 def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
-    """Excess of the other ranks' wait over this one's, by step, as a fraction of the mean step."""
+    """Excess of the other ranks' waiting time over one rank's, for each step, as a fraction of the mean step time."""
     by_step: dict[int, dict[int, float]] = defaultdict(dict)
     for step in diagnosis.steps:
         by_step[step.step][step.rank] = step.parts.waiting_s
@@ -68,7 +70,7 @@ def _excess_waits(diagnosis: Diagnosis, late: int) -> list[float]:
 
 
 def data_waits(facts: Facts) -> Finding | None:
-    """Finding where the next batch is not there in time."""
+    """Finding that ranks wait because the next batch of data is not loaded in time; None otherwise."""
     fraction = facts.step_fraction(facts.diagnosis.parts.data_s)
     if fraction < _DATA:
         return None
@@ -78,7 +80,8 @@ def data_waits(facts: Facts) -> Finding | None:
 
 
 def offload_costs(facts: Facts) -> Finding | None:
-    """Finding where model states are on the host, and copying and updating them there takes long."""
+    """Finding that model states are offloaded to the host and that copying and updating them there takes long; None
+    otherwise."""
     parts, trial = facts.diagnosis.parts, facts.trial
     copies, optimizer = facts.step_fraction(parts.copies_s), facts.step_fraction(parts.optimizer_s)
     changes = () if trial is None else tuple(_remedies_without_offload(trial, copies + optimizer / 2))
@@ -93,7 +96,7 @@ def offload_costs(facts: Facts) -> Finding | None:
 
 
 def checkpointed_without_need(facts: Facts) -> Finding | None:
-    """Finding where activations are recomputed although they are predicted to fit."""
+    """Finding that activations are recomputed although they are predicted to fit in memory; None otherwise."""
     trial = facts.trial
     if trial is None or trial.config.activation_checkpointing == "none":
         return None

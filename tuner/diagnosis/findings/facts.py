@@ -1,5 +1,5 @@
-"""Facts that several rules read from a diagnosis: fractions of the step, exposed time, the cost of a call whatever
-its size."""
+"""Facts about a trace that several rules use: fractions of the step, exposed communication, and the fixed cost of a
+collective call."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,44 +13,45 @@ from shardtune.tuner.verdict import disturbance
 MIB = 1 << 20
 REDUCTIONS = ("all_reduce", "reduce_scatter", "reduce")
 _SLOWEST = 1.25e8
-"""Bytes per second of a link of 1 Gbit/s, the slowest assumed for training where no large message shows the speed."""
+"""Bytes per second of a link of 1 Gbit/s, the slowest link assumed for training where no large message shows the
+speed."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """Sums over all collectives of one purpose, per step and rank."""
+    """Totals over all collectives of one purpose, such as gradient reduction, per step and rank."""
 
     calls: float
     bytes: float | None
-    """Bytes of all messages; None where the trace does not record them."""
+    """Bytes of all messages of these collectives; None where the trace does not record sizes."""
     exposed_s: float
-    """Seconds without concurrent computation after all ranks had arrived."""
+    """Seconds of these collectives without concurrent computation, after all ranks had arrived."""
     transferring_s: float
     moved_bytes: float | None
 
     @property
     def message_bytes(self) -> float | None:
-        """Mean bytes of a call."""
+        """Mean bytes of one collective call; None where sizes or calls are missing."""
         return None if self.bytes is None or not self.calls else self.bytes / self.calls
 
     @property
     def bytes_per_s(self) -> float | None:
-        """Bus bandwidth."""
+        """Bus bandwidth of these collectives in bytes per second; None where it is unknown."""
         return self.moved_bytes / self.transferring_s if self.moved_bytes and self.transferring_s else None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Diagnosis, with its trial where known."""
+    """Diagnosis of a trace, with the trial that left the trace where it is known."""
 
     diagnosis: Diagnosis
     trial: TracedTrial | None = None
     link_bytes_per_s: float | None = None
-    """Bus bandwidth measured on the same link with nothing else running."""
+    """Bus bandwidth (bytes per second) measured on the same link while no other program used it."""
 
     @cached_property
     def disturbed(self) -> str | None:
-        """Note that other programs used the ranks' cores while the traces were recorded; None where no worker saw
+        """Note that other programs used the ranks' cores while the traces were recorded; None where no worker observed
         it."""
         run = self.diagnosis.recorded
         if self.trial is None or run is None or run.foreign_cpu_cores is None or run.host_cpu_cores is None:
@@ -58,21 +59,22 @@ class Facts:
         return disturbance.foreign_load(run.foreign_cpu_cores, self.trial.cluster, run.host_cpu_cores)
 
     def step_fraction(self, seconds: float) -> float:
-        """Fraction of a step."""
+        """Seconds expressed as a fraction of a step's time."""
         return seconds / self.diagnosis.step_s if self.diagnosis.step_s else 0.0
 
     @cached_property
     def gradients(self) -> Exchange:
-        """Reductions of gradients."""
+        """Totals over the collectives that reduce gradients."""
         return self._exchange("gradients", REDUCTIONS)
 
     @cached_property
     def parameters(self) -> Exchange:
-        """All-gathers of parameters."""
+        """Totals over the all-gathers of parameters."""
         return self._exchange("parameters", ("all_gather",))
 
     def call_s(self, exchange: Exchange) -> float | None:
-        """Seconds that a call takes beyond its bytes at the fastest known speed; None where sizes are unknown."""
+        """Seconds that one collective call takes in addition to sending its bytes at the fastest known speed; None
+        where sizes are unknown."""
         if exchange.moved_bytes is None:
             return None
         # Small messages are dominated by the call itself and say nothing about the link's speed.
@@ -83,7 +85,7 @@ class Facts:
         return max(0.0, (exchange.transferring_s - exchange.moved_bytes / speed) / exchange.calls)
 
     def least_on_a_rank(self, part: str) -> float:
-        """Smallest fraction of the step that a part takes on any rank."""
+        """Smallest fraction of the step that a part, such as host time, takes on any rank."""
         by_rank = [
             fmean(getattr(step.parts, f"{part}_s") for step in self.diagnosis.steps if step.rank == rank)
             for rank in {step.rank for step in self.diagnosis.steps}
@@ -91,7 +93,7 @@ class Facts:
         return self.step_fraction(min(by_rank))
 
     def merging_gain(self, exchange: Exchange, calls: float) -> float:
-        """Fraction of the step that fewer calls for the same bytes may save."""
+        """Fraction of the step that fewer and larger collective calls for the same bytes may save."""
         call_s = self.call_s(exchange) if exchange.calls > calls else None
         return 0.0 if call_s is None else self.step_fraction(min(exchange.exposed_s, (exchange.calls - calls) * call_s))
 
@@ -110,7 +112,7 @@ class Facts:
 
 
 def _exposed_transfer(figures: CollectiveFigures) -> float:
-    """Exposed seconds of a collective without waiting, which has a rule of its own."""
+    """Exposed seconds of a collective without the waiting for late ranks, which another rule reports."""
     return max(0.0, figures.exposed_s - figures.waiting_s)
 
 

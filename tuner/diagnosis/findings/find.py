@@ -1,4 +1,4 @@
-"""Findings of all rules over one diagnosis, ordered by the step time that their remedies should save."""
+"""Findings of all rules on one diagnosis, ordered by the step time that their remedies are expected to save."""
 
 from shardtune.api_schemas.trials.diagnosis import Diagnosis, Finding
 from shardtune.tuner.diagnosis.findings import compute_bound, memory, message_size, sharding
@@ -21,13 +21,13 @@ RULES: tuple[Rule, ...] = (
     compute_bound.checkpointed_without_need,
 )
 LEAST_GAIN = 0.03
-"""Smallest gain worth a trial, as a fraction of a step."""
+"""Smallest expected gain for which a finding suggests a trial, as a fraction of a step."""
 
 
 def find_all(
     diagnosis: Diagnosis, trial: TracedTrial | None = None, link_bytes_per_s: float | None = None
 ) -> tuple[Finding, ...]:
-    """Findings of all rules: first a memory overflow, then by expected gain."""
+    """Findings of all rules on one diagnosis: first a memory overflow, then by expected gain."""
     facts = Facts(diagnosis, trial, link_bytes_per_s)
     # Before all others, whatever their gain: a configuration that does not fit has no speed to improve.
     overflow = memory.out_of_memory(facts)

@@ -1,5 +1,5 @@
-"""Finding of a rank that used more memory than it may: its contents, and the change of a knob that is predicted to
-fit."""
+"""Finding about a rank that used more memory than its limit: the contents of its memory, and the change of a knob that
+is predicted to fit."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 
 def out_of_memory(facts: Facts) -> Finding | None:
-    """Finding about the fullest rank, where a limit was declared."""
+    """Finding about the rank that used the most memory, where it exceeded a declared limit; None otherwise."""
     moment = facts.diagnosis.recorded.memory if facts.diagnosis.recorded is not None else None
     if moment is None or moment.limit_bytes is None or moment.bytes <= moment.limit_bytes:
         return None
@@ -26,7 +26,8 @@ def out_of_memory(facts: Facts) -> Finding | None:
 
 
 def _fitting_changes(trial: TracedTrial, moment: MemoryMoment) -> Iterator[Remedy]:
-    """Yield changes that are predicted to use so much less that they fit; `gain` is their predicted speed."""
+    """Yield changes of knobs that are predicted to reduce memory enough to fit; `gain` is the predicted speed with the
+    change."""
     if trial.predict is None or moment.limit_bytes is None:
         return
     try:

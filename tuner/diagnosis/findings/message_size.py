@@ -1,4 +1,5 @@
-"""Findings about message sizes: many small collectives, or few large ones, by buckets and by units of parameters."""
+"""Findings about the sizes of collective messages: many small ones or few large ones, as buckets and parameter units
+determine."""
 
 from collections.abc import Iterable, Iterator
 from math import ceil
@@ -10,28 +11,29 @@ from shardtune.tuner.diagnosis.findings.rule import Evidence, Remedy, finding_wi
 from shardtune.tuner.diagnosis.findings.traced_trial import TracedTrial
 
 _SMALL = MIB
-"""Bytes of a message below which the call's own time counts."""
+"""Bytes of a message below which the fixed cost of a collective call counts."""
 _MANY = 8
-"""Calls a step; fewer leave little to merge."""
+"""Number of collective calls per step below which merging calls would save little."""
 _MERGING_SAVES = 0.05
 # The smallest bucket that reaches it uses less memory and overlaps more.
 _ENOUGH = 0.8
-"""Fraction of the largest bucket's saving that a bucket must reach."""
+"""Fraction of the largest bucket's saving that a smaller bucket must reach to be suggested."""
 _BUCKET = 25 * MIB
-"""Bytes of torch's own bucket (DistributedDataParallel)."""
+"""Bytes of torch's default gradient bucket (DistributedDataParallel)."""
 _FEW = 2
 _LARGE = 4 * MIB
 _NOT_HIDDEN = 0.15
 _OVERLAPS = 0.25
 _BACKWARD = 0.6
-"""Fraction of computing that is backward, beside which reductions may run."""
+"""Fraction of computation time that is backward, with which gradient reductions may overlap."""
 # CPU ranks move faster messages with the same cores that compute, so overlapping them gains nothing.
 _SLOWER_THAN_COPIES = 5e8
-"""Bytes per second up to which CPU ranks gain from overlap."""
+"""Bytes per second of a link up to which CPU ranks gain from overlapping communication with computation."""
 
 
 def buckets_too_small(facts: Facts) -> Finding | None:
-    """Finding where many reductions take the time of their calls rather than of their bytes."""
+    """Finding that many gradient reductions spend their time on the fixed cost of calls rather than on bytes, because
+    buckets are too small; None otherwise."""
     reduced = facts.gradients
     saved = _merging_gain(facts, reduced, _BUCKET)
     if saved < _MERGING_SAVES:
@@ -46,8 +48,8 @@ def buckets_too_small(facts: Facts) -> Finding | None:
 
 
 def units_too_small(facts: Facts) -> Finding | None:
-    """Finding where many all-gathers take the time of their calls: parameters are wrapped in units that are too
-    small."""
+    """Finding that many all-gathers spend their time on the fixed cost of calls, because parameters are wrapped in
+    units that are too small; None otherwise."""
     gathered = facts.parameters
     saved = _merging_gain(facts, gathered, _BUCKET)
     if saved < _MERGING_SAVES:
@@ -61,8 +63,8 @@ def units_too_small(facts: Facts) -> Finding | None:
 
 
 def buckets_too_large(facts: Facts) -> Finding | None:
-    """Finding where one or two reductions carry all gradients at the end of backward, with nothing left to compute
-    beside them."""
+    """Finding that one or two reductions send all gradients at the end of backward, with no computation left to overlap
+    with; None otherwise."""
     reduced, message = facts.gradients, facts.gradients.message_bytes
     exposed = facts.step_fraction(reduced.exposed_s)
     passes = 1 if facts.trial is None or facts.trial.config.strategy.sync_policy == "last" else facts.trial.accumulation
@@ -83,7 +85,8 @@ def buckets_too_large(facts: Facts) -> Finding | None:
 
 
 def units_too_large(facts: Facts) -> Finding | None:
-    """Finding where one or two gathers carry all parameters, with nothing left to compute beside them."""
+    """Finding that one or two all-gathers fetch all parameters, with no computation left to overlap with; None
+    otherwise."""
     gathered, message = facts.parameters, facts.parameters.message_bytes
     exposed = facts.step_fraction(gathered.exposed_s)
     passes = 2 * (facts.trial.accumulation if facts.trial is not None else 1)
@@ -106,7 +109,7 @@ def units_too_large(facts: Facts) -> Finding | None:
 
 
 def _merging_gain(facts: Facts, exchange: Exchange, bucket: int) -> float:
-    """Fraction of the step that messages of a bucket's size would save."""
+    """Fraction of the step that collectives with messages of a bucket's size would save."""
     message = exchange.message_bytes
     if message is None or message >= _SMALL or exchange.calls < _MANY or exchange.bytes is None:
         return 0.0
@@ -135,7 +138,7 @@ def _larger_buckets(facts: Facts, trial: TracedTrial, reduced: Exchange) -> Iter
 
 
 def _smaller_buckets(trial: TracedTrial, message: float, hidden: float) -> Iterator[Remedy]:
-    """Yield buckets that hold a third of a message at most."""
+    """Yield changes to smaller buckets, of at most a third of a message."""
     for size in trial.numbers("bucket_cap_mb"):
         # With fewer than three buckets the last one is most of the message.
         if size * MIB <= message / 3:
@@ -143,7 +146,8 @@ def _smaller_buckets(trial: TracedTrial, message: float, hidden: float) -> Itera
 
 
 def _larger_units(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
-    """Yield larger units and gather buckets; FSDP's reductions follow the units as its gathers do."""
+    """Yield changes to larger parameter units and larger gather buckets; FSDP's gradient reductions use the same units
+    as its gathers."""
     gathered, reduced = facts.parameters, facts.gradients
     current = int(trial.value("blocks_per_unit") or 1)
     for count in trial.numbers("blocks_per_unit"):
@@ -163,7 +167,7 @@ def _first(remedies: Iterable[Remedy]) -> list[Remedy]:
 
 
 def _could_overlap(facts: Facts, reduced: Exchange) -> bool:
-    """Whether reductions could overlap backward on this device."""
+    """Whether gradient reductions could overlap with backward on this device."""
     if facts.diagnosis.device == "cuda":
         return True
     # CPU ranks gain only from messages that leave the cores idle, and only under DDP: other backends' calls block.

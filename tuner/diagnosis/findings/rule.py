@@ -1,4 +1,4 @@
-"""Conversion of a rule's evidence to a finding: the admitted change that should save most is its remedy."""
+"""Conversion of a rule's evidence to a finding: the remedy is the permitted change of knobs that should save most."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -11,7 +11,7 @@ Rule = Callable[[Facts], Finding | None]
 
 
 class Evidence(NamedTuple):
-    """Evidence of a rule."""
+    """Evidence for a finding: its kind, a text, and the measured value with the threshold that it exceeds."""
 
     kind: FindingKind
     evidence: str
@@ -20,22 +20,22 @@ class Evidence(NamedTuple):
 
 
 class Remedy(NamedTuple):
-    """Knobs to change, and the fraction of the step that the change should save."""
+    """Remedy for a finding: the knobs to change, and the fraction of the step that the change should save."""
 
     knobs: Knobs
     gain: float
 
 
 def finding_in_words(evidence: Evidence, remedy: str, gain: float) -> Finding:
-    """Finding whose remedy is words: no knob removes it, or the job's knobs are not known."""
+    """Finding whose remedy is a text, because no knob removes the cause or the job's knobs are unknown."""
     return Finding(**evidence._asdict(), remedy=remedy, expected_gain=_as_fraction(gain))
 
 
 def finding_with_change(
     facts: Facts, evidence: Evidence, changes: Iterable[Remedy], otherwise: str, gain: float
 ) -> Finding | None:
-    """Finding with the best change that the trial admits, None where it admits none; with words where the trial is
-    not known."""
+    """Finding with the best change of knobs that the trial permits; None where the trial permits no change; a text as
+    the remedy where the trial is unknown."""
     if facts.trial is None:
         return finding_in_words(evidence, otherwise, gain)
     best = best_of(facts.trial, changes)
@@ -46,14 +46,14 @@ def finding_with_change(
 
 
 def best_of(trial: TracedTrial, changes: Iterable[Remedy]) -> Remedy | None:
-    """Admitted change that should save most; of equal ones the first."""
+    """Permitted change of knobs that should save most; of equal changes, the first."""
     ordered = sorted(changes, key=lambda remedy: -remedy.gain)
     # Admission builds the memory prediction, so it is checked from the best down and stops at the first.
     return next((remedy for remedy in ordered if trial.admits(remedy.knobs)), None)
 
 
 def describe_change(trial: TracedTrial, knobs: Knobs) -> str:
-    """Description of changed knobs, such as `micro_batch 8 instead of 1`."""
+    """Text that describes changed knobs, such as `micro_batch 8 instead of 1`."""
     return " and ".join(f"{name} {_text(new)} instead of {_text(trial.value(name))}" for name, new in knobs.items())
 
 

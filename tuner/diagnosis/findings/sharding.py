@@ -1,4 +1,5 @@
-"""Findings about avoidable traffic: parameters gathered twice, gradients reduced too often, bytes over a slow link."""
+"""Findings about avoidable communication: parameters gathered twice, gradients reduced too often, bytes over a slow
+link."""
 
 from collections.abc import Iterator
 
@@ -11,11 +12,12 @@ _GATHERS = 0.20
 _REDUCTIONS = 0.05
 _TRANSFERS = 0.40
 _OF_THE_LINK = 0.5
-"""Fraction of the speed measured on the same link."""
+"""Fraction of the link's measured speed that collectives must reach for the link to count as the limit."""
 
 
 def all_gathers_dominate(facts: Facts) -> Finding | None:
-    """Finding where gathers of parameters are exposed, and parameters could be kept, or be sharded over fewer ranks."""
+    """Finding that gathers of parameters do not overlap with computation, and parameters could be kept or sharded over
+    fewer ranks; None otherwise."""
     fraction = facts.step_fraction(facts.parameters.exposed_s)
     if fraction < _GATHERS:
         return None
@@ -31,7 +33,8 @@ def all_gathers_dominate(facts: Facts) -> Finding | None:
 
 
 def reduces_every_micro_batch(facts: Facts) -> Finding | None:
-    """Finding where gradients are reduced after every micro batch, although the optimizer needs only their sum."""
+    """Finding that gradients are reduced after every micro batch although the optimizer needs only their sum; None
+    otherwise."""
     trial = facts.trial
     if trial is None or trial.accumulation == 1 or trial.config.strategy.sync_policy != "every":
         return None
@@ -44,7 +47,8 @@ def reduces_every_micro_batch(facts: Facts) -> Finding | None:
 
 
 def network_limits(facts: Facts) -> Finding | None:
-    """Finding where bytes, not calls, fill much of the step, with nothing computed beside them."""
+    """Finding that sending bytes takes much of the step, without overlapping computation, because the network is slow;
+    None otherwise."""
     used = [exchange for exchange in (facts.gradients, facts.parameters) if exchange.calls]
     byte_times = (max(0.0, exchange.exposed_s - exchange.calls * (facts.call_s(exchange) or 0.0)) for exchange in used)
     fraction = facts.step_fraction(sum(byte_times))
@@ -81,7 +85,7 @@ def _remedies_for_reductions(facts: Facts, trial: TracedTrial) -> Iterator[Remed
 
 
 def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
-    """Yield ways to gather less often, or over fewer ranks, with the expected gain of each."""
+    """Yield changes that gather parameters less often or over fewer ranks, with the expected gain of each."""
     share, passes = facts.step_fraction(facts.parameters.exposed_s), trial.accumulation
     keeping_strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "HYBRID_SHARD": "_HYBRID_SHARD_ZERO2"}
     if (strategy := trial.value("sharding_strategy")) in keeping_strategies:
@@ -97,7 +101,7 @@ def _remedies_for_gathers(facts: Facts, trial: TracedTrial) -> Iterator[Remedy]:
 
 
 def _smaller_groups(facts: Facts, trial: TracedTrial, exposed_fraction: float) -> Iterator[Remedy]:
-    """Yield smaller shard groups of FSDP2, down to whole copies."""
+    """Yield smaller shard groups of FSDP2, down to a whole copy on each rank."""
     current, world = int(trial.value("dp_shard") or 1), trial.cluster.world_size
     reduced = facts.step_fraction(facts.gradients.exposed_s)
     if trial.config.backend != "fsdp2":

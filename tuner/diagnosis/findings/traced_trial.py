@@ -1,4 +1,4 @@
-"""Trial that left a trace, where it is known: which of its knobs can be changed, and to which values."""
+"""Trial that left a trace, where the trial is known: its knobs that can be changed, and the values they can take."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,28 +23,28 @@ Knobs = dict[str, KnobValue]
 
 @dataclass(frozen=True)
 class TracedTrial:
-    """Configuration and the space that it is a point of."""
+    """Trial that left a trace: its configuration, and the search space of its study."""
 
     config: TrialConfig
     workload: Workload
     cluster: Cluster
     space: Space
     fits: Callable[[TrialConfig], bool]
-    """Function that tells whether the memory gate admits a configuration."""
+    """Function that returns whether a configuration passes the memory gate (is predicted to fit)."""
     predict: Callable[[TrialConfig], Prediction] | None = None
-    """Function that predicts memory and speed; None where the model's shape is not known."""
+    """Function that predicts memory and speed of a configuration; None where the model's shape is unknown."""
 
     @property
     def accumulation(self) -> int:
-        """Micro batches of a step."""
+        """Number of micro batches in a step of the traced trial."""
         return self._accumulation(self.config)
 
     def value(self, knob: str) -> KnobValue | None:
-        """Current value of a knob; None where the backend has no such knob."""
+        """Present value of a knob in the traced trial; None where the backend has no such knob."""
         return flatten(self.config).get(knob)
 
     def values(self, knob: str) -> tuple[KnobValue, ...]:
-        """Values that the study would search for a knob; empty where it has no choice."""
+        """Values of a knob that the study would search; empty where there is no choice."""
         try:
             answers = self.space.sampler_answers(self.config)
         except ValueError:
@@ -52,17 +52,17 @@ class TracedTrial:
         return next((question.values for question, _ in answers if question.knob == knob), ())
 
     def neighbours(self) -> Iterator[Knobs]:
-        """Yield every change of one knob to a value that the study would search."""
+        """Yield every change of one knob of the traced trial to a value that the study would search."""
         for knob, current in flatten(self.config).items():
             yield from ({knob: value} for value in self.values(knob) if value != current)
 
     def numbers(self, knob: str) -> tuple[int, ...]:
-        """Numbers among a knob's `values`, rising."""
+        """Numbers that the study would search for a knob, in rising order."""
         return tuple(sorted(size for size in self.values(knob) if isinstance(size, int) and not isinstance(size, bool)))
 
     def admits(self, knobs: Knobs) -> bool:
-        """Whether the configuration with these knobs is legal, within the study's limits, a different one, and may
-        fit."""
+        """Whether the traced trial's configuration with these knobs is legal, within the study's limits, different from
+        the present one, and may fit in memory."""
         changed = self.with_knobs(knobs)
         allowed = None if changed is None else self.space.within_limits(changed)
         if changed is None or allowed is None:
@@ -71,7 +71,8 @@ class TracedTrial:
         return key == self.space.key(allowed) != self.space.key(self.config) and self.fits(changed)
 
     def with_knobs(self, knobs: Knobs) -> TrialConfig | None:
-        """Configuration with these values changed; None where the backend or the cluster cannot have them."""
+        """Traced trial's configuration with these knobs changed; None where the backend or the cluster cannot have
+        these values."""
         try:
             changed = unflatten(flatten(self.config) | knobs)
             changed.strategy.check_cluster(self.cluster, self.workload.precision, self._accumulation(changed))
@@ -80,7 +81,7 @@ class TracedTrial:
         return changed
 
     def limits_to(self, knobs: Knobs) -> SpaceLimits | None:
-        """Limits that leave the search only the configuration with these knobs; None where there are none."""
+        """Limits on the search that permit only the configuration with these knobs; None where no such limits exist."""
         changed = self.with_knobs(knobs)
         if changed is None:
             return None
@@ -101,7 +102,7 @@ class TracedTrial:
 
 
 def of_study(study: Study, config: TrialConfig, measured: MeasuredHardware | None = None) -> TracedTrial | None:
-    """Traced trial of a study; None before its model was traced, and for limits that leave no space."""
+    """Traced trial of a study; None before the study's model was traced, and for limits that leave no search space."""
     return (
         None
         if study.model_summary is None
@@ -116,7 +117,7 @@ def of_spec(
     config: TrialConfig,
     measured: MeasuredHardware | None,
 ) -> TracedTrial | None:
-    """Traced trial from a study's specification, once its model was traced.
+    """Traced trial from a study's specification, after its model was traced.
 
     `measured`: measured rates of the trial's machine, where known.
     """

@@ -1,1 +1,2 @@
-"""Parts of each exported file by backend, a module each; the parent package writes the files."""
+"""Parts of each exported file that depend on the training backend, one module for each backend; the parent package
+writes the files."""

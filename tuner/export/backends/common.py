@@ -1,4 +1,4 @@
-"""Lines of the training script that several backends share."""
+"""Lines of the exported training script that several backends share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +12,13 @@ CLIPPING = "MAX_GRAD_NORM"
 
 
 def clipping(source: ExportSource) -> str:
-    """Constant of the gradient norm's limit."""
+    """Line of the exported script that defines the limit on the gradient norm."""
     limit = source.workload.max_grad_norm
     return f"{CLIPPING} = {limit}" if limit is not None else f'{CLIPPING} = float("inf")'
 
 
 def prepare_blocks(source: ExportSource) -> list[str]:
-    """Lines that checkpoint and compile each repeated block."""
+    """Lines of the exported script that checkpoint and compile each repeated block of the model."""
     config, every = source.config, source.config.checkpoint_every
     lines = []
     if config.activation_checkpointing != "none":
@@ -33,12 +33,12 @@ def prepare_blocks(source: ExportSource) -> list[str]:
 
 
 def uses_no_sync(source: ExportSource, sync: GradSync) -> bool:
-    """Whether gradients are reduced only after the last of several micro batches."""
+    """Whether gradients are reduced only after the last of several micro batches of a step."""
     return sync == "last" and source.accumulation > 1
 
 
 def forward_and_backward(source: ExportSource) -> list[str]:
-    """Lines of one micro batch."""
+    """Lines of the exported script for forward and backward of one micro batch."""
     loss = [context.loss(source, "self.model")]
     if source.autocasts:
         dtype = torch_dtype(source.workload.precision.compute_dtype)
@@ -48,7 +48,7 @@ def forward_and_backward(source: ExportSource) -> list[str]:
 
 
 def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
-    """Loop variable and body of the micro batches, with `no_sync` where it is used."""
+    """Loop variable and loop body of the micro batches in the exported script, with `no_sync` where it is used."""
     lines = forward_and_backward(source)
     if not uses_no_sync(source, sync):
         return {"micro": "_", "backward": indent(lines, 12)}
@@ -57,31 +57,34 @@ def backward(source: ExportSource, sync: GradSync) -> dict[str, str]:
 
 
 def import_of(module: str, names: Sequence[str]) -> str:
-    """Import line of names from a module."""
+    """Line of Python source that imports names from a module."""
     return f"from {module} import {', '.join(sorted(names))}"
 
 
 def reduces_every(source: ExportSource, sync: GradSync) -> bool:
-    """Whether gradients are reduced after each of several micro batches."""
+    """Whether gradients are reduced after each of several micro batches of a step."""
     return sync == "every" and source.accumulation > 1
 
 
 def autocast_differs(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note for consumers whose mixed precision is autocast, where weights were cast."""
+    """Note on an export for a program whose mixed precision is autocast, where the trial cast the weights; empty
+    otherwise."""
     if not source.casts_weights:
         return ()
     return (f"precision: norms and softmax in bfloat16 were measured; {consumer}'s autocast keeps them in float32",)
 
 
 def weights_differ(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note for consumers whose mixed precision is FSDP's own, where autocast was measured."""
+    """Note on an export for a program that uses FSDP's mixed precision, where the trial used autocast; empty
+    otherwise."""
     if not source.autocasts:
         return ()
     return (f"precision: float32 weights under autocast were measured; {consumer} has FSDP cast weights to bfloat16",)
 
 
 def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]]:
-    """FSDP in Accelerate under autocast: its own mixed precision off, and a line for the script."""
+    """Fields and script lines for Accelerate where the trial used FSDP with autocast: Accelerate's own mixed precision
+    is off, and the script calls autocast."""
     if not source.autocasts:
         return {}, []
     line = "with torch.autocast(accelerator.device.type, torch.bfloat16) around model and loss: Accelerate's bf16 casts weights"
@@ -89,22 +92,22 @@ def accelerate_autocast(source: ExportSource) -> tuple[dict[str, Any], list[str]
 
 
 def not_on_cpu(source: ExportSource, consumer: str) -> tuple[str, ...]:
-    """Note for consumers that shard on GPUs only."""
+    """Note on an export for a program that shards on GPUs only, where the trial ran on CPU ranks; empty otherwise."""
     return (f"backend: {consumer} has no {source.config.backend} on CPU ranks",) if source.on_cpu else ()
 
 
 def ignored_on_cpu(source: ExportSource) -> tuple[str, ...]:
-    """Note that Trainer trains whole replicas on CPU ranks."""
+    """Note that transformers' Trainer ignores the sharding backend on CPU ranks; empty for GPUs."""
     if not source.on_cpu:
         return ()
     return (f"backend: on CPU ranks Trainer ignores {source.config.backend} without a message",)
 
 
 def fsdp_checkpointing(source: ExportSource) -> dict[str, bool]:
-    """Accelerate's key for checkpointing in its section of FSDP."""
+    """Field of Accelerate's FSDP section that sets activation checkpointing, by key."""
     return {"fsdp_activation_checkpointing": source.config.checkpoints_whole_blocks}
 
 
 def materialize() -> str:
-    """Helper of the snippet that gives parameters on the meta device their values."""
+    """Source of the function in the exported script that gives parameters on the meta device their values."""
     return fill("materialize")

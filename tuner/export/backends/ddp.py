@@ -1,4 +1,4 @@
-"""DDP in each exported file."""
+"""DDP's parts of each exported file."""
 
 from shardtune.api_schemas.strategies import DdpConfig
 from shardtune.tuner.export.backends import common
@@ -8,7 +8,7 @@ from shardtune.tuner.export.templates import fill, indent
 from shardtune.tuner.export.trial_rendering import keywords
 
 _TORCHTITAN_BUCKET_CAP_MB = 100
-"""Bucket size of torchtitan 0.2.2 (models/llama3/infra/parallelize.py, apply_ddp)."""
+"""Size of DDP's gradient buckets in MiB that torchtitan 0.2.2 uses (models/llama3/infra/parallelize.py, apply_ddp)."""
 
 
 def _snippet(source: ExportSource, strategy: DdpConfig) -> SnippetParts:

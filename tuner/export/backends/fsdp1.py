@@ -1,4 +1,4 @@
-"""FSDP1 in each exported file; the exports for Trainer, torchtitan and Lightning cannot express it."""
+"""FSDP1's parts of each exported file; the exports for Trainer, torchtitan and Lightning cannot express FSDP1."""
 
 from shardtune.api_schemas.strategies import Fsdp1Config
 from shardtune.api_schemas.strategies.fsdp1 import HYBRID

@@ -1,4 +1,4 @@
-"""FSDP2 in each exported file."""
+"""FSDP2's parts of each exported file."""
 
 from typing import Any
 
@@ -181,7 +181,8 @@ def _training_arguments(source: ExportSource, strategy: Fsdp2Config) -> Consumer
 
 
 def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts for torchtitan: no prefetch of its own, a unit per block, gradients reduced every micro batch."""
+    """Parts of torchtitan's file for FSDP2: no prefetch setting, one unit per block, gradients reduced every micro
+    batch."""
     plain = strategy.as_accelerate_runs_it(source.accumulation)
     sync = "every" if source.accumulation > 1 else strategy.grad_sync
     # Under a pipeline torch's own stage reduces after the last backward (2.13).
@@ -210,7 +211,8 @@ def _torchtitan(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
 
 
 def _lightning(source: ExportSource, strategy: Fsdp2Config) -> ConsumerParts:
-    """Parts for Lightning, whose mesh has one data-parallel axis and which reduces gradients once a step."""
+    """Parts of Lightning's file for FSDP2: its mesh has one data-parallel axis, and it reduces gradients once a
+    step."""
     world = source.cluster.world_size
     changes: dict[str, Any] = {"grad_sync": "last"} if source.accumulation > 1 else {}
     if strategy.dp_replicate > 1:

@@ -1,4 +1,4 @@
-"""Record that describes a backend to the exports, made in the backend's own module."""
+"""Record that describes one backend to the exports; each backend's module creates its own record."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,75 +12,77 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class SnippetParts:
-    """Parts of `train_snippet.py`."""
+    """Parts of the exported script `train_snippet.py` that depend on the backend."""
 
     trainer: str
-    """Body of the script's `Trainer` class."""
+    """Source of the body of the exported script's `Trainer` class."""
     imports: tuple[str, ...]
-    """Import lines of the form `from …`."""
+    """Import lines of the exported script of the form `from …`."""
     modules: tuple[str, ...] = ()
-    """Modules imported before torch's."""
+    """Names of modules that the exported script imports before torch's modules."""
     standard: tuple[str, ...] = ()
-    """Modules of the standard library."""
+    """Names of standard library modules that the exported script imports."""
     constants: tuple[str, ...] = ()
     helpers: str = ""
-    """Definitions before the class."""
+    """Source of functions that the exported script defines before its `Trainer` class."""
     on_meta: bool = False
-    """Whether weights are made while or after sharding, so that no rank ever holds the whole model."""
+    """Whether the exported script creates weights while or after sharding, so that no rank ever has the whole model in
+    memory."""
     needs_blocks: bool = False
-    """Whether the script names the list of repeated blocks."""
+    """Whether the exported script uses the list of the model's repeated blocks."""
     join: tuple[str, ...] = ()
-    """Lines after the process group is made."""
+    """Lines of the exported script that run after the process group is created."""
     needs: str = ""
-    """Files that the script needs beside it."""
+    """Names of files that the exported script needs beside it."""
 
 
 @dataclass(frozen=True)
 class AccelerateParts:
-    """Parts of `accelerate.yaml` and of the line that launches with it."""
+    """Backend's parts of `accelerate.yaml` and of the line that launches a script with it."""
 
     values: dict[str, Any] = field(default_factory=dict)
-    """Fields of the file; None removes one."""
+    """Fields of `accelerate.yaml` by name; None removes a field."""
     script_lines: tuple[str, ...] = ()
-    """Lines that the user's script needs."""
+    """Lines that the user's script needs to train as measured."""
     accumulates: bool = True
-    """Whether the script's `Accelerator` accumulates and clips; else the backend's own configuration does."""
+    """Whether the script's `Accelerator` accumulates and clips gradients; otherwise the backend's own configuration
+    does."""
     reduces_every: bool = False
-    """Whether gradients are reduced after each of several micro batches."""
+    """Whether gradients are reduced after each of several micro batches of a step."""
     checkpoints: bool = False
-    """Whether the file itself sets `full` activation checkpointing."""
+    """Whether `accelerate.yaml` itself sets `full` activation checkpointing."""
     ignored_on_cpu: str | None = None
     """Accelerate's name of a setting that it ignores on CPU ranks without a message."""
     launch: tuple[str, ...] = ()
-    """Lines of the shell before the command."""
+    """Shell lines that must run before the launch command."""
 
 
 @dataclass(frozen=True)
 class ConsumerParts:
-    """Parts of one consumer's file."""
+    """Backend's parts of the file exported for another training program (the consumer), such as torchtitan."""
 
     strategy: Strategy
-    """Strategy that the consumer runs, as near as our fields express it."""
+    """Configuration that the other program runs, as near as Shardtune's own fields can express it."""
     notes: tuple[str, ...] = ()
-    """Differences of the consumer that no knob expresses."""
+    """Notes on differences of the other program that no knob expresses."""
     values: dict[str, Any] = field(default_factory=dict)
-    """Fields of the consumer's own configuration."""
+    """Fields of the other program's own configuration."""
     code: str = ""
-    """Lines of Python after those of every file."""
+    """Lines of Python that follow the lines common to all such files."""
 
 
 Consumer = Callable[[ExportSource, S], ConsumerParts]
 
 
 def no_files(_subject: ExportSource, _strategy: Any) -> dict[str, str]:
-    """Empty mapping, for a backend without files of its own."""
+    """Empty mapping of files, for a backend without files of its own."""
     return {}
 
 
 @dataclass(frozen=True)
 class ExportedBackend(Generic[S]):
-    """Renderers of a backend. Each takes the export's source and its strategy; None where the consumer has no such
-    backend."""
+    """Export functions of one backend. Each takes the export's source and its strategy; None where the program exported
+    for lacks this backend."""
 
     snippet: Callable[[ExportSource, S], SnippetParts]
     accelerate: Callable[[ExportSource, S], AccelerateParts]
@@ -88,4 +90,4 @@ class ExportedBackend(Generic[S]):
     torchtitan: Consumer[S] | None
     lightning: Consumer[S] | None
     files: Callable[[ExportSource, S], dict[str, str]] = no_files
-    """Function that returns further files by name."""
+    """Function that returns further exported files: content by file name."""

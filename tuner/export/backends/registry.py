@@ -1,4 +1,4 @@
-"""Registry of the backends that the exports know, by kind."""
+"""Registry of the training backends that the exports know, by kind."""
 
 from collections.abc import Mapping
 from typing import Any

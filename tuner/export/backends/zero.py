@@ -1,4 +1,4 @@
-"""DeepSpeed ZeRO in each exported file: its own JSON expresses nearly everything."""
+"""DeepSpeed ZeRO's parts of each exported file: DeepSpeed's JSON expresses nearly all settings."""
 
 import json
 from typing import Any

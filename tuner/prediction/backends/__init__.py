@@ -1,2 +1,2 @@
-"""Predictions of each backend, a module each: its states, traffic and host costs. `footprint` and `throughput`
-combine them."""
+"""Predictions for each training backend, one module each: its states, traffic and host costs. `footprint` and
+`throughput` combine them."""

@@ -1,5 +1,5 @@
-"""DDP, and a plain model on one device: whole parameters, gradients all-reduced in buckets (torch 2.13
-`distributed.py`)."""
+"""Prediction for DDP, and for a plain model on one device: whole parameters, gradients all-reduced in buckets (torch
+2.13 `distributed.py`)."""
 
 import numpy as np
 
@@ -16,7 +16,8 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import tensor_count
 
 _CAST = 3.0
-"""Launches per parameter in mixed precision: a parametrization of its own casts it, forward and backward."""
+"""Kernel launches per parameter in mixed precision, because a parametrization casts each parameter in forward and
+backward."""
 
 
 def _row(strategy: DdpConfig, world_size: int) -> Row:
@@ -29,7 +30,7 @@ def _row(strategy: DdpConfig, world_size: int) -> Row:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
-    """States of one rank: gradients in the parameters' dtype, and once more in DDP's buckets."""
+    """Bytes of DDP's states on one rank: gradients count in the parameters' dtype, and once more in DDP's buckets."""
     if impl.main_gradients:
         return zero_1_2(shape, c.with_values(stage=1, shard=1), d, impl, _gloo)
     zero, count = c.tokens * 0.0, float(shape.parameters)

@@ -1,4 +1,5 @@
-"""FSDP1: one flat parameter per block; gathered parameters may be kept over micro batches without reduction."""
+"""Prediction for FSDP1: one flat parameter per block; gathered parameters may be kept over micro batches without
+reduction."""
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network
 
 _UNIT = 155.0
-"""Launches per unit: hooks around one flat parameter, whether it is gathered or not."""
+"""Kernel launches per FSDP1 unit: hooks around one flat parameter, whether it is gathered or not."""
 
 
 def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
@@ -29,7 +30,7 @@ def _row(strategy: Fsdp1Config, _world_size: int) -> Row:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """States of one rank."""
+    """Bytes of FSDP1's states on one rank, by moment of the step."""
     # gloo reduces on the thread that runs backward: a unit's reduction is over before the next block begins.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, at_once=gloo)
 
@@ -48,7 +49,7 @@ def _lighter_strategies(_strategy: Fsdp1Config, cluster: Cluster) -> list[Lighte
 
 
 def _table_rows(_cluster: Cluster) -> list[Strategy]:
-    """Empty list: FSDP2 stands for FSDP1 in the table of strategies."""
+    """Empty list: the table of strategies shows FSDP2's rows and none for FSDP1."""
     return []
 
 

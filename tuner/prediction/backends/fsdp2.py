@@ -1,4 +1,4 @@
-"""FSDP2 and HSDP: DTensors sharded along their first axis, in units of one or more blocks."""
+"""Prediction for FSDP2 and HSDP: DTensors sharded along their first axis, in units of one or more blocks."""
 
 import numpy as np
 
@@ -16,12 +16,14 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import tensor_count
 
 _GATHER = (35.0, 2.0)
-"""Launches per gather of a unit and of each parameter in it: copies in and out, views made, registered and freed."""
+"""Kernel launches to gather an FSDP2 unit and each parameter in it: copies in and out; views made, registered and
+freed."""
 _REDUCE = (160.0, 4.0)
-"""Launches per reduction of a unit and of each parameter in it: copies, a DTensor made of each gradient,
+"""Kernel launches to reduce an FSDP2 unit and each parameter in it: copies, a DTensor made of each gradient,
 accumulation."""
 _ALONE = 0.5
-"""Fraction of both in a group of one rank: copies without a collective."""
+"""Fraction of the launches of gathers and reductions that remains in a group of one rank: copies without a
+collective."""
 
 
 def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
@@ -46,7 +48,7 @@ def _row(strategy: Fsdp2Config, _world_size: int) -> Row:
 
 
 def _padding(shape: ModelShape, c: Candidates) -> Array:
-    """Elements of one block that FSDP2 gathers for stacked experts beyond the existing ones."""
+    """Elements that FSDP2 gathers for one block's stacked experts beyond the existing parameters (padding)."""
     if shape.experts == 1:
         return np.zeros_like(c.shard)
     # transformers 5 keeps the experts of a layer in one tensor of (experts, …), which `fully_shard` splits along the
@@ -58,7 +60,7 @@ def _padding(shape: ModelShape, c: Candidates) -> Array:
 
 
 def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """States of one rank."""
+    """Bytes of FSDP2's states on one rank, by moment of the step."""
     # `set_is_last_backward(False)` keeps the root's reduce-scatter input until the next micro batch reduces a unit.
     return sharded_states.fully_sharded(shape, c, d, impl, gloo, _padding(shape, c), root_waits=True)
 
@@ -83,7 +85,8 @@ def _lighter_strategies(strategy: Fsdp2Config, cluster: Cluster) -> list[Lighter
 
 
 def _table_rows(cluster: Cluster) -> list[Strategy]:
-    """Strategies in the table: sharded over all ranks; on several nodes also within each."""
+    """FSDP2's strategies in the table of strategies: sharded over all ranks; on several nodes also sharded within each
+    node."""
     strategies: list[Strategy] = [Fsdp2Config(dp_shard=cluster.world_size)]
     if cluster.nodes > 1 and cluster.gpus_per_node > 1:
         strategies.append(Fsdp2Config(dp_replicate=cluster.nodes, dp_shard=cluster.gpus_per_node))

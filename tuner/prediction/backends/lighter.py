@@ -1,4 +1,5 @@
-"""Strategies that keep most states off the device, whichever backend a configuration comes from."""
+"""Strategies that keep most model states off the device, offered for a configuration of any backend that does not
+fit."""
 
 from shardtune.api_schemas.strategies import Fsdp2Config, Offload, ZeroConfig
 from shardtune.tuner.prediction.backends.record import Lighter
@@ -9,10 +10,10 @@ OPTIMIZER_ON_HOST = Lighter(
 
 
 def over_all_ranks(world: int) -> Lighter:
-    """Strategy that shards all states over all ranks."""
+    """Strategy that shards all model states over all ranks."""
     return Lighter(Fsdp2Config(dp_shard=world), "FSDP2 over all ranks", 2)
 
 
 def on_host(world: int) -> list[Lighter]:
-    """Strategies that shard and offload, the optimizer or everything."""
+    """Strategies that shard the model states and offload the optimizer state, or everything, to host memory."""
     return [OPTIMIZER_ON_HOST, Lighter(Fsdp2Config(dp_shard=world, cpu_offload=True), "FSDP2 with CPU offload", 5)]

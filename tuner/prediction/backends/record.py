@@ -1,4 +1,4 @@
-"""Record that describes a backend to the predictor, made in the backend's own module."""
+"""Record that describes one backend to the predictor; each backend's module creates its own record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ Row = dict[str, float]
 
 
 class Lighter(NamedTuple):
-    """Strategy that holds less on the device than another."""
+    """Strategy that keeps fewer bytes of model states on the device than the strategy it replaces."""
 
     strategy: Strategy
     words: str
     weight: int
-    """Distance from the other strategy: offloading weighs more than another strategy."""
+    """Distance from the strategy that this lighter one replaces: offloading weighs more than a change of strategy."""
 
 
 def always_overlaps(c: Candidates) -> Array:
@@ -33,42 +33,46 @@ def always_overlaps(c: Candidates) -> Array:
 
 
 def no_accumulation_bytes(_shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementation) -> Array:
-    """Accumulation bytes of a backend that adds up sharded gradients, which is negligible: all 0."""
+    """Bytes of memory traffic to accumulate gradients, for a backend that adds up sharded gradients, where they are
+    negligible: all 0."""
     return c.tokens * 0.0
 
 
 @dataclass(frozen=True)
 class PredictedBackend(Generic[S]):
-    """Functions over many candidates at once; rows of other backends are computed along and discarded."""
+    """Predictor of one backend: functions over many candidates at once. Rows of other backends are computed too and
+    discarded."""
 
     codes: tuple[int, ...]
-    """Codes of the backend in `Candidates.backend`."""
+    """Codes by which `Candidates.backend` denotes this backend."""
     row: Callable[[S, int], Row]
-    """Function that returns the fields of `Candidates` that a configuration sets, given the number of ranks."""
+    """Function that returns the fields of `Candidates` that a configuration of the backend sets, given the number of
+    ranks."""
     states: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], States]
-    """Function that returns the states of one rank by moment. The flag: over gloo, on CPU ranks."""
+    """Function that returns the bytes of model states on one rank by moment of the step. Its flag is whether ranks run
+    on CPU with gloo."""
     host: Callable[[ModelShape, Candidates, Dtypes, Implementation, bool], Array]
-    """Function that returns the bytes of one rank in host memory; the same flag."""
+    """Function that returns the bytes of one rank in host memory. Its flag is whether ranks run on CPU with gloo."""
     traffic: Callable[[ModelShape, Candidates, Dtypes, Implementation, Network], Traffic]
-    """Function that returns the seconds of communication, if nothing hid it."""
+    """Function that returns the seconds of a backend's communication if nothing overlapped with it."""
     launches: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array]
     """Function that returns the host cost of the backend's hooks and loops in one micro batch, on average over the
-    step, in launches."""
+    step, in kernel launches."""
     step_launches: float
-    """Launches per parameter of an optimizer step: norm, clipping and update."""
+    """Kernel launches per parameter of an optimizer step: norm, clipping and update."""
     lighter_strategies: Callable[[S, Cluster], list[Lighter]]
-    """Function that returns strategies with less of the states on the device."""
+    """Function that returns strategies that keep fewer bytes of model states on the device."""
     table_rows: Callable[[Cluster], list[Strategy]]
     """Function that returns the backend's rows in the table of strategies."""
     without_term: Mapping[str, str]
-    """Reasons why knobs change no prediction, by knob."""
+    """Reasons why some knobs of the backend change no prediction, by knob name."""
     overlaps: Callable[[Candidates], Array] = always_overlaps
-    """Function that returns 1 where communication may hide behind computation."""
+    """Function that returns for each candidate 1 where communication may overlap with computation, else 0."""
     frees_late: bool = False
     """Whether gathered parameters are freed through `record_stream`, so that the next gather cannot reuse them at
     once."""
     uploads_masters: bool = False
-    """Whether offloaded parameters are uploaded in the masters' dtype."""
+    """Whether offloaded parameters are uploaded to the device in the dtype of the master weights."""
     accumulation_bytes: Callable[[ModelShape, Candidates, Dtypes, Implementation], Array] = no_accumulation_bytes
-    """Function that returns the bytes of memory traffic to add one micro batch's gradients, on average over the
+    """Function that returns the bytes of memory traffic to accumulate one micro batch's gradients, on average over the
     step."""

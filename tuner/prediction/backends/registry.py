@@ -1,4 +1,5 @@
-"""Registry of the backends that the predictor knows; combines their answers, each candidate's from its own backend."""
+"""Registry of the backends that the predictor knows; it combines their predictions, each candidate's from its own
+backend."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -25,7 +26,7 @@ T = TypeVar("T", States, Traffic)
 
 
 def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool = False) -> States:
-    """Bytes of states per candidate. `gloo`: whether ranks are CPU ranks."""
+    """Bytes of model states of each candidate, by moment of the step. `gloo`: whether ranks are CPU ranks."""
     # gloo's reduce-scatter works on a clone of its whole input (torch 2.13, ProcessGroupGloo; measured: 4 MiB for 4
     # MiB).
     merged = _merge(States, c, lambda backend: backend.states(shape, c, d.under(impl), impl, gloo))
@@ -33,12 +34,12 @@ def states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
 
 
 def traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Traffic:
-    """Communication of every candidate."""
+    """Seconds of communication of each candidate, by pass of the step."""
     return _merge(Traffic, c, lambda backend: backend.traffic(shape, c, d.under(impl), impl, network))
 
 
 def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes in host memory, per rank."""
+    """Bytes in host memory per rank, for each candidate."""
     return _select(c, lambda backend: backend.host(shape, c, d.under(impl), impl, gloo))
 
 
@@ -53,22 +54,22 @@ def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Impl
 
 
 def accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    """Memory traffic of adding up the gradients of one micro batch."""
+    """Bytes of memory traffic to accumulate the gradients of one micro batch, for each candidate."""
     return _select(c, lambda backend: backend.accumulation_bytes(shape, c, d.under(impl), impl))
 
 
 def step_launches(shape: ModelShape, c: Candidates) -> Array:
-    """Host cost of the backend's hooks in one optimizer step, in launches."""
+    """Host cost of the backend's hooks in one optimizer step, in kernel launches, for each candidate."""
     return tensor_count(shape) * number_of_backend(c, lambda backend: backend.step_launches)
 
 
 def number_of_backend(c: Candidates, value: Callable[[PredictedBackend[Any]], float]) -> Array:
-    """Number that each candidate's backend gives."""
+    """Array of a number that each candidate's backend defines, such as launches per parameter."""
     return _select(c, lambda backend: np.full_like(c.tokens, value(backend)))
 
 
 def overlaps(c: Candidates) -> Array:
-    """Whether communication may hide behind computation (1 or 0), by candidate."""
+    """Array with 1 for each candidate whose communication may overlap with computation, else 0."""
     return _select(c, lambda backend: backend.overlaps(c))
 
 

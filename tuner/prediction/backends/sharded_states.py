@@ -16,40 +16,42 @@ from shardtune.tuner.prediction.rates import Network
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Elements of this rank's part of the model, and bytes of one element where stated.
+    """Sizes of one rank's part of the model under FSDP: numbers of elements, or bytes of one element where stated.
 
     Divided experts are gathered over fewer ranks than share them: `Candidates.shard` ranks hold the experts between
     them.
     """
 
     count: Array
-    """Elements of all parameters as they are gathered, padding included."""
+    """Number of elements of all parameters as FSDP gathers them, padding included."""
     trained: Array
     sharded: Array
-    """Elements of all sharded parameters."""
+    """Number of elements of all sharded parameters on one rank."""
     sharded_trained: Array
-    """Elements of the sharded parameters that are trained."""
+    """Number of elements of the sharded parameters on one rank that are trained."""
     unit: Array
-    """Elements of one unit of blocks."""
+    """Number of elements of one FSDP unit of blocks."""
     unit_trained: Array
     sharded_unit: Array
-    """Elements of one unit as it is sharded."""
+    """Number of elements of one FSDP unit that a rank's shard contains."""
     root: Array
-    """Elements that are in no block."""
+    """Number of elements of the parameters that are in no block (FSDP's root unit)."""
     root_trained: Array
     table: Array
-    """Elements of the token table's gradient beyond this rank's part: split by vocabulary, it still arises whole."""
+    """Number of elements of the token table's gradient beyond this rank's part: the table is split by vocabulary, but
+    its gradient is first computed whole."""
     tied: float
-    """Number of the token table's gradients that exist at once: a tied table has two and their sum."""
+    """Number of gradients of the token table that exist at once: a tied table has two and their sum."""
     units: Array
     blocks: Array
-    """Blocks of one unit."""
+    """Number of transformer blocks in one FSDP unit."""
     gathered: int
-    """Bytes of one gathered element."""
+    """Bytes of one element of a gathered parameter."""
     shards: Array
-    """Bytes of this rank's gradients, in the masters' dtype."""
+    """Bytes of this rank's sharded gradients, in the dtype of the master weights."""
     on_device: Array | float
-    """Fraction of the gradients on the device; on CPU ranks, those that go to the host count where they arise."""
+    """Fraction of the gradients on the device; on CPU ranks, gradients that move to the host count where they are
+    computed."""
     copies: Array
     """Number of copies of a reduce-scatter's input: 2 with gloo, which works on a clone."""
 
@@ -87,7 +89,7 @@ def _sizes(
 
 
 def _foreign_expert_elements(shape: ModelShape, c: Candidates) -> Array:
-    """Elements of one block's experts on other ranks, which this rank never gathers."""
+    """Number of elements of one block's experts on other ranks, which this rank never gathers."""
     return shape.expert_parameters * (1.0 - 1.0 / c.experts)
 
 
@@ -101,7 +103,7 @@ def fully_sharded(
     root_waits: bool = False,
     at_once: bool = False,
 ) -> States:
-    """States of one rank by moment.
+    """Bytes of FSDP's states on one rank, by moment of the step.
 
     `padding`: elements that a block's gathered buffer has beyond its parameters. `root_waits`: the root's
     reduce-scatter input is kept until the next micro batch reduces a unit. `at_once`: a unit's reduction ends before
@@ -126,7 +128,7 @@ def fully_sharded(
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
-    """Gradients of the trained parameters, from the beginning of backward to its end."""
+    """Bytes of the trained parameters' gradients, from the beginning of backward to its end."""
     accumulates = c.accumulation > 1
     unsharded = np.where(accumulates & (c.sync_last > 0), d.reduce * s.trained, 0.0)
     # Gradients reduced within the shard group replace sharded gradients until the last micro batch makes these, unit by
@@ -156,7 +158,8 @@ def _gradient_bytes(c: Candidates, d: Dtypes, s: _Sizes) -> dict[str, Array]:
 
 
 def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
-    """Compute copies of parameters: the root's, those kept after forward, one unit in use, one or more arriving."""
+    """Bytes of gathered compute copies: the root's parameters, those kept after forward, one unit in use, and one or
+    more prefetched units."""
     keeps_whole, everything = c.regather < 2, s.gathered * s.count
     kept = np.where(c.regather < c.shard, s.gathered * (s.count - s.root) / c.regather, 0.0)
     is_kept = keeps_whole & (c.accumulation > 1)
@@ -174,7 +177,8 @@ def _gathered_bytes(c: Candidates, s: _Sizes) -> dict[str, Array]:
 def _reduction_bytes(
     shape: ModelShape, c: Candidates, d: Dtypes, s: _Sizes, root_waits: bool, at_once: bool
 ) -> dict[str, Array]:
-    """Inputs of reduce-scatters: one lives until the next unit's begins; the root's gradients wait for the end."""
+    """Bytes of the inputs of reduce-scatters: one is kept until the next unit's begins; the root's gradients are kept
+    until the end of backward."""
     # Backward begins with the last unit, which holds the left-over blocks. Of two units it alone is reduced beside
     # another; a single unit is reduced when nothing else runs any more.
     left_over = shape.layers - c.blocks_per_unit * (s.units - 1)
@@ -198,7 +202,8 @@ def _reduction_bytes(
 
 
 def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> Array:
-    """Bytes of masters, moments and gradients in host memory: FSDP's fp32 shards are its masters."""
+    """Bytes of master weights, moments and gradients in one rank's host memory: FSDP's fp32 shards are its master
+    weights."""
     state = d.moments + d.master + (0.0 if gloo else d.reduce)
     total: Array = state * shape.parameters * impl.trainable / c.holders * c.offload_optimizer
     return total
@@ -213,7 +218,7 @@ def traffic(
     padding: Array | float = 0.0,
     keeps_unsynced: bool = False,
 ) -> Traffic:
-    """Traffic of one rank.
+    """Seconds of FSDP's communication on one rank, by pass of the step.
 
     `padding`: elements of a block's gathered buffer beyond its parameters. `keeps_unsynced`: under `no_sync`,
     parameters that are kept after forward stay over micro batches.

@@ -1,4 +1,4 @@
-"""States: bytes that a backend keeps on one rank at each moment of a step.
+"""States: bytes of parameters, gradients and buffers that a backend keeps on one rank at each moment of a step.
 
 Source: ZeRO, Rajbhandari et al. (arXiv:1910.02054, sections 3.1 and 5), as each backend implements it.
 """
@@ -13,46 +13,47 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class States:
-    """Bytes of one rank. Bytes that offloading moves into host memory are left out."""
+    """Bytes of model states on one rank, by moment of the step. Bytes that offloading moves into host memory are left
+    out."""
 
     parameters: Array
     masters: Array
     optimizer: Array
     gradients_early: Array
-    """Gradients when backward begins: those of earlier micro batches, and buffers that always exist."""
+    """Bytes of gradients when backward begins: those of earlier micro batches, and buffers that always exist."""
     gradients_second: Array
-    """Gradients when the second block of backward runs: the first block's exist."""
+    """Bytes of gradients when the second block of backward runs, so that the first block's gradients exist."""
     gradients_next: Array
-    """Gradients when the last block but one of backward runs."""
+    """Bytes of gradients when the last block but one of backward runs."""
     gradients_last: Array
-    """Gradients when the last block of backward runs."""
+    """Bytes of gradients when the last block of backward runs."""
     gradients_late: Array
-    """Gradients when backward ends."""
+    """Bytes of gradients when backward ends."""
     gathered_loss: Array
     gathered_backward: Array
     gathered_middle: Array
-    """Gathered parameters while a block runs that is neither backward's first nor its last."""
+    """Bytes of gathered parameters while a block runs that is neither the first nor the last of backward."""
     gathered_last: Array
-    """Gathered parameters when the last block of backward runs: no further unit arrives."""
+    """Bytes of gathered parameters when the last block of backward runs: no further unit is prefetched."""
     buckets: Array
-    """Communication buffers that exist in backward once a block has been reduced."""
+    """Bytes of communication buffers that exist in backward once a block has been reduced."""
     buckets_loss: Array
     buckets_step: Array
-    """Communication buffers while the optimizer steps."""
+    """Bytes of communication buffers during the optimizer step."""
     buckets_first: Array
-    """Communication buffers while the first block of backward runs."""
+    """Bytes of communication buffers while the first block of backward runs."""
     unit_gradients: Array
-    """Whole gradients of the unit in work before its reduction."""
+    """Bytes of a unit's whole gradients before they are reduced."""
     end: Array
     """Bytes for FSDP's reduction of the root unit when backward ends, gathered parameters included."""
     step: Array
-    """Temporaries of the optimizer step."""
+    """Bytes of the temporaries of the optimizer step."""
 
 
 def with_cast_copies(states: States, shape: ModelShape, c: Candidates, d: Dtypes) -> States:
-    """States with the cast copies that autocast adds for every backend.
+    """Model states with the cast copies that autocast adds for every backend.
 
-    Products save a cast copy of each weight, which no backend frees.
+    Matrix products save a cast copy of each weight for backward, which no backend frees.
     """
     # Until forward ends, autocast holds the copies of checkpointed blocks too (torch 2.13, `cached_cast`: of leaves, so
     # not of FSDP1's views of its flat parameters); recomputation makes them again, block by block. Outside the blocks

@@ -1,4 +1,5 @@
-"""DeepSpeed ZeRO-1/2/3 (0.19.8): the fields a configuration sets, and its traffic; the states are in `zero_states`."""
+"""Prediction for DeepSpeed ZeRO-1/2/3 (0.19.8): the fields that a configuration sets, and the traffic; the states are
+in `zero_states`."""
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from shardtune.tuner.prediction.rates import Network
 from shardtune.tuner.prediction.tensors import buckets_filled, modules_above, tensor_count
 
 _BF16_OPTIMIZER_BUFFER = 5e8
-"""Elements that DeepSpeed's engine reduces at a time for BF16_Optimizer (`buffered_allreduce_fallback`)."""
+"""Number of elements that DeepSpeed's engine reduces at a time for BF16_Optimizer (`buffered_allreduce_fallback`)."""
 _TENSOR = {1: 1.5, 2: 5.0, 3: 38.0}
-"""Launches per parameter by stage: gradient hooks; stage 3's coordinator fetches and releases every module in
-Python."""
+"""Kernel launches per parameter by ZeRO stage: gradient hooks; stage 3's coordinator also fetches and releases every
+module in Python."""
 
 
 def _row(strategy: ZeroConfig, world_size: int) -> Row:
@@ -50,7 +51,8 @@ def _states(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, g
 
 
 def _host(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> Array:
-    """Bytes of masters, moments and gradients in host memory, and of low-precision parameters of their own."""
+    """Bytes of ZeRO's master weights, moments and gradients in one rank's host memory, and of its low-precision
+    parameters."""
     trained = shape.parameters * impl.trainable
     # Stage 3 keeps its gradient partitions in one flat buffer there, beside the optimizer's.
     gradients = d.reduce * np.where(c.stage == 3, 2.0, 1.0)
@@ -89,7 +91,7 @@ def _traffic(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, 
 
 
 def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, units: float) -> tuple[Array, Array]:
-    """Seconds of stage 3's all-gathers in one micro batch: of forward and of backward."""
+    """Seconds of ZeRO-3's all-gathers in one micro batch: those of forward and those of backward."""
     persistent, reused = stays_gathered(shape, c)
     count = shape.parameters - persistent
     backward_count = count - reused
@@ -104,7 +106,8 @@ def _gathers(shape: ModelShape, c: Candidates, d: Dtypes, network: Network, unit
 
 
 def _after_step(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, network: Network) -> Array:
-    """Seconds after the step: stages 1 and 2 gather the updated weights, stage 3 those of its persistent parameters."""
+    """Seconds of communication after ZeRO's optimizer step: stages 1 and 2 gather the updated weights, stage 3 its
+    persistent parameters."""
     count = float(shape.parameters)
     calls = c.tokens * 0.0 + tensor_count(shape) if impl.main_gradients else np.maximum(count / c.gather_bucket, 1.0)
     weights = ring_seconds(d.compute * count + c.tokens * 0.0, calls, c.shard, network)
@@ -119,7 +122,7 @@ def _launches(shape: ModelShape, c: Candidates, _d: Dtypes, _impl: Implementatio
 
 
 def _accumulation_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
-    """Bytes of memory traffic to add one micro batch's gradients."""
+    """Bytes of memory traffic with which ZeRO accumulates one micro batch's gradients."""
     trained = shape.parameters * impl.trainable
     # BF16_Optimizer adds whole low-precision gradients to its own; the other optimizers add their partition.
     return np.where(is_bf16_optimizer(c, d), trained * (d.compute + 2.0 * d.reduce), 0.0)

@@ -17,7 +17,7 @@ def _cast_bytes(c: Candidates, d: Dtypes, elements: Array) -> Array:
 
 
 def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
-    """Bytes while stage 3 reduces a bucket (`__avg_scatter_grads`).
+    """Bytes that ZeRO-3 needs while it reduces a bucket of gradients (`__avg_scatter_grads`).
 
     Counts gradients that are not in the flat buffer and their cast, the interleaved copy that is scattered
     (`reduce_scatter_coalesced`), and gloo's clone of that.
@@ -28,7 +28,8 @@ def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Arr
 
 
 def zero_1_2(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, _gloo: bool) -> States:
-    """States of ZeRO-1/2: whole compute-dtype parameters, sharded fp32 masters and moments."""
+    """Bytes of ZeRO-1/2's states on one rank, by moment: whole compute-dtype parameters, sharded fp32 masters and
+    moments."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
@@ -60,7 +61,7 @@ def is_bf16_optimizer(c: Candidates, d: Dtypes) -> Mask:
 
 
 def _gradient_bytes(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask) -> tuple[Array, Array]:
-    """Gradient bytes when backward begins and when it ends."""
+    """Bytes of ZeRO's gradients when backward begins and when it ends."""
     # BF16_Optimizer holds unsharded fp32 gradients for the whole step, and bf16 gradients that are zeroed, not freed,
     # between its micro batches. Offloaded, stage 1 accumulates in `param.grad_accum`, and both stages keep the reduced
     # partition on the device (`_use_compact_grad_partition_buffer`; stage 1 from the last micro batch on) before it
@@ -78,7 +79,7 @@ def _gradient_bytes(c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Ma
 def _bucket_bytes(
     shape: ModelShape, c: Candidates, d: Dtypes, trained: float, bf16_optimizer: Mask
 ) -> dict[str, Array]:
-    """Bytes of gradients in transit."""
+    """Bytes of gradients in the communication buffers of ZeRO-1/2."""
     # The buffer is allocated whole (`reduce_bucket_size` elements), however small the model; stage 1 stages the
     # gradients that it accumulates, stage 2 low-precision gradients.
     table, plain, offloaded = float(shape.embedding_parameters), c.stage == 2, c.offload_optimizer > 0
@@ -113,7 +114,7 @@ def _bucket_bytes(
 
 
 def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
-    """Elements of ZeRO-3 that are gathered once: persistent ones, and those kept from forward to backward.
+    """Number of elements that ZeRO-3 gathers only once: persistent parameters, and those kept from forward to backward.
 
     A parameter stays gathered where it is used again within `stage3_max_reuse_distance` elements
     (`__params_to_release`): as many as lie between its forward and its backward, which pass over everything after it
@@ -124,7 +125,8 @@ def stays_gathered(shape: ModelShape, c: Candidates) -> tuple[Array, Array]:
 
 
 def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gloo: bool) -> States:
-    """States of ZeRO-3: sharded compute-dtype parameters and fp32 masters; gradients in one flat fp32 partition."""
+    """Bytes of ZeRO-3's states on one rank, by moment: sharded compute-dtype parameters and fp32 masters; gradients in
+    one flat fp32 partition."""
     zero, count = c.tokens * 0.0, float(shape.parameters)
     trained = count * impl.trainable
     on_device = 1.0 - c.offload_optimizer
@@ -147,7 +149,8 @@ def zero_3(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation, gl
 
 
 def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, Array]:
-    """Bytes of parameters in use and fetched ahead, up to `max_live`, and of those that stay gathered."""
+    """Bytes of ZeRO-3's parameters in use and fetched ahead, at most `max_live` elements, and of parameters that stay
+    gathered."""
     count = float(shape.parameters)
     in_use = np.maximum(float(shape.block_parameters), float(shape.largest_parameter))
     live = np.minimum(np.minimum(c.max_live, count), in_use + np.minimum(c.prefetch_bucket, count))
@@ -171,7 +174,8 @@ def _gathered_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes) -> dict[str, 
 
 
 def _bucket_bytes_3(shape: ModelShape, c: Candidates, d: Dtypes, trained: float, gloo: bool) -> dict[str, Array]:
-    """Bytes of gradients in transit: one flat buffer from the start, and the copies of its reduction."""
+    """Bytes of ZeRO-3's gradients in communication: one flat buffer that exists from the start, and the copies made by
+    its reduction."""
     zero, table = c.tokens * 0.0, float(shape.embedding_parameters)
     bucket = c.reduce_bucket * d.reduce * (c.contiguous > 0)
     full = bucket + _scatter_bytes(c, d, np.minimum(c.reduce_bucket, trained), gloo)

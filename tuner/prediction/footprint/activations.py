@@ -1,4 +1,5 @@
-"""Activations: bytes that one decoder block and the loss keep for backward, by attention kernel and checkpointing.
+"""Activations: bytes that one decoder block and the loss keep for backward, by attention kernel and activation
+checkpointing.
 
 Counted tensor by tensor from the eager graph of transformers 5 (LlamaDecoderLayer, GPT2Block, MixtralDecoderLayer) and
 checked against traces (docs/measurements/tracker.md); the method is that of Korthikanti et al. (arXiv:2205.05198, eq.
@@ -15,30 +16,31 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 
 @dataclass(frozen=True)
 class BlockBytes:
-    """Bytes of one block for one micro batch on one rank."""
+    """Activation bytes of one block for one micro batch on one rank."""
 
     checkpointed: Array
-    """Bytes that a checkpointed block holds from forward to backward under the candidate's checkpointing."""
+    """Bytes that a checkpointed block keeps from forward to backward under the candidate's checkpointing mode."""
     not_checkpointed: Array
-    """Bytes that a block without checkpointing holds from forward to backward."""
+    """Bytes that a block without checkpointing keeps from forward to backward."""
     everything: Array
-    """Saved tensors of a block without checkpointing, which recomputation restores for one block."""
+    """Bytes of all tensors that a block without checkpointing saves; recomputation restores them for one block at a
+    time."""
     gradients: Array
-    """Gradients of activations alive at once inside a block's backward."""
+    """Bytes of the gradients of activations that exist at once inside a block's backward."""
 
     def kept(self, c: Candidates, blocks: int) -> Array:
-        """Bytes held by the first `blocks` blocks."""
+        """Bytes of activations that the first `blocks` blocks keep for backward."""
         checkpointed = c.checkpointed(blocks)
         return checkpointed * self.checkpointed + (blocks - checkpointed) * self.not_checkpointed
 
     def working(self, c: Candidates, number: int) -> Array:
-        """Bytes while block `number` runs backward: what recomputation restores of it, and gradients."""
+        """Bytes that block number `number` needs while it runs backward: restored activations and gradients."""
         is_checkpointed = c.checkpointed(number) - c.checkpointed(number - 1)
         return is_checkpointed * np.maximum(self.everything - self.checkpointed, 0.0) + self.gradients
 
 
 def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> BlockBytes:
-    """Activation bytes of one block per candidate."""
+    """Activation bytes of one block, for each candidate."""
     eager = _attention_bytes(shape, c, dtypes, impl) + c.tokens * (
         _norm_bytes(shape, dtypes, impl) + _mlp_bytes(shape, dtypes, impl)
     )
@@ -64,7 +66,7 @@ def block_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implemen
 
 
 def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """Bytes per token of two norms and the inputs of the linear layers behind them."""
+    """Activation bytes per token of a block's two norms and of the inputs of the linear layers behind them."""
     size = dtypes.compute
     stream = 4 if impl.autocast else size
     if shape.norm == "rms":
@@ -77,7 +79,7 @@ def _norm_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> floa
 
 
 def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float:
-    """Bytes per token from the MLP's first product on; its input is counted with the norm."""
+    """Activation bytes per token of the MLP from its first product on; the MLP's input is counted with the norm."""
     size, k = dtypes.compute, shape.experts_per_token
     # gated: gate, silu(gate), up, product. gelu: input and output. gelu_tanh (NewGELUActivation): x, 0.5x, tanh, 1+tanh, product.
     width = {"gated": 4, "gelu": 2, "gelu_tanh": 5}[shape.mlp] * shape.ffn
@@ -91,7 +93,7 @@ def _mlp_bytes(shape: ModelShape, dtypes: Dtypes, impl: Implementation) -> float
 
 
 def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of q, k, v, the output and the kernel's saved tensors."""
+    """Activation bytes of q, k, v, the attention output and the attention kernel's saved tensors."""
     size = dtypes.compute
     per_token = size * (2 * shape.query + 2 * shape.kv)
     if shape.qk_norm:
@@ -106,7 +108,7 @@ def _attention_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
 
 
 def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of log-sum-exp (flash) or score matrices (eager) of one block."""
+    """Bytes of one block's log-sum-exp values (flash attention) or score matrices (eager attention)."""
     if impl.attention == "flash":
         return c.tokens * (4.0 * shape.heads)
     size = dtypes.compute
@@ -118,15 +120,15 @@ def _attention_extra(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Imp
 
 
 def _scores_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of gradients of the score matrices in an eager backward."""
+    """Bytes of the gradients of the score matrices in the backward of eager attention."""
     if impl.attention == "flash":
         return c.tokens * 0.0
     return c.tokens * c.sequence * (2.0 * dtypes.compute * shape.heads)
 
 
 def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
-    """Bytes per token under torch.compile: block and MLP inputs, norm outputs, q, k, v, attention output, MLP
-    products."""
+    """Activation bytes per token of a block under torch.compile: block and MLP inputs, norm outputs, q, k, v, attention
+    output, MLP products."""
     # Casts, norms' internals and activations are recomputed inside the fused backward kernels.
     k = shape.experts_per_token
     width = (3 if shape.mlp == "gated" else 2) * shape.ffn * k + (2 * k * shape.hidden if shape.experts > 1 else 0)
@@ -134,7 +136,7 @@ def _compiled_bytes(shape: ModelShape, dtypes: Dtypes) -> float:
 
 
 def _selective_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, all_saved: Array) -> Array:
-    """Bytes kept beyond the block's input under selective checkpointing."""
+    """Activation bytes that selective checkpointing keeps in a block beyond the block's input."""
     size, k = dtypes.compute, shape.experts_per_token
     attention = c.tokens * (size * shape.query) + _attention_extra(shape, c, dtypes, impl)
     if impl.selective == "alternate_blocks":

@@ -1,4 +1,4 @@
-"""Peak of a training step: the moments at which memory can peak, and the largest of them, term by term."""
+"""Peak memory of a training step: the moments at which memory can peak, and the largest of them, term by term."""
 
 import functools
 from dataclasses import dataclass
@@ -47,33 +47,33 @@ SOURCES = {
 CONTEXT_GIB = 0.8
 """GiB of the CUDA context and library workspaces: 0.5-1.8 GiB by torch version (shared reference, README constants)."""
 COMMUNICATION_GIB = 1.2
-"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source)."""
+"""GiB of NCCL's buffers and channels once ranks communicate: 1-2 GiB (same source as the context)."""
 
 
 @dataclass(frozen=True)
 class MemoryTable:
-    """Bytes per candidate; `terms` are those of the peak moment and add up to `allocated`."""
+    """Predicted bytes of memory for each candidate; `terms` are those of the peak moment and add up to `allocated`."""
 
     terms: dict[str, Array]
     moment: Array
-    """Index of the peak moment in MOMENTS."""
+    """Index in MOMENTS of the moment of a step at which memory peaks, for each candidate."""
     allocated: Array
-    """Tensors alive at the peak (torch's max_memory_allocated)."""
+    """Bytes of tensors that exist at the peak (torch's max_memory_allocated)."""
     fragmentation: Array
     """Bytes that the caching allocator holds beyond the tensors."""
     context: Array
     communication: Array
     host: Array
-    """Bytes in host memory, per rank."""
+    """Bytes in host memory per rank."""
 
     @property
     def reserved(self) -> Array:
-        """Bytes of torch's max_memory_reserved."""
+        """Predicted bytes of torch's max_memory_reserved."""
         return self.allocated + self.fragmentation
 
     @property
     def device(self) -> Array:
-        """Bytes that the device reports in use."""
+        """Predicted bytes that the device reports in use."""
         return self.reserved + self.context + self.communication
 
 
@@ -86,10 +86,10 @@ def peak_memory(
     waiting: Array | float = 0.0,
     buffers: Array | float = 0.0,
 ) -> MemoryTable:
-    """Memory of one rank for every candidate.
+    """Predict the memory of one rank for every candidate.
 
-    `waiting`: activations of other micro batches until their backward. `buffers`: buffers in which these arrive, at any
-    time.
+    `waiting`: bytes of other micro batches' activations until their backward. `buffers`: bytes of the buffers that
+    receive activations from other stages, which exist at any time.
     """
     is_cuda = device == "cuda"
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)
@@ -129,7 +129,7 @@ _CHANGING_TERMS = ("gradients", "gathered", "buckets", "activations", "recomputa
 def _bytes_by_moment(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, state: States
 ) -> tuple[tuple[tuple[Array, ...], ...], Array]:
-    """Bytes of each of `_CHANGING` at each of `MOMENTS`, and the working set of one block's backward."""
+    """Bytes of each of the terms `_CHANGING` at each of `MOMENTS`, and of the working set of one block's backward."""
     block = block_bytes(shape, c, dtypes, impl)
     logits = logits_bytes(shape, c, dtypes, impl)
     zero = logits * 0.0
@@ -166,7 +166,7 @@ def _bytes_by_moment(
 def _add_activations(
     moments: tuple[tuple[Array, ...], ...], waiting: Array | float, buffers: Array | float
 ) -> tuple[tuple[Array, ...], ...]:
-    """Moments with the bytes of other micro batches added."""
+    """Bytes at each moment of a step, with the activations of other micro batches added."""
     position = _CHANGING_TERMS.index("activations")
     last = len(moments) - 1
     # Nothing waits any more when the optimizer steps.
@@ -178,7 +178,7 @@ def _add_activations(
 
 
 def _fragmentation(c: Candidates, gathered: Array, buckets: Array, working: Array, moment: Array) -> Array:
-    """Bytes in pools that the peak cannot reuse."""
+    """Bytes in the allocator's memory pools that the tensors of the peak cannot reuse."""
     # The caching allocator keeps one pool per stream, and never assembles a large block from small free ones. Where the
     # peak is the loss, the working set of a block's backward and the communication streams' buffers add to it.
     at_loss = moment == 0

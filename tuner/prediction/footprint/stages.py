@@ -1,4 +1,5 @@
-"""Memory of a pipeline's fullest stage: its part of the model, and the micro batches that it holds at once."""
+"""Memory of a pipeline's fullest stage: its part of the model, and the micro batches whose activations it keeps at
+once."""
 
 import numpy as np
 
@@ -11,13 +12,13 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.stages import StageLayout, StageShape
 
 _LOG_SOFTMAX = 4.0
-"""Bytes per logit that the loss of a micro batch keeps until its backward."""
+"""Bytes per logit that the loss of a micro batch keeps until the micro batch's backward."""
 
 
 def peak_memory(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, device: str = "cuda"
 ) -> MemoryTable:
-    """Memory of one rank for every candidate; with stages, of the rank that uses most."""
+    """Predict the memory of one rank for every candidate; with pipeline stages, of the rank that uses most."""
 
     def table(subset: Candidates, cut: StageLayout) -> MemoryTable:
         if cut.ranks == 1:
@@ -35,7 +36,7 @@ def peak_memory(
 
 
 def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
-    """Micro batches whose backward is still to come, the one in work included.
+    """Number of micro batches on a pipeline rank whose backward is still to run, the current one included.
 
     Returns the number during the first backward of a step, and the largest during later ones. A rank with several
     stages counts parts of micro batches by its blocks.
@@ -64,7 +65,8 @@ def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
 def _waiting_and_buffer_bytes(
     stage: StageShape, c: Candidates, dtypes: Dtypes, impl: Implementation, in_flight_count: Array
 ) -> tuple[Array, Array]:
-    """Bytes of other micro batches that wait for their backward, and of buffers for hidden states and gradients."""
+    """Bytes of other micro batches' activations that wait for backward, and bytes of the buffers for hidden states and
+    gradients."""
     # torch 2.13 has a buffer for each micro batch of a step, from the first step on, and where a rank has several
     # stages it keeps what was sent until the step's end.
     boundary = c.tokens * stage.hidden * dtypes.under(impl).compute

@@ -1,4 +1,4 @@
-"""Computation time on one rank: matrix products, attention, elementwise traffic, the loss, launches."""
+"""Computation time on one rank: matrix products, attention, elementwise memory traffic, the loss, kernel launches."""
 
 from dataclasses import dataclass
 
@@ -12,19 +12,19 @@ from shardtune.tuner.prediction.rates import Rates
 
 # Non-reentrant checkpointing passes each saved tensor through Python, and again in backward (`benchmarks.host_costs`).
 _SAVED_HOOKS = 4.0
-"""Launches per operator of a checkpointed forward."""
+"""Additional kernel launches per operator in a checkpointed forward."""
 _DISPATCH_MODE = 4.0
-"""Additional launches of an operator in `torch.utils.checkpoint`'s selective contexts (torch 2.13)."""
+"""Additional kernel launches per operator in the selective contexts of `torch.utils.checkpoint` (torch 2.13)."""
 
 # glibc keeps some (M_TRIM_THRESHOLD rises with the freed chunks). Two tables of 220 configurations fit best with 0.4
 # and with more than 1 (docs/measurements/search.md).
 _FREED_FRACTION = 0.5
-"""Fraction of a micro batch's memory that returns to the system after it."""
+"""Fraction of a micro batch's memory that the allocator returns to the system after the micro batch."""
 
 
 @dataclass(frozen=True)
 class ComputeTimes:
-    """Seconds of one micro batch on one rank."""
+    """Seconds of computation for one micro batch on one rank."""
 
     matmul: Array
     attention: Array
@@ -33,25 +33,25 @@ class ComputeTimes:
     launches: Array
     """Host seconds to launch the model's kernels."""
     machinery: Array
-    """Host seconds of the backend's hooks."""
+    """Host seconds of the backend's hooks in one micro batch."""
     forward_fraction: Array
-    """Fraction of the total that is forward."""
+    """Fraction of the computation time that is forward."""
     serial: bool
-    """Whether host and device are the same core."""
+    """Whether host and device are the same core, so that launches and kernels do not overlap."""
 
     @property
     def device(self) -> Array:
-        """GPU seconds."""
+        """Seconds of GPU time for one micro batch."""
         return self.matmul + self.attention + self.elementwise + self.loss
 
     @property
     def launch_floor(self) -> Array:
-        """Host seconds of the pass; a shorter GPU time leaves the GPU idle."""
+        """Host seconds of the pass; a shorter GPU time would leave the GPU idle."""
         return self.launches + self.machinery
 
     @property
     def total(self) -> Array:
-        """Seconds of the pass: the larger of GPU and host time, smoothed; on a CPU, their sum."""
+        """Seconds of one micro batch: the larger of GPU and host time, smoothed; on a CPU, their sum."""
         if self.serial:
             return self.device + self.launch_floor
         # They overlap except where queues run dry.
@@ -59,7 +59,7 @@ class ComputeTimes:
 
 
 def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> ComputeTimes:
-    """Seconds per micro batch for every candidate."""
+    """Seconds of computation per micro batch for every candidate."""
     blocks = shape.layers * c.tokens
     repeated = recomputed(shape, c, impl)
     gain = rates.fp8_gain if dtypes.linear_bits == 8 else 1.0
@@ -97,7 +97,8 @@ def compute_times(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implem
 
 
 def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Bytes of a micro batch that return to the system after it and are faulted in again by the next."""
+    """Bytes of a micro batch that the allocator returns to the system afterwards, and that the next micro batch must
+    fault in again."""
     block = block_bytes(shape, c, dtypes, impl)
     kept_bytes = block.kept(c, shape.layers) + logits_bytes(shape, c, dtypes, impl)
     return np.where(c.keeps_freed > 0, 0.0, _FREED_FRACTION * kept_bytes)
@@ -105,7 +106,7 @@ def _freed_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Impleme
 
 @dataclass(frozen=True)
 class Recomputed:
-    """Fractions of a forward pass that backward repeats."""
+    """Fractions of a forward pass that activation checkpointing repeats in backward."""
 
     matmul: Array
     attention: Array
@@ -113,7 +114,7 @@ class Recomputed:
 
 
 def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomputed:
-    """Fractions that the candidate's checkpointing repeats."""
+    """Fractions of a forward pass that each candidate's activation checkpointing repeats in backward."""
     full = (c.checkpointing == FULL) * 1.0
     selective = (c.checkpointing == SELECTIVE) * 1.0
     fractions = {
@@ -127,7 +128,7 @@ def recomputed(shape: ModelShape, c: Candidates, impl: Implementation) -> Recomp
 
 
 def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, rates: Rates) -> Array:
-    """Forward seconds of one block's attention."""
+    """Seconds of one block's attention in forward."""
     flops = c.tokens * shape.attention_flops_per_token(1.0) * c.sequence
     if impl.attention == "flash":
         # Narrow heads leave the kernel's matrix units idle: 64 runs at about 0.8 of 128's rate (FlashAttention-2, figure 5).
@@ -139,7 +140,7 @@ def _attention_seconds(shape: ModelShape, c: Candidates, impl: Implementation, r
 
 
 def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation) -> Array:
-    """Memory traffic of one block's forward per token, matrix products and attention excluded."""
+    """Bytes of memory traffic of one block's forward per token, without matrix products and attention."""
     size, k = dtypes.compute, shape.experts_per_token
     mixed = impl.autocast and size < 4
     q_kv = shape.query + shape.kv
@@ -162,8 +163,8 @@ def elementwise_bytes(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Im
 
 
 def _kernel_count(shape: ModelShape, c: Candidates, impl: Implementation, repeated: Recomputed) -> Array:
-    """Kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24 forward,
-    twice that backward; a compiled block about a third."""
+    """Number of kernels of one micro batch: per block of an eager transformers model about 45 (gated, rotary) or 24
+    forward, twice that backward; a compiled block about a third."""
     forward = 45.0 if shape.norm == "rms" else 24.0
     if impl.autocast:
         forward += 14.0

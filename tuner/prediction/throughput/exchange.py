@@ -1,4 +1,5 @@
-"""Exchanges between ranks within a pass: positions for heads, sums of a split block's parts, tokens for experts."""
+"""Time of exchanges between ranks within a pass: context parallel (positions for heads), tensor parallel (sums of a
+split block's parts), expert parallel (tokens for experts)."""
 
 import numpy as np
 
@@ -8,15 +9,15 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 from shardtune.tuner.prediction.rates import Network, Rates
 
 _EXCHANGES = 4.0
-"""Exchanges in one pass through a block: queries, keys, values and the output."""
+"""Number of context-parallel exchanges in one pass through a block: queries, keys, values and the output."""
 # One CPU rank took 80 forward and 44 backward.
 _LAUNCHES = 60.0
-"""Host time of one exchange, in launches of an operator: layout, the collective's Python, waiting for it."""
+"""Host time of one exchange between ranks, in kernel launches: layout, the collective's Python code, waiting for it."""
 
 
 def context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch's context-parallel exchanges, forward and backward; attention waits, so nothing
-    hides them."""
+    """Seconds of one micro batch's context-parallel exchanges, forward and backward; attention waits for them, so they
+    overlap with nothing."""
     # An all-to-all sends as much as an all-gather of the same total, (n-1)/n of it through each link, and is assumed to
     # be as fast: it was not measured. Recomputation repeats forward's (of the output too where a whole block is
     # repeated).
@@ -28,8 +29,8 @@ def context_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rat
 
 
 _SUMS = 2.0
-"""Children of a block that are split: attention and the MLP, each with a gather before it and a scattered sum after
-it."""
+"""Number of a block's children that tensor parallelism splits: attention and the MLP, each with a gather before it and
+a scattered sum after it."""
 
 
 def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
@@ -47,11 +48,12 @@ def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rate
 
 
 _VISITS = 2.0
-"""Exchanges of tokens in one pass through a block: to the ranks of their experts, and back."""
+"""Number of expert-parallel exchanges in one pass through a block: tokens to the ranks of their experts, and back."""
 
 
 def expert_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds of one micro batch's expert exchanges, forward and backward; experts wait for their tokens."""
+    """Seconds of one micro batch's expert-parallel exchanges, forward and backward; experts wait for their tokens, so
+    these overlap with nothing."""
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)
     # Experts are assumed to be chosen equally often, and an all-to-all to be as fast as in `context_seconds`;
     # recomputation repeats forward's.

@@ -1,4 +1,4 @@
-"""Rates and links from a worker's measurements instead of the catalogue: any GPU, and CPU ranks."""
+"""Rates and links derived from a worker's measurements instead of the catalogue, for any GPU and for CPU ranks."""
 
 import math
 from collections import defaultdict
@@ -10,13 +10,15 @@ from shardtune.tuner.prediction.rates import CPU_NETWORK, CPU_RATES, Curve, Netw
 
 _PASSES = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0}
 _SUSTAINED = 0.9
-"""Fraction of a single large product's rate that a training step's shapes reach."""
+"""Fraction of the rate of one large matrix product that the shapes of a training step reach."""
 _ATTENTION = 0.55
-"""Rate of attention kernels over large products: 0.5-0.67 on the GPUs of the catalogue (tuner.prediction.rates)."""
+"""Rate of attention kernels relative to large matrix products: 0.5-0.67 on the GPUs of the catalogue
+(tuner.prediction.rates)."""
 
 
 def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Rates:
-    """Achieved rates; figures without a measurement (overlap, contention) are a generic GPU's, or CPU ranks'."""
+    """Rates derived from a worker's measurements; figures that no worker measures (overlap, contention) are those of a
+    generic GPU or of CPU ranks."""
     flops = (measured.fp32_flops if in_fp32 else measured.bf16_flops) * _SUSTAINED
     on_cpu = device == "cpu"
     return Rates(
@@ -33,7 +35,7 @@ def measured_rates(measured: MeasuredHardware, device: str, in_fp32: bool) -> Ra
 
 
 def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Network) -> Network:
-    """Links within a node and between nodes by the measured sizes, each collective by itself."""
+    """Bandwidths of the links within a node and between nodes, from the measured times of each collective."""
     by_group: dict[str, list[CollectiveTime]] = defaultdict(list)
     for collective in measured.collectives:
         by_group[
@@ -51,7 +53,7 @@ def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Net
 
 
 def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
-    """Curves by operation.
+    """Measured curves of collectives by operation. `ranks`: size of a group whose measurement does not state its size.
 
     `ranks`: size of a group whose measurement does not state it.
     """
@@ -72,7 +74,7 @@ def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
 
 
 def fallback_network(cluster: Cluster) -> Network:
-    """Network without measurements: the cluster's own figures, else those of gloo or PCIe."""
+    """Bandwidths of a network without measurements: the cluster's own figures, otherwise those of gloo or PCIe."""
     if cluster.device == "cpu":
         return Network(CPU_NETWORK.intra, CPU_NETWORK.inter, cluster.gpus_per_node, CPU_NETWORK.host_link)
     return Network(

@@ -1,4 +1,5 @@
-"""Step time of a pipeline: the slowest stage's, and its wait while the first and last micro batches are elsewhere."""
+"""Step time of a pipeline: that of the slowest stage, and its idle time while the first and last micro batches are in
+other stages."""
 
 from dataclasses import replace
 
@@ -14,22 +15,21 @@ from shardtune.tuner.prediction.throughput import step
 from shardtune.tuner.prediction.throughput.step import StepTable
 
 _LAUNCHES = 60.0
-"""Host time of one send or receive, in launches of an operator: the schedule's Python, and waiting for the
+"""Host time of one send or receive between stages, in kernel launches: the schedule's Python code, and waiting for the
 collective."""
 # Forward is assumed to take as long as either half of backward (arXiv:2401.10241, table 1 and section 6; DualPipeV, (p
 # - 1)(F&B + B - 3W) of half a rank's blocks, with F&B one after the other, as torch 2.13 runs them:
 # github.com/deepseek-ai/DualPipe).
 _BUBBLE_LEFT = {"interleaved_zero_bubble": 1 / 3, "zbv_zero_bubble": 0.0, "dual_pipe_v": 2 / 3}
-"""Fraction of the wait for the first and last micro batches that remains under schedules that postpone weight
-gradients."""
+"""Fraction of the pipeline bubble (idle time) that remains under schedules that postpone weight gradients."""
 _PARTS_ONCE_A_STEP = ("step",)
-"""Parts that a step has once, however many micro batches pass through the stages."""
+"""Parts of the step time that occur once a step, however many micro batches pass through the stages."""
 
 
 def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
-    """Step times of every candidate."""
+    """Predicted step times of every candidate, with and without pipeline stages."""
 
     def table(subset: Candidates, cut: StageLayout) -> StepTable:
         if cut.ranks == 1:
@@ -47,7 +47,7 @@ def step_times(
 def _with_bubble(
     slowest: StepTable, stage_tables: list[StepTable], c: Candidates, send: Array, cut: StageLayout
 ) -> StepTable:
-    """Slowest stage's step, lengthened by the pipeline's bubble and sends.
+    """Step time of the slowest pipeline stage, lengthened by the pipeline's bubble (idle time) and its sends.
 
     The first micro batch passes through all earlier stages, and the last one's gradients back: one pass through every
     other stage (GPipe, arXiv:1811.06965, section 2.3; the same for 1F1B). With several stages on a rank it passes
@@ -77,8 +77,8 @@ def _with_bubble(
 
 
 def _send_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
-    """Seconds to send one micro batch's hidden states to the next stage and their gradients back, for which
-    schedules wait."""
+    """Seconds to send one micro batch's hidden states to the next stage and its gradients back; schedules wait for
+    both."""
     boundary = c.tokens * shape.hidden * dtypes.compute
     # A send is assumed to be as fast as an all-gather of two ranks with as many bytes; the two are all of a stage's
     # ranks apart.

@@ -1,4 +1,4 @@
-"""Optimizer step: micro batches, communication that overlaps or not, the optimizer, offloading."""
+"""Time of a training step: micro batches, communication with or without overlap, the optimizer, offloading."""
 
 from dataclasses import dataclass
 
@@ -13,23 +13,24 @@ from shardtune.tuner.prediction.throughput.compute import compute_times
 from shardtune.tuner.prediction.throughput.exchange import context_seconds, expert_seconds, tensor_seconds
 
 HOST_ADAM_BYTES_PER_S = 15e9
-"""Memory traffic per second of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight ranks)."""
+"""Bytes per second of memory traffic of one rank's part of a node's CPU Adam (a node streams 100-200 GB/s for eight
+ranks)."""
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """Seconds of one optimizer step on one rank, and figures derived from them."""
+    """Predicted seconds of one optimizer step on one rank, and figures derived from them."""
 
     compute: Array
     parts: dict[str, Array]
     """Seconds by part, which add up to the total: matrix products, attention, elementwise kernels and loss, host
     launches, the backend's hooks, exposed communication, and once-per-step costs. Calibration scales them."""
     communication: Array
-    """Seconds of communication if nothing hid it."""
+    """Seconds of communication in a step if nothing overlapped with it."""
     exposed: Array
     optimizer: Array
     host_link: Array
-    """Exposed transfers to and from host memory, and the CPU's optimizer."""
+    """Seconds of transfers to and from host memory that overlap with nothing, and of the optimizer on the CPU."""
     total: Array
     tokens_per_s_per_gpu: Array
     network_bound: Array
@@ -38,7 +39,7 @@ class StepTable:
 def step_times(
     shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates, network: Network
 ) -> StepTable:
-    """Step times of every candidate."""
+    """Predicted step times of every candidate, without pipeline stages."""
     compute = compute_times(shape, c, dtypes, impl, rates)
     comm = registry.traffic(shape, c, dtypes, impl, network)
     micro = compute.total
@@ -84,7 +85,8 @@ def step_times(
 def _communication_seconds(
     c: Candidates, rates: Rates, comm: Traffic, forward: Array, backward: Array
 ) -> tuple[Array, Array]:
-    """Seconds of a step's communication if nothing hid it, and those that nothing hides."""
+    """Seconds of a step's communication if nothing overlapped with it, and seconds of communication that overlap with
+    nothing."""
     middle = np.maximum(c.accumulation - 1.0, 0.0)
     overlaps = registry.overlaps(c) * rates.overlap
     first = comm.unhidden * 0.5

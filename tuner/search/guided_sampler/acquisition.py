@@ -1,4 +1,5 @@
-"""Acquisition: the value of a trial, which is its expected gain per second less the cost of a failure."""
+"""Acquisition: the value of a candidate's trial to the search, which is its expected gain per second less the cost of a
+failure."""
 
 import math
 from collections.abc import Sequence
@@ -20,21 +21,23 @@ from shardtune.tuner.search.guided_sampler.residual import Posterior, matern
 # Relative to the largest gain, so that late in a search too, where gains are small, a risk competes with a gain and not
 # with slow, certain candidates.
 FAILURE_COST = 0.5
-"""Cost of a failure, as a fraction of the largest gain expected of any candidate."""
+"""Cost of a failed trial, as a fraction of the largest gain expected of any candidate."""
 _LENGTH, _LIKE = 1.5, 0.5
 _MEMORY_NOISE = 0.01
-"""Standard deviation of the log peak between runs of one configuration (docs/measurements/predictor.md)."""
+"""Standard deviation of the logarithm of peak memory between runs of one configuration
+(docs/measurements/predictor.md)."""
 _LEAST_SIGMA = 0.03
 _SIGMAS = (1.0, 0.3, 0.1)
-"""Fractions of the calibration's sigma, weighted by the study's own measurements: most peaks are known much better
-than the worst."""
+"""Possible standard deviations of the memory predictor's error, as fractions of the calibration's sigma. The study's
+own measurements weight them: most peaks are predicted much better than the worst."""
 _STARTUP_S, _STEPS = 5.0, 20.0
-"""Seconds before the first step, and steps, of a trial before one has been measured."""
+"""Seconds before a trial's first step, and number of steps in a trial, assumed until a trial has been measured."""
 _COMPILE_S = 60.0
-"""Additional seconds for compiling the blocks, until a compiled trial has been measured."""
+"""Additional seconds for compiling the model's blocks, assumed until a compiled trial has been measured."""
 _MOST_FINISHED = 120
 _CERTAIN = 6.0
-"""Deviations from the limit beyond which no measured peak changes whether a candidate fits."""
+"""Distance of the predicted peak from the memory limit, in standard deviations, beyond which no measured peak changes
+whether a candidate fits."""
 _erf = np.vectorize(math.erf, otypes=[float])
 
 
@@ -44,20 +47,21 @@ def normal_cdf(values: Array) -> Array:
 
 
 def expected_gain(time: Posterior, best: float) -> Array:
-    """Expected improvement of log speed over a log time of `best` (Jones, Schonlau and Welch 1998, equation 15)."""
+    """Expected improvement of each candidate's log speed over a trial with the log step time `best` (Jones, Schonlau
+    and Welch 1998, equation 15)."""
     z = (best - time.means) / time.deviations
     density = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
     return np.asarray(time.weights @ (time.deviations * (z * normal_cdf(z) + density)))
 
 
 def faster_probability(time: Posterior, best: float, index: int) -> float:
-    """Probability that the row at this index takes less than a log time of `best`."""
+    """Probability that the candidate at this index has a shorter step than a trial with the log step time `best`."""
     z = (best - time.means[:, index]) / time.deviations[:, index]
     return float(time.weights @ normal_cdf(z))
 
 
 def utility(gain: Array, risk: Array, seconds: Array) -> Array:
-    """Utility of each candidate: expected gain per second of its trial, less the cost of a failure."""
+    """Utility of each candidate: expected gain in log speed per second of its trial, less the cost of a failure."""
     net = gain * (1.0 - risk) - FAILURE_COST * risk * gain.max(initial=0.0)
     # A loss is not made smaller by taking longer.
     return np.asarray(np.where(net > 0.0, net / seconds, net * seconds))
@@ -65,7 +69,7 @@ def utility(gain: Array, risk: Array, seconds: Array) -> Array:
 
 @dataclass(frozen=True)
 class TrialCost:
-    """Seconds of a trial: the startup before its first step, and the steps it runs."""
+    """Estimate of a trial's duration: seconds of startup before its first step, and the number of steps it runs."""
 
     startup_s: float = _STARTUP_S
     steps: float = _STEPS
@@ -73,7 +77,7 @@ class TrialCost:
 
     @classmethod
     def from_history(cls, history: Sequence[Observation]) -> "TrialCost":
-        """Median cost of this study's trials so far."""
+        """Typical cost of a trial: the medians of startup seconds and step counts of this study's trials so far."""
         runs = [
             (obs.config.compile, *_startup_and_steps(obs.measurement))
             for obs in history
@@ -89,12 +93,13 @@ class TrialCost:
         return cls(startup, median(steps for _, _, steps in runs), compile_s)
 
     def seconds(self, log_time: Array, compiled: Array) -> Array:
-        """Seconds of trials with these log step times; `compiled` is 1 where blocks are compiled first."""
+        """Seconds that trials with these log step times take; `compiled` is 1 where the model's blocks are compiled
+        first."""
         return np.asarray(self.startup_s + self.compile_s * compiled + self.steps * np.exp(log_time))
 
 
 def _startup_and_steps(run: Measurement) -> tuple[float, float]:
-    """Seconds before the first step and after the last, and the number of steps between."""
+    """Seconds of a trial before its first and after its last step, and the number of steps between."""
     steps = float(max(1, run.measured_steps + run.warmup_steps + len(run.trajectory)))
     return max(0.1, run.elapsed_s - steps * run.step_time_s), steps
 
@@ -102,7 +107,7 @@ def _startup_and_steps(run: Measurement) -> tuple[float, float]:
 def infeasible_probability(
     pool: Pool, rows: Rows, history: Sequence[Observation], calibration: MemoryCalibration, limit_gib: float
 ) -> Array:
-    """Probability that a candidate needs too much memory, or fails like similar trials did."""
+    """Probability for each candidate that its trial needs too much memory or fails as similar trials did."""
     ended = [obs for obs in history if not obs.state.is_open and obs.state is not TrialState.CANCELLED]
     finished = ended[-_MOST_FINISHED:]
     finished_rows = pool.rows([obs.config for obs in finished])
@@ -123,8 +128,8 @@ def _too_large_probability(
     calibration: MemoryCalibration,
     limit: float,
 ) -> Array:
-    """Probability that the peak exceeds the limit: the predicted peak corrected by measured ones, averaged over the
-    predictor's possible errors."""
+    """Probability for each candidate that its peak memory exceeds the limit: the prediction corrected by measured
+    peaks, averaged over the predictor's possible errors."""
     sigma = max(calibration.sigma, _LEAST_SIGMA)
     over = np.log(pool.peak_gib[rows] * calibration.factor / limit)
     # The Gaussian process is solved only for candidates near the limit: for all others no measurement changes the
@@ -154,7 +159,7 @@ def _too_large_probability(
 
 
 def _log_evidence(likeness: Array, error: Array, sigma: float) -> float:
-    """Log likelihood of the errors under a prior of this standard deviation."""
+    """Log likelihood of the memory predictor's errors if they have a normal prior of this standard deviation."""
     factor = np.linalg.cholesky(sigma**2 * likeness + _MEMORY_NOISE**2 * np.eye(len(error)))
     return float(-0.5 * (np.linalg.solve(factor, error) ** 2).sum() - np.log(np.diag(factor)).sum())
 
@@ -164,7 +169,7 @@ def _memory_correlation(first: Array, second: Array) -> Array:
 
 
 def _needed_gib(obs: Observation) -> float | None:
-    """Peak GiB that a trial needed, None where unknown."""
+    """Peak memory (GiB) that a trial needed, None where it is unknown."""
     if obs.measurement is not None:
         return peak_gib(obs.measurement.memory)
     # After an out-of-memory error the allocated bytes say only that this much was not enough.

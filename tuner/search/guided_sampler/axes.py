@@ -1,5 +1,5 @@
-"""Mesh axes besides data parallelism, searched only where a study names them: each runs once, whatever its
-prediction."""
+"""Mesh axes besides data parallelism, which the search uses only where a study names them: each is tried once, whatever
+the prediction."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,16 +11,17 @@ Axes = frozenset[str]
 # The predictor was checked against few such layouts, and a user who names an axis wants to see it measured.
 AXES = ("context_parallel", "tensor_parallel", "pipeline_parallel", "expert_parallel")
 _MOST_AT_ONCE = 2
-"""Maximum number of axes in such a trial: with all four on, there would be fifteen combinations."""
+"""Maximum number of mesh axes that a trial tries together for the first time; four axes at once would make fifteen
+combinations."""
 
 
 def axes_of(table: Flat) -> Axes:
-    """Axes over which a configuration is split."""
+    """Names of the mesh axes, besides data parallelism, over which a configuration is split."""
     return frozenset(knob for knob in AXES if _is_split(table.get(knob)))
 
 
 def first_untried(rows: Iterable[int], axes: Sequence[Axes], measured_axes: Iterable[Axes]) -> list[int]:
-    """First row of each untried combination of axes, single axes before pairs.
+    """First row of the pool for each untried combination of mesh axes, single axes before pairs.
 
     `rows`: in the order in which they would be tried. `axes`: the axes of each row of the pool.
     """
@@ -34,7 +35,8 @@ def first_untried(rows: Iterable[int], axes: Sequence[Axes], measured_axes: Iter
 
 
 def first_reason(kind: Axes) -> str:
-    """Reason for such a trial: `first with context parallel and tensor parallel`."""
+    """Text of the reason to try mesh axes for the first time, such as `first with context parallel and tensor
+    parallel`."""
     return "first with " + " and ".join(axis.replace("_", " ") for axis in sorted(kind))
 
 

@@ -1,4 +1,5 @@
-"""Encoding: configurations as rows of numbers, by which trials teach about similar ones."""
+"""Encoding: configurations as rows of numbers, so that the guided sampler can infer the speed of similar configurations
+from a trial."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,8 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 # Such a knob changes the speed by percents, and a trial that differs in nothing else adds little information.
 _FINE = 0.25
-"""Weight of a difference in a knob that tunes one backend and places no state, such as a bucket's size."""
+"""Weight, in the similarity of configurations, of a knob that tunes one backend and places no model state, such as a
+bucket's size."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class _Numbers:
 
 @dataclass(frozen=True)
 class _Words:
-    """Encoder of a knob whose values have no order: one column for each."""
+    """Encoder of a knob whose values have no order: one column for each value."""
 
     words: tuple[KnobValue, ...]
 
@@ -43,7 +45,7 @@ class _Words:
 
 
 class KnobEncoder:
-    """Encoder of every knob that differs among some configurations; a knob that a backend lacks is zero."""
+    """Encoder of every knob that differs among some configurations; a knob that a backend lacks becomes zero."""
 
     def __init__(self, tables: Sequence[Flat]) -> None:
         values: dict[str, dict[KnobValue, None]] = {}
@@ -55,7 +57,8 @@ class KnobEncoder:
         }
 
     def encode(self, tables: Sequence[Flat]) -> tuple[Array, Array]:
-        """Rows by the knobs that every backend has, and rows by all knobs."""
+        """Encode configurations as two arrays with one row each: by the knobs that every backend has, and by all
+        knobs."""
         shared = [knob for knob in self._knobs if knob in COMMON]
         return self._rows(tables, shared), self._rows(tables, list(self._knobs))
 

@@ -1,4 +1,5 @@
-"""Pool of one study's candidates with their predictions, computed once because they depend on the study alone."""
+"""Pool of one study's candidate configurations with their predictions, computed once because they depend on the study
+alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from shardtune.tuner.search.space import Space
 from shardtune.tuner.search.space.legal_values import Flat
 
 ENUMERATED = 20_000
-"""Size up to which a space is enumerated completely."""
+"""Largest number of configurations in a search space for which the pool contains all of them."""
 DRAWN = 2_500
-"""Number of configurations drawn from a larger space."""
+"""Number of configurations that the pool draws from a search space too large to enumerate."""
 _CHUNK = 4_000
 _CORNERS = 200
 _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101)
@@ -32,7 +33,7 @@ _PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 6
 
 @dataclass(frozen=True)
 class PredictionBasis:
-    """Inputs of a prediction besides the configuration."""
+    """Everything besides the configuration that a prediction depends on."""
 
     shape: ModelShape
     workload: Workload
@@ -42,20 +43,23 @@ class PredictionBasis:
 
 @dataclass(frozen=True)
 class PredictedRows:
-    """Uncalibrated predictions by configuration."""
+    """Predicted seconds and memory of configurations, without calibration by measurements; a row or column for each
+    configuration."""
 
     parts: Array | None
-    """Seconds of a step by `PARTS`, a row each; None where the hardware's rates are unknown."""
+    """Predicted seconds of each part of a step (one row for each of `PARTS`); empty where the hardware's rates are
+    unknown."""
     peak_gib: Array
-    """GiB at the peak, compared with measured peaks."""
+    """Predicted peak memory (GiB) of each configuration, comparable with measured peaks."""
     least_gib: Array
-    """GiB that must fit at least."""
+    """GiB of memory that each configuration needs at least."""
     host_gib: Array
-    """GiB of host memory per node."""
+    """GiB of host memory that each configuration needs per node."""
 
 
 class Pool:
-    """Candidates by row. Rows are added for configurations that a caller names; existing rows never change."""
+    """Pool of a study's candidate configurations, one per row. Rows are added for configurations that a caller names;
+    existing rows never change."""
 
     def __init__(
         self,
@@ -64,7 +68,7 @@ class Pool:
         configs: Iterable[TrialConfig] | None = None,
         predict: Callable[[Sequence[TrialConfig]], PredictedRows] | None = None,
     ) -> None:
-        """Predict the candidates. `predict` replaces the predictor."""
+        """Predict the pool's candidate configurations. `predict` replaces the predictor."""
         self.space, self.basis = space, basis
         self._predict = predict or partial(predict_rows, basis)
         self._rows: dict[str, int] = {}
@@ -86,7 +90,8 @@ class Pool:
         for start in range(0, len(first), _CHUNK):
             self._add(first[start : start + _CHUNK])
         self.candidate_count = len(self._tables)
-        """Number of leading rows that are candidates; later rows were added for callers."""
+        """Number of leading rows of the pool that are candidates; later rows were added because callers named their
+        configurations."""
 
     @property
     def knows_speed(self) -> bool:
@@ -95,7 +100,7 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
+        """Number of rows in the pool, one for each configuration."""
         return len(self._tables)
 
     def config(self, row: int) -> TrialConfig:
@@ -103,16 +108,16 @@ class Pool:
         return self.space.unflatten(self.table(row))
 
     def table(self, row: int) -> Flat:
-        """Knobs and values of a row."""
+        """Value of every knob, by name, in the configuration of a pool's row."""
         names, values = self._tables[row]
         return dict(zip(names, values, strict=True))
 
     def row_of(self, key: str) -> int | None:
-        """Row with this content key of a canonical form, None where there is none."""
+        """Row of the pool whose canonical configuration has this content key, None where there is none."""
         return self._rows.get(key)
 
     def rows(self, configs: Sequence[TrialConfig]) -> list[int]:
-        """Rows of these configurations, which are added where they are new."""
+        """Rows of the pool for these configurations; configurations that the pool lacks are added."""
         keys = [self.space.key(config) for config in configs]
         new = {key: config for key, config in zip(keys, configs, strict=True) if key not in self._rows}
         if new:
@@ -120,14 +125,16 @@ class Pool:
         return [self._rows[key] for key in keys]
 
     def neighbour_rows(self, row: int) -> list[int]:
-        """Rows of the configurations that differ in one answer; cached, because the same centres recur."""
+        """Rows of the pool for configurations that differ from this row's in one choice; cached, because the same rows
+        are requested repeatedly."""
         near_rows = self._near.get(row)
         if near_rows is None:
             near_rows = self._near[row] = self.rows(list(neighbours(self.space, self.config(row))))
         return near_rows
 
     def encode(self, configs: Sequence[TrialConfig]) -> tuple[Array, Array, Rows]:
-        """Encode configurations, not necessarily of this space: knobs that every backend has, all knobs, and kinds."""
+        """Encode configurations, not necessarily of this search space, as arrays: the knobs that every backend has, all
+        knobs, and kinds (backend and ZeRO stage)."""
         tables = [self.space.flatten(config) for config in configs]
         kinds = [self._kinds.setdefault((table["backend"], table.get("stage")), len(self._kinds)) for table in tables]
         return (*self._encoder.encode(tables), np.array(kinds, dtype=np.intp))
@@ -151,7 +158,7 @@ class Pool:
 
 
 def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> PredictedRows:
-    """Predict configurations, uncalibrated."""
+    """Predict time and memory of configurations, without calibration by measurements."""
     workload, cluster = basis.workload, basis.cluster
     candidates = from_configs(configs, workload.sequence_length, cluster.world_size, workload.global_batch)
     result = evaluate(basis.shape, candidates, workload, cluster, unknown_speed=True, measured=basis.hardware)
@@ -172,7 +179,8 @@ def predict_rows(basis: PredictionBasis, configs: Sequence[TrialConfig]) -> Pred
 
 
 def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
-    """Candidates of a large space: the corners of each placement of states, and a draw that fills it evenly."""
+    """Candidates of a large search space: the extreme configurations of each placement of model states, and an evenly
+    spread sample."""
     keys: set[str] = set()
     for config in (*islice(space.lightest(), _CORNERS), *sample_evenly(space, DRAWN)):
         key = config.content_key()
@@ -182,8 +190,8 @@ def _initial_candidates(space: Space) -> Iterator[TrialConfig]:
 
 
 def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
-    """Draw a Kronecker sequence: the i-th draw answers its j-th question by the fraction of i times the j-th prime's
-    root."""
+    """Draw configurations evenly spread over the space with a Kronecker sequence: draw i makes its j-th choice by the
+    fractional part of i times the j-th prime's root."""
     roots = np.sqrt(np.array(_PRIMES))
     for number in range(1, count + 1):
         places = iter(np.tile(number * roots % 1.0, 4))
@@ -197,7 +205,8 @@ def sample_evenly(space: Space, count: int) -> Iterator[TrialConfig]:
 
 
 def neighbours(space: Space, config: TrialConfig) -> Iterator[TrialConfig]:
-    """Configurations of the space that differ in one answer, and in what follows from it."""
+    """Configurations of the space that differ from one configuration in one choice, and in the values that depend on
+    that choice."""
     try:
         answers = space.sampler_answers(config)
     except ValueError:

@@ -13,49 +13,51 @@ import numpy as np
 from shardtune.tuner.search.guided_sampler.encoding import Array, Rows
 
 _TRUST = ((1.0, 0.0), (0.5, -1.5), (0.0, -3.0))
-"""Grid of (scale of the prediction, log prior)."""
+"""Grid of weights for the prediction, as pairs (scale of the prediction, log prior of the scale)."""
 # Among the fast third of a table the deviation is below 0.1 (docs/measurements/search.md). Where larger ones are likely
 # from the start, a search looks everywhere before it looks anywhere twice.
 _AMPLITUDE = ((0.03, 0.0), (0.08, -0.5), (0.2, -1.5), (0.8, -3.0))
-"""Grid of (standard deviation of g, log prior): log time that knobs make and the prediction does not see."""
+"""Grid of (standard deviation of g, log prior), where g is the effect of knobs on log step time that the prediction
+misses."""
 _LENGTH = ((0.7, 0.0), (1.5, 0.0), (3.0, 0.0))
-"""Grid of (length scale of g, log prior), where 1 is from a knob's smallest value to its largest."""
+"""Grid of (length scale of g, log prior), where 1 is the distance between a knob's smallest and largest value."""
 # Measured: 0.12 to 0.22 on shared cores (docs/measurements/search.md).
 NOISE = ((0.01, 0.0), (0.03, 0.0), (0.08, -0.5), (0.18, -1.0))
-"""Grid of (standard deviation between runs of one configuration, log prior)."""
+"""Grid of measurement noise, as pairs (standard deviation of log time between runs of one configuration, log prior)."""
 _LEVEL, _KIND, _PARTS = 0.5, 0.08, 0.08
-"""Standard deviations of b, of the effect of a backend and its placement of states, and of a part's rate."""
+"""Standard deviations in log time of the common offset b, of the effect of a backend with its placement of states, and
+of a part's rate."""
 _ACROSS = 0.8
-"""Correlation of the prediction's error between two studies on one machine."""
+"""Correlation of the prediction's errors between two studies on one machine."""
 _MOST_FITTED = 60
 _MOST_LEVERAGE = 0.9
 _MODELS = 3
-"""Number of the grid's best models that are averaged."""
+"""Number of models averaged: the best of the grid of hyperparameters."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows of the process: knobs of every backend, all knobs, each part's fraction of the predicted time, log
-    predicted time."""
+    """Input rows of the Gaussian process: the knobs of every backend, all knobs, each part's fraction of the predicted
+    time, and the log predicted time."""
 
     common: Array
     knobs: Array
     kinds: Rows
-    """Codes that are equal for rows of one backend and placement of states."""
+    """Code of each row's backend and placement of model states; rows with equal codes have the same kind."""
     studies: Rows
-    """Study of each row: 0 for this study, another number for each of the others."""
+    """Number of the study of each row: 0 for this study, another number for each of the other studies."""
     fractions: Array
     predicted: Array
 
     def last(self, count: int) -> "Inputs":
-        """Last `count` rows."""
+        """Last `count` rows of these inputs."""
         index = slice(len(self.predicted) - count, None)
         return Inputs(**{name: values[index] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class _Model:
-    """Point of the grid."""
+    """Hyperparameters of one Gaussian process: a point of the grid."""
 
     trust: float
     amplitude: float
@@ -65,7 +67,8 @@ class _Model:
 
 @dataclass(frozen=True)
 class Posterior:
-    """Mixture of normal distributions for each row: `weights` (models), `means` and `deviations` (models x rows)."""
+    """Mixture of normal distributions of log time for each row: `weights` (models), `means` and `deviations` (models x
+    rows)."""
 
     # Tails are computed per model: where models disagree about a row that all consider slow, one normal distribution
     # over their means would call it fast now and then.
@@ -83,13 +86,13 @@ class Posterior:
 
 
 class Residual:
-    """Gaussian process given measured rows."""
+    """Gaussian process on measured minus predicted log step times, fitted to measured rows."""
 
     def __init__(self, rows: Inputs, measured: Array, extra_noise: Array, held_out: Array | None = None) -> None:
-        """Fit the process.
+        """Fit the Gaussian process to measured rows.
 
         `measured`: log times. `extra_noise`: additional standard deviations. `unseen`: predictions for each row by a
-        calibration without it, by which the prediction is judged.
+        calibration fitted without that row, by which the prediction is judged.
         """
         self._rows, self._extra = rows, extra_noise**2
         self._measured = _centred(measured, rows.studies)
@@ -106,7 +109,8 @@ class Residual:
 
     @property
     def trust(self) -> float:
-        """Weight left of the prediction: 1 all of it, 0 nothing."""
+        """Weight that the fitted process gives to the prediction: 1 means full weight, 0 means that measurements alone
+        decide."""
         return sum(weight * model.trust for weight, model in self._models)
 
     def mean(self, rows: Inputs) -> Array:
@@ -115,7 +119,8 @@ class Residual:
         return np.asarray(sum(weight * self._mean(model, rows, across[model]) for weight, model in self._models))
 
     def posterior(self, rows: Inputs, pending: Inputs) -> Posterior:
-        """Posterior of log time.
+        """Posterior distribution of log time for each row. Running trials (`pending`) count as measured at their mean:
+        they narrow the distributions without moving them.
 
         Running trials (`pending`) count as measured at their mean: they narrow the distributions and move none.
         """
@@ -127,7 +132,8 @@ class Residual:
         return Posterior(weights, np.array(means), np.sqrt(variances))
 
     def _across(self, rows: Inputs) -> dict[_Model, Array]:
-        """Covariances of the measured rows with these, by model; models of one length share most of the work."""
+        """Covariances between the measured rows and these rows, for each model; models of one length scale share most
+        of the computation."""
         like = {
             length: _correlation(self._rows, rows, length) for length in {model.length for _, model in self._models}
         }
@@ -189,12 +195,12 @@ class Residual:
 
 
 def concatenate(first: Inputs, second: Inputs) -> Inputs:
-    """Concatenate two sets of rows."""
+    """Concatenate two sets of the Gaussian process's input rows."""
     return Inputs(**{name: np.concatenate([values, vars(second)[name]]) for name, values in vars(first).items()})
 
 
 def _centred(values: Array, studies: Rows) -> Array:
-    """Subtract each study's mean: only orders are compared across studies."""
+    """Subtract each study's mean from its values, because only the order of trials is comparable across studies."""
     means = np.array([values[studies == study].mean() for study in studies], dtype=float)
     return np.asarray(values - means)
 
@@ -204,20 +210,21 @@ def _covariance(rows: Inputs, columns: Inputs, model: _Model) -> Array:
 
 
 def _joint_covariance(rows: Inputs, columns: Inputs, knobs: Array) -> Array:
-    """Covariance from that of the knobs and all that two rows share; reduced where they are of two studies."""
+    """Covariance of each pair of rows: from the knobs, a shared kind and shared parts of the step; smaller where the
+    rows are of two studies."""
     kinds, studies = rows.kinds[:, None] == columns.kinds, rows.studies[:, None] == columns.studies
     common = knobs + _KIND**2 * kinds + _PARTS**2 * rows.fractions @ columns.fractions.T
     return np.asarray(_LEVEL**2 * studies + np.where(studies, 1.0, _ACROSS) * common)
 
 
 def _correlation(rows: Inputs, columns: Inputs, length: float) -> Array:
-    """Correlation of two sets of rows: half by the knobs that all backends have, half by all knobs."""
+    """Correlation of each pair of rows: half from the knobs that all backends have, half from all knobs."""
     # A micro batch, for example, has much the same effect with every backend.
     return 0.5 * matern(rows.common, columns.common, length) + 0.5 * matern(rows.knobs, columns.knobs, length)
 
 
 def matern(first: Array, second: Array, length: float) -> Array:
-    """Matern 5/2 correlation."""
+    """Matern 5/2 correlation between each row of `first` and each row of `second`, with this length scale."""
     squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1) - 2.0 * first @ second.T
     # In place: these are the largest arrays of an ask.
     np.maximum(squared, 0.0, out=squared)
@@ -233,10 +240,10 @@ def matern(first: Array, second: Array, length: float) -> Array:
 
 
 def leave_one_out(rows: Inputs, measured: Array, prior: Array, noise: float, weight: float = 1.0) -> Array:
-    """Predictions for each row by a calibration fitted without it (leverage of a linear fit).
+    """Predict each row by a calibration fitted without that row (leverage of a linear fit).
 
-    `prior`: standard deviations of the log factors, the one shared by all parts and each part's own. `weight`: rows on
-    which the calibration rests per row given here; those of other studies hold it in place.
+    `prior`: standard deviations of the log factors: the factor shared by all parts, then each part's own. `weight`:
+    rows on which the calibration rests per row given here; rows of other studies keep it in place.
     """
     # With as many factors as rows a fit reproduces any measurement, which is no merit of the prediction.
     jacobian = np.column_stack([np.ones(len(measured)), rows.fractions])

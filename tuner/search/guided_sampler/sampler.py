@@ -1,4 +1,4 @@
-"""Guided sampler: proposes the candidate with the greatest expected gain per GPU-second, by prediction and
+"""Guided sampler: proposes the candidate with the greatest expected gain per second, from predictions and this study's
 measurements."""
 
 from collections.abc import Iterator, Sequence
@@ -35,40 +35,44 @@ from shardtune.tuner.search.guided_sampler.residual import Inputs, Posterior, Re
 from shardtune.tuner.search.samplers.draw import Draw, SearchView
 
 _SHORTLIST = 400
-"""Candidates kept: the best by prediction, and as many random others of a larger pool, redrawn for every trial."""
+"""Number of candidates scored for a trial: the best by prediction, and as many random candidates of a larger pool,
+redrawn for every trial."""
 _MOST_MEASURED = 120
-"""Maximum number of trials the process is learnt from: the newest and the fastest."""
+"""Maximum number of trials that the Gaussian process is fitted to: the newest and the fastest."""
 _MOST_RELATED = 60
 _MOST_DRAWS = 64
 _WIDENED = 2
-"""Number of fastest trials, and of favourites of the prediction, whose neighbours join the candidates."""
+"""Number of fastest trials, and of fastest predictions, whose neighbouring configurations are added to the
+candidates."""
 _WARM_NOISE = 0.05
-"""Additional deviation of another study's trials, measured elsewhere or at another time."""
+"""Additional standard deviation of the log time of another study's trials, because they were measured elsewhere or at
+another time."""
 _PRUNED_NOISE = 0.05
-"""Additional deviation of a trial that ended within its warm-up."""
+"""Additional standard deviation of the log time of a trial that ended within its warm-up."""
 _DEVIATIONS = 1.645
 _MOST_DIFFERENCES = 4
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Calibrations learnt on this hardware, and the memory a rank may use."""
+    """Knowledge from earlier runs on this hardware: calibrations of the predictor, and the memory that a rank may
+    use."""
 
     limit_gib: float
     speed: SpeedCalibration = UNCALIBRATED
     memory: MemoryCalibration = field(default_factory=MemoryCalibration)
     related: Sequence[ComparedRun] = ()
-    """Runs of other studies on this hardware, the newest first."""
+    """Runs of other studies on this hardware with their predictions, the newest first."""
 
 
 class GuidedSampler:
-    """Sampler of one study at one moment."""
+    """Guided sampler of one study with the knowledge at one moment."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge) -> None:
         self._pool, self._knowledge = pool, knowledge
 
     def __call__(self, view: SearchView) -> Iterator[Draw | None]:
-        """Yield the best candidates, the most promising first."""
+        """Yield the best candidates as proposals, the most promising first."""
         scores = CandidateScores(self._pool, self._knowledge, view)
         rows = scores.candidates
         if not len(rows):
@@ -79,31 +83,31 @@ class GuidedSampler:
 
 
 class CandidateScores:
-    """Scores of a study's candidates after its trials so far."""
+    """Scores of a study's candidate configurations after its trials so far."""
 
     def __init__(self, pool: Pool, knowledge: Knowledge, view: SearchView) -> None:
         self._pool, self._knowledge, self._view = pool, knowledge, view
 
     @cached_property
     def utility(self) -> Array:
-        """Utility of each candidate: expected gain per second of a trial, less the cost of a failure."""
+        """Utility of each candidate: expected gain in log speed per second of its trial, less the cost of a failure."""
         return utility(self.gain, self._risk, self.seconds)
 
     @cached_property
     def seconds(self) -> Array:
-        """Seconds of each candidate's trial."""
+        """Expected seconds of each candidate's trial."""
         compiled = self._pool.compiled[self.candidates]
         return TrialCost.from_history(self._view.history).seconds(self.time.mean, compiled)
 
     @cached_property
     def gain(self) -> Array:
-        """Expected log improvement of each candidate over the fastest trial; before any, over the median candidate's
-        expectation."""
+        """Expected improvement of each candidate's log speed over the fastest trial; before any trial, over the median
+        candidate."""
         return expected_gain(self.time, self._best)
 
     @cached_property
     def time(self) -> Posterior:
-        """Posterior of each candidate's log step time."""
+        """Posterior distribution of each candidate's log step time."""
         inputs = self._inputs(self.candidates)
         if self._residual is None:
             deviations = np.full((1, len(inputs.predicted)), max(self._knowledge.speed.sigma, 0.05))
@@ -113,7 +117,8 @@ class CandidateScores:
 
     @cached_property
     def candidates(self) -> Rows:
-        """Rows that may be tried: not taken, and not rejected by the memory gate."""
+        """Pool rows that may be tried: neither tried already nor rejected by the memory gate (rejects configurations
+        predicted not to fit)."""
         pool, knowledge = self._pool, self._knowledge
         taken_rows = {row for key in self._view.taken if (row := pool.row_of(key)) is not None}
         untried = [row for row in self._considered() if row not in taken_rows]
@@ -135,7 +140,8 @@ class CandidateScores:
 
     @cached_property
     def unseen_axes(self) -> list[int]:
-        """Indices of candidates split over axes that no trial has had; empty before the sampler's first own trial."""
+        """Indices of candidates split over mesh axes that no trial has used; empty before the sampler's first own
+        trial."""
         history = self._view.history
         if not any(obs.origin is TrialOrigin.SAMPLER for obs in history):
             return []
@@ -146,7 +152,7 @@ class CandidateScores:
         return [int(index) for index in order if int(rows[index]) in first]
 
     def reason(self, index: int) -> TrialReason:
-        """Reason to try the candidate at this index."""
+        """Reason for the proposal, shown to the user: why the sampler prefers the candidate at this index."""
         mean, deviation = float(self.time.mean[index]), float(self.time.deviation[index])
         workload, cluster = self._pool.basis.workload, self._pool.basis.cluster
         tokens = workload.tokens_per_step / cluster.world_size
@@ -172,7 +178,7 @@ class CandidateScores:
 
     @cached_property
     def _measured(self) -> list[Observation]:
-        """Trials with a time to learn from; a trial that used too much memory has one, too."""
+        """Trials whose measured time the sampler learns from, including trials that used too much memory."""
         timed = [obs for obs in self._view.history if _has_time(obs)]
         if len(timed) > _MOST_MEASURED:
             # The process costs the cube of its rows.
@@ -204,7 +210,7 @@ class CandidateScores:
 
     @cached_property
     def _related(self) -> list[ComparedRun]:
-        """Runs of other studies that show the prediction's errors."""
+        """Runs of other studies on this hardware, from which the sampler learns the prediction's errors."""
         runs = [run for run in self._knowledge.related if run.parts is not None and run.seconds > 0]
         return runs[:_MOST_RELATED][::-1]
 
@@ -219,7 +225,7 @@ class CandidateScores:
 
     @property
     def _offset(self) -> float:
-        """Log seconds per token minus log seconds per step."""
+        """Difference that converts log seconds per step to log seconds per token of a rank."""
         basis = self._pool.basis
         return -float(np.log(basis.workload.tokens_per_step / basis.cluster.world_size))
 
@@ -233,7 +239,8 @@ class CandidateScores:
 
     @cached_property
     def _best(self) -> float:
-        """Log time of the fastest trial by the process, which does not believe one lucky run."""
+        """Log step time of the fastest trial as estimated by the Gaussian process, so that one lucky run counts little;
+        before any trial, the median candidate's."""
         if self._fastest is None:
             # The median, not the minimum: where most fast candidates do not fit, the gain must still separate those that do.
             return float(np.median(self.time.mean))
@@ -300,7 +307,7 @@ class CandidateScores:
 
 
 GATE_DEVIATIONS = 2.33
-"""Deviations of `tuner.prediction.memory_gate`, which judges every proposal."""
+"""Standard deviations of safety in `tuner.prediction.memory_gate`, which checks every proposal."""
 
 
 def _has_time(obs: Observation) -> bool:
@@ -308,6 +315,6 @@ def _has_time(obs: Observation) -> bool:
 
 
 def _log_time(obs: Observation) -> float:
-    """Log of a rank's seconds per token, comparable between studies of different batches."""
+    """Logarithm of a rank's measured seconds per token, comparable between studies of different batch sizes."""
     assert obs.measurement is not None
     return -float(np.log(obs.measurement.tokens_per_s_per_gpu))

@@ -1,1 +1,2 @@
-"""Samplers drawn through Optuna, the guided sampler's rivals. The only subpackage that imports Optuna."""
+"""Samplers drawn through Optuna (random, TPE, Gaussian process), alternatives to the guided sampler. The only
+subpackage that imports Optuna."""

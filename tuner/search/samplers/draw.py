@@ -1,4 +1,4 @@
-"""Interface of samplers: each yields configurations in the order in which it would try them."""
+"""Interface of samplers: each yields configurations in the order in which the sampler prefers to try them."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,25 +11,26 @@ from shardtune.tuner.search.space import Space
 
 @dataclass(frozen=True)
 class Draw:
-    """Proposal of a sampler."""
+    """Configuration proposed by a sampler."""
 
     config: TrialConfig
     reason: TrialReason | None = None
-    """Reason for the proposal; None from a sampler that gives none."""
+    """Reason for the proposed configuration; None from a sampler that gives no reasons."""
 
 
 @dataclass(frozen=True)
 class SearchView:
-    """Data that a sampler may use."""
+    """Data that a sampler may use: the search space, the trials so far and a random seed."""
 
     space: Space
     history: Sequence[Observation]
     warm: Sequence[Observation]
-    """Trials of another study, scaled to this one's level of speed."""
+    """Trials of another study, their speeds scaled to the level of this study's speeds."""
     taken: Collection[str]
-    """Content keys of canonical forms that may not be proposed again."""
+    """Content keys of configurations (in canonical form) that the sampler may not propose again."""
     seed: int
 
 
 Sampler = Callable[[SearchView], Iterator[Draw | None]]
-"""Generator of proposals; None for a draw that the user's limits led nowhere."""
+"""Function from the search data to a generator of proposals; yields None for a draw that the user's limits leave
+without a legal value."""

@@ -3,9 +3,9 @@
 import importlib.util
 
 GP_PACKAGES = ("scipy", "torch")
-"""Packages of the Gaussian process that the service does not install."""
+"""Python packages that Optuna's Gaussian process needs and the service does not install."""
 
 
 def gp_is_installed() -> bool:
-    """Whether the packages of the Gaussian process are installed."""
+    """Whether the Python packages that Optuna's Gaussian process needs are installed."""
     return all(importlib.util.find_spec(name) is not None for name in GP_PACKAGES)

@@ -24,17 +24,17 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 warnings.filterwarnings("ignore", category=ExperimentalWarning, message=".*group.*")
 
 STARTUP_TRIALS = 6
-"""Finished trials, seeds included, before a sampler of Optuna's replaces random sampling."""
+"""Number of finished trials, seed trials included, before an Optuna sampler replaces random sampling."""
 _DRAWS = 8
 _RANDOM_DRAWS = 64
 _MOST_ANSWERS = 1024
-"""Maximum number of configurations whose answers are cached."""
+"""Maximum number of configurations whose Optuna parameters are cached."""
 OF_ANOTHER_STUDY = "of_another_study"
-"""Attribute of trials that the sampler sees and this study did not run."""
+"""Name of the Optuna trial attribute that marks trials of another study."""
 
 
 def uniform(view: SearchView) -> Iterator[Draw | None]:
-    """Draw each knob uniformly at random."""
+    """Propose configurations with every knob drawn uniformly at random."""
     rng = random.Random(view.seed)
     for _ in range(_RANDOM_DRAWS):
         config = view.space.sample(lambda _, values: rng.choice(values))
@@ -42,7 +42,7 @@ def uniform(view: SearchView) -> Iterator[Draw | None]:
 
 
 def tpe(view: SearchView) -> Iterator[Draw | None]:
-    """Draw from a tree-structured Parzen estimator."""
+    """Propose configurations drawn from Optuna's tree-structured Parzen estimator (TPE)."""
     sampler = TPESampler(
         n_startup_trials=STARTUP_TRIALS, multivariate=True, group=True, constant_liar=True, seed=view.seed
     )
@@ -50,12 +50,13 @@ def tpe(view: SearchView) -> Iterator[Draw | None]:
 
 
 def gp(view: SearchView) -> Iterator[Draw | None]:
-    """Draw from a Gaussian process with Matern 5/2 kernel and log expected improvement."""
+    """Propose configurations drawn from Optuna's Gaussian process (Matern 5/2 kernel, log expected improvement)."""
     return _draw_from(view, GPSampler(n_startup_trials=STARTUP_TRIALS, seed=view.seed, deterministic_objective=False))
 
 
 def _draw_from(view: SearchView, sampler: BaseSampler) -> Iterator[Draw | None]:
-    """Yield draws of one sampler.
+    """Yield proposals of one Optuna sampler. Trials of another study come first and are marked: TPE gives older trials
+    less weight.
 
     Trials of another study come first and are marked: TPE gives older trials less weight.
     """
@@ -85,7 +86,9 @@ def _chooser(trial: optuna.Trial) -> Chooser:
 
 
 def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
-    """Observation as a trial of Optuna's; None where it has nothing to teach.
+    """Convert a trial to an Optuna trial; None where the sampler can learn nothing from the trial. In feasible trials
+    only, sizes outside the space become the nearest size inside: that one size is too large does not mean that its
+    neighbour is.
 
     Sizes outside the space become the nearest inside, but only of feasible trials: that one value is too much does not
     condemn its neighbour.
@@ -126,10 +129,11 @@ def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
 
 @lru_cache(_MOST_ANSWERS)
 def _answers_of(space: Space, config: TrialConfig, exact: bool) -> list[tuple[Question, KnobValue]]:
-    """Sampler's parameters for a configuration, cached: every suggestion needs those of the whole history."""
+    """Optuna parameters that represent a configuration, cached because every suggestion needs those of all trials."""
     return space.sampler_answers(config, exact)
 
 
 def _is_ordered(values: tuple[KnobValue, ...]) -> bool:
-    """Whether values are numbers in rising order, sampled by position so that neighbours teach about each other."""
+    """Whether values are numbers in rising order, which Optuna samples by position so that neighbouring values inform
+    each other."""
     return len(values) > 2 and not any(isinstance(value, bool | str) for value in values)

@@ -1,4 +1,5 @@
-"""The conditional search space of a study: knobs, candidate values, conditions, the user's limits."""
+"""Conditional search space of a study: knobs, candidate values, the conditions under which a knob has an effect, and
+the user's limits."""
 
 from shardtune.tuner.search.space.space import Chooser, Space, build
 

@@ -1,4 +1,4 @@
-"""Lookups of a value among a knob's candidates, and selections of a few candidates."""
+"""Helpers for a knob's candidate values: find a value among them, and select a few of them."""
 
 import math
 
@@ -10,13 +10,13 @@ _MAX_LISTED = 12
 
 
 def describe_values(values: tuple[KnobValue, ...]) -> str:
-    """Candidates as a user would write them."""
+    """Text that lists a knob's candidate values as a user would write them."""
     text = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values[:_MAX_LISTED])
     return text + (", …" if len(values) > _MAX_LISTED else "")
 
 
 def index_of(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
-    """Index of the value, None where it is absent; true is not 1 here."""
+    """Index of a value among a knob's candidates, None where it is absent; true does not equal 1."""
     for index, candidate in enumerate(values):
         if candidate == value and isinstance(candidate, bool) == isinstance(value, bool):
             return index
@@ -24,7 +24,7 @@ def index_of(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | No
 
 
 def nearest_index(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int | None:
-    """Index of the value, or of the nearest number by ratio."""
+    """Index of a value among a knob's candidates, or of the candidate nearest by ratio; None where there is neither."""
     exact = index_of(value, values)
     if exact is not None or value is None or isinstance(value, bool | str):
         return exact
@@ -38,7 +38,7 @@ def nearest_index(value: KnobValue | None, values: tuple[KnobValue, ...]) -> int
 
 
 def lightest_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidate that uses least memory where one is known to, else all candidates."""
+    """Candidate value that uses the least memory where the knob defines one, else all candidates."""
     knob = KNOBS.get(question.knob)
     least = None if knob is None else knob.memory_order[0] if knob.memory_order else knob.lightest
     if least is None:
@@ -50,7 +50,8 @@ def lightest_values(question: Question) -> tuple[KnobValue, ...]:
 
 
 def branching_values(question: Question) -> tuple[KnobValue, ...]:
-    """Candidates that open different branches of the walk; a single one of each other knob."""
+    """Candidate values that lead to different further knobs or placements of states; a single value for every other
+    knob."""
     if question.knob == "micro_batch":
         return tuple(dict.fromkeys((question.values[0], question.values[-1])))
     return lightest_values(question)

@@ -1,4 +1,5 @@
-"""Walk through the space that draws a configuration knob by knob: a condition is an `if` over the knobs drawn before.
+"""Define-by-run drawing of a configuration, knob by knob: a condition is an `if` over the knobs drawn before. Sampling,
+enumeration, membership and reading a configuration use the same code with a different function that chooses values.
 
 Sampling, enumeration, membership and reading a configuration are the same walk with different answers.
 """
@@ -14,11 +15,11 @@ from shardtune.tuner.search.space.limits import KnobLimits
 
 @dataclass(frozen=True)
 class Question:
-    """Knob to decide, with its candidate values."""
+    """Knob whose value must be chosen, with its candidate values."""
 
     knob: str
     param: str
-    """Name for the sampler; the same name always has the same candidate values."""
+    """Parameter name for the sampler; the same name always has the same candidate values."""
     values: tuple[KnobValue, ...]
 
 
@@ -26,7 +27,7 @@ Answer = Callable[[Question], KnobValue]
 
 
 class NoLegalValue(Exception):
-    """Error raised where the user's limits leave a knob without a value on this path."""
+    """Error raised where the user's limits leave a knob without a legal value, given the knobs drawn before."""
 
     def __init__(self, knob: str, candidates: tuple[KnobValue, ...], why_not: str | None = None) -> None:
         super().__init__(knob)
@@ -34,7 +35,8 @@ class NoLegalValue(Exception):
 
 
 class DefineByRun:
-    """Path through the space; each backend's `draw` draws the knobs of that backend."""
+    """Drawing of one configuration from the search space, knob by knob; each backend's `draw` chooses the knobs of that
+    backend."""
 
     def __init__(self, domains: Domains, limits: KnobLimits, answer: Answer) -> None:
         self.domains, self.limits, self.answer = domains, limits, answer
@@ -46,7 +48,8 @@ class DefineByRun:
         draw: Mapping[str, Callable[["DefineByRun", bool], None]],
         split: Mapping[str, Callable[["DefineByRun"], int]],
     ) -> Flat:
-        """Draw every knob that has an effect; the other knobs get their fixed value.
+        """Choose a value for every knob that has an effect; other knobs get their fixed value. Returns the values by
+        knob name.
 
         `draw` and `split` are callables by backend: `split` decides how many ranks split a model, `draw` all other
         knobs of the backend.
@@ -77,17 +80,18 @@ class DefineByRun:
         return self.table
 
     def _draw_context(self) -> None:
-        """Decide the number of ranks that share sequences."""
+        """Choose the number of ranks that share a sequence (context parallel)."""
         sizes, why_not = self.domains.context_parallel
         self.pick_if_named("context_parallel", sizes, why_not)
 
     def pick_if_named(self, knob: str, sizes: tuple[int, ...], why_not: str | None, variant: str = "") -> int:
-        """Decide a number of ranks that is searched only where the user names it; else 1."""
+        """Choose a number of ranks for an axis that is searched only where the user names it; otherwise the number is
+        1."""
         self.table[knob] = 1
         return int(self.pick(knob, sizes, variant, why_not)) if knob in self.limits else 1
 
     def _draw_environment(self) -> None:
-        """Decide the environment of the ranks, by default only the settings known to matter on the device."""
+        """Choose the environment settings of the ranks, by default only among those known to matter on the device."""
         on_gpu = self.domains.on_gpu
         self.pick_if("malloc", not on_gpu or "malloc" in self.limits, ("default", "keep"), "default")
         self.pick("threads", self.domains.threads)
@@ -97,13 +101,13 @@ class DefineByRun:
         self.pick_if("numa_binding", binds, ("none", "node", "exclusive"), "none")
 
     def narrow_checkpointing(self, modes: tuple[str, ...], variant: str) -> None:
-        """Restrict checkpointing to the modes that the backend supports as drawn so far."""
+        """Restrict activation checkpointing to the modes that the backend supports with the knobs drawn so far."""
         self._checkpointing = (modes, variant)
 
     def pick(
         self, knob: str, candidates: tuple[KnobValue, ...], variant: str = "", why_not: str | None = None
     ) -> KnobValue:
-        """Decide a knob among the candidates that the user's limits leave.
+        """Choose a knob's value among the candidates that the user's limits leave.
 
         `variant` distinguishes candidate sets of one knob. `why_not`: reason why there are no other candidates.
         """
@@ -119,12 +123,13 @@ class DefineByRun:
         return self.table[knob]
 
     def fix(self, knob: str, value: KnobValue, candidates: tuple[KnobValue, ...]) -> None:
-        """Set a knob without effect here: to the user's pin where that is legal, else to this value."""
+        """Set a knob that has no effect here: to the user's pinned value where that is legal, else to the value
+        given."""
         pinned_value = self.limits.pinned(knob, value)
         self.table[knob] = pinned_value if self.limits.is_open(knob) or pinned_value in candidates else value
 
     def pick_if(self, knob: str, effective: bool, candidates: tuple[KnobValue, ...], otherwise: KnobValue) -> KnobValue:
-        """Decide a knob where it has an effect, else fix it."""
+        """Choose a knob's value where the knob has an effect, else set its fixed value."""
         if effective:
             return self.pick(knob, candidates)
         self.fix(knob, otherwise, candidates)

@@ -1,5 +1,5 @@
-"""Domains: candidate values derived from the model, the workload and the cluster; no fixed numbers where the model
-decides."""
+"""Domains: candidate values of knobs, derived from the model, the workload and the cluster rather than from fixed
+lists."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ T = TypeVar("T")
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """All divisors in rising order."""
+    """All divisors of a number in rising order."""
     low = [k for k in range(1, int(number**0.5) + 1) if number % k == 0]
     return tuple(sorted({*low, *(number // k for k in low)}))
 
 
 @dataclass(frozen=True)
 class Domains:
-    """Values worth trying for each knob of one study."""
+    """Candidate values of each knob for one study."""
 
     workload: Workload
     cluster: Cluster
     model_summary: ModelSummary
     cores: int | None = None
-    """CPU cores of each node, None until a worker has reported them."""
+    """Number of CPU cores of each node, None until a worker has reported it."""
 
     @property
     def world(self) -> int:
-        """Number of ranks of every trial, including ranks that share samples."""
+        """Number of ranks in every trial, including ranks that share samples."""
         return self.cluster.world_size
 
     @property
@@ -43,16 +43,18 @@ class Domains:
 
     @cached_property
     def context_parallel(self) -> tuple[tuple[int, ...], str | None]:
-        """Numbers of ranks that may share a sample, and why there are no others."""
+        """Numbers of ranks that may share a sample (context parallel), and the reason why there are no more, or
+        None."""
         return context_parallel.sizes(self.cluster, self.workload, self.model_summary)
 
     def tensor_parallel(self, context: int) -> tuple[tuple[int, ...], str | None]:
-        """Numbers of ranks that may split a model where `context` ranks share a sequence, and why there are no
-        others."""
+        """Numbers of ranks that may split a model (tensor parallel) where `context` ranks share a sequence, and the
+        reason why there are no more, or None."""
         return tensor_parallel.sizes(context, self.cluster, self.workload, self.model_summary)
 
     def pipeline_parallel(self, sharing: int) -> tuple[tuple[int, ...], str | None]:
-        """Numbers of stages where `sharing` ranks share samples in each stage, and why there are no others."""
+        """Numbers of pipeline stages where `sharing` ranks share samples in each stage, and the reason why there are no
+        more, or None."""
 
         def check(stages: int) -> None:
             pipeline_parallel.check_blocks(stages, self.model_summary.pipeline_blocks, self.model_summary.pipeline_note)
@@ -63,7 +65,8 @@ class Domains:
         return context_parallel.divisors(self.world, check)
 
     def pipeline_schedules(self, sharing: int, stages: int) -> tuple[PipelineSchedule, ...]:
-        """Schedules for which a pipeline has enough blocks, and some micro batch divides a step."""
+        """Names of the pipeline schedules for which the model has enough blocks and a step has a suitable number of
+        micro batches."""
         has_enough_blocks = (self.model_summary.pipeline_blocks or 1) >= 2 * stages
         interleaved = {name for name in SCHEDULES if FACTS[name].is_interleaved}
         return tuple(
@@ -73,7 +76,7 @@ class Domains:
         )
 
     def virtual_stages(self, stages: int, schedule: str) -> tuple[int, ...]:
-        """Numbers of stages on each rank."""
+        """Numbers of pipeline stages that each rank may have under a schedule."""
         if not FACTS[schedule].is_interleaved:
             return (1,)
         if FACTS[schedule].is_v:
@@ -85,7 +88,8 @@ class Domains:
         return tuple(even) or (2,)
 
     def expert_parallel(self, split: int, tensor: int) -> tuple[tuple[int, ...], str | None]:
-        """Numbers of ranks that may divide experts, and why there are no others.
+        """Numbers of ranks that may divide a model's experts (expert parallel), and the reason why there are no more,
+        or None.
 
         `split` ranks split a model, `tensor` of them by its blocks' widths.
         """
@@ -98,7 +102,7 @@ class Domains:
         return context_parallel.divisors(self.world, check)
 
     def expert_shards(self, experts: int, shards: tuple[int, ...]) -> tuple[int, ...]:
-        """Sizes among `shards` over which `experts` ranks can divide experts."""
+        """Sharding sizes among `shards` over which `experts` ranks can divide a model's experts."""
         if experts == 1:
             return shards
         expert_facts = self.model_summary.experts or 1, self.model_summary.expert_width or 1
@@ -106,7 +110,7 @@ class Domains:
         return tuple(k for k in ranks if expert_parallel.sharded_axis(experts, k, *expert_facts) is not None)
 
     def micro_batches(self, sharing: int, stages: int = 1, schedule: str = "1f1b") -> tuple[int, ...]:
-        """Micro batches that divide one rank's part of the global batch, where `sharing` ranks share samples.
+        """Micro batch sizes that divide one rank's part of the global batch, where `sharing` ranks share samples.
 
         Each leaves a micro batch for every stage, in as many rounds as the schedule needs.
 
@@ -118,29 +122,31 @@ class Domains:
         return tuple(size for size, count in steps if count >= stages and obstacle(schedule, stages, count) is None)
 
     def accumulation(self, micro_batch: int, sharing: int) -> int:
-        """Micro batches per step, at least 1 (a foreign micro batch need not divide)."""
+        """Number of micro batches per step of a rank, at least 1 (a micro batch from outside the space need not
+        divide)."""
         return max(1, self.workload.global_batch * sharing // (micro_batch * self.world))
 
     @property
     def checkpoint_every(self) -> tuple[int, ...]:
-        """Every block, every 2nd, 3rd and 4th, where there are as many."""
+        """Intervals of activation checkpointing: every block, every 2nd, 3rd and 4th block, as far as the model has as
+        many."""
         return tuple(k for k in (1, 2, 3, 4) if k == 1 or k <= len(self.model_summary.blocks))
 
     @property
     def threads(self) -> tuple[int, ...]:
-        """Threads of a CPU rank: its part of the cores (0), or half of it."""
+        """Numbers of threads of a CPU rank: 0 (its equal part of the cores), or half of that part."""
         cores_per_rank = 0 if self.on_gpu else (self.cores or 0) // self.cluster.gpus_per_node
         # Half, because two hardware threads of a core may slow each other down.
         return (0, cores_per_rank // 2) if cores_per_rank > 1 else (0,)
 
     def reshard_groups(self, shard: int) -> tuple[int, ...]:
-        """Numbers of ranks that share one whole copy between forward and backward."""
+        """Numbers of ranks in a group that keeps one whole copy of the parameters between forward and backward."""
         host = self.cluster.gpus_per_node
         # Groups within a host come first: its links are faster.
         return tuple(sorted(divisors(shard)[1:-1], key=lambda size: host % size != 0))
 
     def backend_sizes(self, make: Callable[["Domains"], T]) -> T:
-        """Candidate sizes of one backend, computed once."""
+        """Candidate sizes of one backend's knobs, computed once."""
         if make not in self._sizes:
             self._sizes[make] = make(self)
         sizes: T = self._sizes[make]

@@ -8,13 +8,13 @@ from shardtune.tuner.search.space.legal_values import COMMON, Flat
 
 
 def flatten(config: TrialConfig) -> Flat:
-    """Return every knob of the configuration by name, `backend` included."""
+    """Values of all knobs of the configuration by name, `backend` included."""
     common = {name: getattr(config, name) for name in COMMON}
     return {"backend": config.backend, **common, **BACKENDS[config.backend].to_knobs(config.strategy)}
 
 
 def unflatten(table: Flat) -> TrialConfig:
-    """Build the configuration; missing knobs keep their defaults.
+    """Build a configuration from a flat table of knob values; missing knobs keep their defaults.
 
     Raises:
         ValueError: a value the backend does not take, with the field, the value and what is expected.

@@ -1,4 +1,4 @@
-"""Knobs: which values each takes, and whether a user may name values that the search would not try.
+"""Legal values of each knob, and whether a user may name values that the search would not try.
 
 The knobs of one backend, their conditions and candidate values are in its module; docs/reference/search-space.md explains them.
 """
@@ -14,31 +14,32 @@ Kind = Literal["bool", "int", "number", "word", "group"]
 
 @dataclass(frozen=True)
 class Knob:
-    """Dimension of the space."""
+    """Knob: one dimension of the search space, such as the micro batch."""
 
     kind: Kind
-    """Type of the values. `group` is a boolean or an integer, as `reshard_after_forward` is."""
+    """Type of a knob's values. `group` is a boolean or an integer, as `reshard_after_forward` is."""
     words: tuple[str, ...] = ()
-    """Legal words of a `word` knob."""
+    """Words that a knob of kind `word` may have as its value."""
     minimum: float = 1
-    """Smallest legal number."""
+    """Smallest legal number of a knob."""
     maximum: float = math.inf
     step: int = 1
-    """Factor that integers must be a multiple of."""
+    """Number that every integer value of a knob must be a multiple of."""
     accepts_own_values: bool = False
-    """Whether a user's own values replace the search's; else they only narrow them: a divisor stays a divisor."""
+    """Whether a user's own values replace the search's candidates; otherwise they only select among the candidates, so
+    that a divisor remains a divisor."""
     lightest: KnobValue | Literal["min", "max"] | None = None
-    """Value that uses least memory; None where that depends on other knobs."""
+    """Value of the knob that uses the least memory; None where that depends on other knobs."""
     memory_order: tuple[KnobValue, ...] = ()
-    """Values from least to most memory, where that order always holds."""
+    """Values of the knob from least to most memory, where that order always holds."""
     grows_memory: bool = False
-    """Whether a larger number uses at least as much memory."""
+    """Whether a larger number for this knob uses at least as much memory."""
     places_states: bool = False
-    """Whether the knob decides where model states or samples lie: memory of two configurations compares only where
-    it is equal."""
+    """Whether the knob decides where model states or samples are placed: memory of two configurations is comparable
+    only where the knob is equal."""
 
     def accepts(self, value: KnobValue) -> bool:
-        """Whether the value has the right type and range."""
+        """Whether the value has the type and range that the knob accepts."""
         is_bool, is_int = isinstance(value, bool), isinstance(value, int) and not isinstance(value, bool)
         match self.kind:
             case "bool":
@@ -55,7 +56,7 @@ class Knob:
                 assert_never(self.kind)
 
     def expected(self) -> str:
-        """Description of the accepted values."""
+        """Description of the values that the knob accepts, for error messages."""
         match self.kind:
             case "bool":
                 return "true or false"
@@ -76,7 +77,7 @@ class Knob:
 
 
 Flat = dict[str, KnobValue]
-"""Configuration as a table: value by knob name, `backend` included."""
+"""Configuration as a flat table: value by knob name, `backend` included."""
 
 COMMON: dict[str, Knob] = {
     "context_parallel": Knob("int", places_states=True),
@@ -90,7 +91,7 @@ COMMON: dict[str, Knob] = {
     "max_connections": Knob("int", minimum=0, maximum=32, accepts_own_values=True, lightest=0),
     "numa_binding": Knob("word", ("none", "node", "exclusive"), lightest="none"),
 }
-"""Knobs of every backend."""
+"""Knobs that every backend has, by name."""
 
 # Knobs that several backends share, with one meaning.
 GRAD_SYNC = Knob("word", ("every", "reduce_scatter", "last"), memory_order=("every", "reduce_scatter", "last"))

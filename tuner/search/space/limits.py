@@ -1,4 +1,4 @@
-"""Limits: the user's pins, lists and ranges, checked once and applied to each knob's candidates."""
+"""Limits on the search: the user's pins, lists and ranges, checked once and applied to each knob's candidates."""
 
 import difflib
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from shardtune.tuner.search.space.legal_values import Knob
 
 
 class KnobLimits:
-    """`SpaceLimits` that name only known knobs with values of the right type."""
+    """User's limits on the search (`SpaceLimits`), checked to name only known knobs with values of the right type."""
 
     def __init__(self, spec: SpaceLimits, knobs: Mapping[str, Knob]) -> None:
-        """Check every limit.
+        """Check every limit that the user sets on a knob.
 
         Raises:
             ValueError: an unknown knob, or a value a knob cannot take.
@@ -21,13 +21,14 @@ class KnobLimits:
         self._all_knobs, self._limits = knobs, spec.knobs
         self.backends: tuple[str, ...] = tuple(backend for backend in BACKENDS if backend in spec.backends)
         self.allow_compile = True if _is_named(spec.knobs.get("compile"), True) else spec.allow_compile
-        """Whether blocks may be compiled; None leaves it to the device."""
+        """Whether the model's blocks may be compiled; None lets the device decide."""
 
     def __contains__(self, knob: str) -> bool:
         return knob in self._limits
 
     def restrict(self, knob: str, candidates: tuple[KnobValue, ...]) -> tuple[KnobValue, ...]:
-        """Candidates that the user's limit leaves; for an open knob, the values that the user names instead."""
+        """Candidate values of a knob that the user's limit leaves; for a knob that accepts the user's own values, those
+        values instead."""
         limit = self._limits.get(knob)
         if limit is None:
             return candidates
@@ -41,22 +42,22 @@ class KnobLimits:
         return tuple(value for value in candidates if any(_is_same(value, allowed) for allowed in named))
 
     def names(self, knob: str, value: KnobValue) -> bool:
-        """Whether the user asks for this very value."""
+        """Whether the user's limits name exactly this value for the knob."""
         return _is_named(self._limits.get(knob), value)
 
     def is_open(self, knob: str) -> bool:
-        """Whether a user's own values replace the search's."""
+        """Whether a user's own values for the knob replace the search's candidates."""
         return knob in self._all_knobs and self._all_knobs[knob].accepts_own_values
 
     def limit_text(self, knob: str) -> str:
-        """Limit as the user wrote it."""
+        """Text of the limit on a knob as the user wrote it, for messages."""
         limit = self._limits.get(knob)
         if isinstance(limit, Limit):
             return f"min {limit.min}, max {limit.max}"
         return repr(list(limit)) if isinstance(limit, tuple) else repr(limit)
 
     def pinned(self, knob: str, otherwise: KnobValue) -> KnobValue:
-        """Single value that the user set for a knob, else `otherwise`."""
+        """Single value to which the user set a knob; `otherwise` where the knob has no limit, a list or a range."""
         limit = self._limits.get(knob)
         if limit is None or isinstance(limit, Limit | tuple):
             return otherwise
@@ -64,14 +65,13 @@ class KnobLimits:
 
 
 class NoLimits(KnobLimits):
-    """Limits of a space without limits, in which every knob is named: also those searched only where the user names
-    them."""
+    """Limits that allow every value of every knob, including knobs that are searched only where the user names them."""
 
     def __contains__(self, knob: str) -> bool:
         return True
 
     def names(self, knob: str, value: KnobValue) -> bool:
-        """Whether the user asks for this value: always."""
+        """Whether the user's limits name this value for the knob: always true without limits."""
         return True
 
 

@@ -1,4 +1,4 @@
-"""Space of one study: draw from it, enumerate it, and test membership."""
+"""Search space of one study: draw configurations from the space, enumerate it, and test membership."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,18 +16,18 @@ from shardtune.tuner.search.space.legal_values import Flat
 from shardtune.tuner.search.space.limits import KnobLimits, NoLimits
 
 Chooser = Callable[[str, tuple[KnobValue, ...]], KnobValue]
-"""Callable that takes a parameter's name and its candidate values, and returns one of the values."""
+"""Function that takes a parameter's name and its candidate values, and returns one of the values."""
 
 _MOST_KEYS = 10_000
 _DRAW = {kind: backend.draw for kind, backend in BACKENDS.items()}
 _SPLIT = {kind: backend.split for kind, backend in BACKENDS.items()}
 
 Narrow = Callable[[Question], tuple[KnobValue, ...]]
-"""Callable that returns the candidates of a question to keep."""
+"""Function that takes a knob with its candidate values and returns the values to enumerate."""
 
 
 class Space:
-    """Configurations of a study that differ in an effect. Every knob is discrete."""
+    """Search space of a study: all configurations that differ in an effect. Every knob is discrete."""
 
     def __init__(self, domains: Domains, limits: KnobLimits) -> None:
         self.domains, self.limits = domains, limits
@@ -35,15 +35,16 @@ class Space:
         self._keys: dict[TrialConfig, str] = {}
 
     def flatten(self, config: TrialConfig) -> Flat:
-        """Knobs of a configuration; a space with other knobs than the backends' overrides this."""
+        """Values of a configuration's knobs by name. Override this method in a space with other knobs."""
         return flatten(config)
 
     def unflatten(self, table: Flat) -> TrialConfig:
-        """Configuration with these knobs."""
+        """Build the configuration with these knob values."""
         return unflatten(table)
 
     def sample(self, chooser: Chooser) -> TrialConfig | None:
-        """Draw a configuration, choosing only for knobs with several candidates; None where the limits lead nowhere."""
+        """Draw a configuration, calling `chooser` only for knobs with several candidates; None where the user's limits
+        leave a knob without a legal value."""
         try:
             table = self._walk(lambda q: q.values[0] if len(q.values) == 1 else chooser(q.param, q.values))
             return self.unflatten(table)
@@ -65,8 +66,8 @@ class Space:
             return False
 
     def sampler_answers(self, config: TrialConfig, exact: bool = False) -> list[tuple[Question, KnobValue]]:
-        """Sampler's parameters for a configuration, each with its candidates; a size between candidates is rounded to
-        one.
+        """Sampler's parameters that represent a configuration, each with its candidates; a size between two candidates
+        is rounded to one of them.
 
         `exact`: reject sizes between candidates.
 
@@ -94,7 +95,8 @@ class Space:
         return answers
 
     def canonical(self, config: TrialConfig) -> TrialConfig:
-        """Canonical form: every knob without effect at its default, so that equal effect gives equal value."""
+        """Canonical form of a configuration: every knob without effect is at its default, so that configurations with
+        equal effect are equal."""
         table = self.flatten(config)
         free = DefineByRun(self.domains, self._no_limits, lambda question: table[question.knob])
         try:
@@ -104,7 +106,7 @@ class Space:
             return config
 
     def key(self, config: TrialConfig) -> str:
-        """Content key of the canonical form, by which repeats are recognised."""
+        """Content key of a configuration's canonical form, by which repeated configurations are recognised."""
         key = self._keys.get(config)
         if key is None:
             key = self.canonical(config).content_key()
@@ -114,7 +116,8 @@ class Space:
         return key
 
     def within_limits(self, config: TrialConfig) -> TrialConfig | None:
-        """Configuration with limited knobs moved to the nearest value the user allows; None where there is none."""
+        """Configuration with limited knobs moved to the nearest value that the user allows; None where no such
+        configuration exists."""
         table = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
@@ -138,7 +141,8 @@ class Space:
             return None
 
     def enumerate(self, narrow: Narrow | None = None) -> Iterator[TrialConfig]:
-        """Every configuration once, in a fixed order; `narrow` keeps some of a knob's candidates."""
+        """Yield every configuration of the space once, in a fixed order; `narrow` selects which of a knob's candidates
+        to enumerate."""
         keys: set[str] = set()
         for table in self._walk_all(narrow):
             config = self.unflatten(table)
@@ -149,7 +153,7 @@ class Space:
                 yield config
 
     def size(self, at_most: int = 100_000) -> int:
-        """Number of configurations, counted up to `at_most`."""
+        """Number of configurations in the space, counted no further than `at_most`."""
         count = 0
         for _ in self._walk_all(None):
             count += 1
@@ -158,11 +162,12 @@ class Space:
         return count
 
     def lightest(self) -> Iterator[TrialConfig]:
-        """Configuration that uses least memory, for each placement of model states; if none fits, nothing does."""
+        """Configurations that use the least memory for each placement of model states; if none of them fits, no
+        configuration fits."""
         return self.enumerate(choices.lightest_values)
 
     def with_placement_of(self, skeleton: TrialConfig) -> Iterator[TrialConfig]:
-        """Configurations that place model states as the skeleton, a result of `lightest`, does."""
+        """Configurations that place model states as the skeleton does, which is a result of `lightest`."""
         table = self.flatten(skeleton)
 
         def narrow(question: Question) -> tuple[KnobValue, ...]:
@@ -175,7 +180,8 @@ class Space:
         return self.enumerate(narrow)
 
     def check_limits(self) -> None:
-        """Reject limits that leave a knob no value on any path where it exists, such as a mesh that does not divide.
+        """Reject limits that leave a knob without a value wherever the knob exists, such as a mesh that does not divide
+        the ranks.
 
         Raises:
             ValueError: the knob, what the user allowed, and the values there are.
@@ -198,7 +204,8 @@ class Space:
         return DefineByRun(self.domains, self.limits, answer).run(_DRAW, _SPLIT)
 
     def _walk_all(self, narrow: Narrow | None, dead: dict[str, NoLegalValue] | None = None) -> Iterator[Flat]:
-        """Every path through the space, depth first: each walk replays a prefix of answers and takes the next one."""
+        """Yield every configuration of the space, depth first: each pass replays a prefix of choices and takes the next
+        choice."""
         prefix: list[int] = []
         while True:
             replay = _Replay(prefix, narrow)
@@ -214,7 +221,8 @@ class Space:
 
 
 class _Replay:
-    """Answers by position: the prefix, then every first candidate; records how many candidates there were."""
+    """Replay of a drawing: makes the choices of a prefix, then always the first candidate, and records how many
+    candidates there were."""
 
     def __init__(self, prefix: list[int], narrow: Narrow | None) -> None:
         self._prefix, self._narrow = prefix, narrow
@@ -228,7 +236,7 @@ class _Replay:
         return values[index]
 
     def next_prefix(self) -> list[int] | None:
-        """Next prefix in depth-first order, None after the last."""
+        """Next prefix of choices in depth-first order, None after the last."""
         path = self._path
         while path and path[-1][0] + 1 == path[-1][1]:
             path.pop()
@@ -242,7 +250,7 @@ def build(
     limits: SpaceLimits,
     cores: int | None = None,
 ) -> Space:
-    """Build the space of a study. `cores`: CPU cores of a node, where known.
+    """Build the search space of a study. `cores`: number of CPU cores of a node, None where unknown.
 
     Raises:
         ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.

@@ -1,2 +1,2 @@
-"""Spaces of the backends, a module each: the backend's knobs, their conditions and values. The walk is in
-`define_by_run`."""
+"""Search spaces of the backends, one module each: the backend's knobs, their conditions and values. `define_by_run`
+draws configurations from them."""

@@ -1,4 +1,4 @@
-"""Space of DDP."""
+"""Search space of DDP (DistributedDataParallel)."""
 
 from functools import cached_property
 
@@ -15,14 +15,15 @@ _DEFAULT = DdpConfig()
 
 
 class DdpSizes:
-    """Candidate sizes derived from the model."""
+    """Candidate sizes of DDP's knobs, derived from the model."""
 
     def __init__(self, domains: Domains) -> None:
         self._domains = domains
 
     @cached_property
     def bucket_cap_mb(self) -> tuple[int, ...]:
-        """MiB of gradients in one, two or four blocks, torch's default, and the whole model."""
+        """Candidate sizes of DDP's gradient buckets in MiB: the gradients of one, two or four blocks, torch's default,
+        and the whole model."""
         model_summary, size = self._domains.model_summary, DTYPE_BYTES[self._domains.workload.precision.master_dtype]
         block_bytes, model_bytes = model_summary.largest_block * size, model_summary.parameters * size
         model_mib = max(_DEFAULT.bucket_cap_mb, min(4096, -(-model_bytes // _MIB)))

@@ -1,5 +1,5 @@
-"""Space of FSDP1. Its prefetch is a switch and a word where FSDP2's is a depth, so these knobs have names of their
-own."""
+"""Search space of FSDP1. Prefetch is a switch and a word here and a depth in FSDP2, so FSDP1's prefetch knobs have
+names of their own."""
 
 from typing import Any, get_args
 
@@ -39,7 +39,8 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
 
 
 def _draw_mesh(drawing: DefineByRun) -> str:
-    """Decide strategy and axes. NO_SHARD is left out: it is DDP, and upstream says so."""
+    """Choose FSDP1's sharding strategy and mesh axes. NO_SHARD is left out because it is the same as DDP, as PyTorch's
+    documentation states."""
     world = drawing.domains.world
     replicates = drawing.limits.restrict("dp_replicate", divisors(world))
     hybrid = tuple(int(k) for k in replicates if 1 < int(k) < world)

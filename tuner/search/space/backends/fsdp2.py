@@ -1,4 +1,5 @@
-"""Space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups that split the model."""
+"""Search space of FSDP2: fully sharded, replicated or both (HSDP), over ranks or over groups of ranks that split the
+model."""
 
 from shardtune.api_schemas.machines.hardware import Cluster
 from shardtune.api_schemas.strategies import Fsdp2Config
@@ -11,7 +12,8 @@ from shardtune.tuner.search.space.legal_values import CPU_OFFLOAD, DP_REPLICATE,
 
 
 def _split(drawing: DefineByRun) -> int:
-    """Decide tensor ranks, then stages, then ranks that divide experts."""
+    """Choose FSDP2's number of tensor parallel ranks, then pipeline stages, then expert parallel ranks; returns the
+    number of ranks that split one model."""
     context = int(drawing.table["context_parallel"])
     legal, why_not = drawing.domains.tensor_parallel(context)
     host = drawing.domains.cluster.gpus_per_node
@@ -31,7 +33,7 @@ def _split(drawing: DefineByRun) -> int:
 
 
 def _draw_schedule(drawing: DefineByRun, sharing: int, stages: int) -> None:
-    """Decide the schedule of `stages` pipeline stages, in each of which `sharing` ranks share samples."""
+    """Choose the pipeline schedule for `stages` stages, in each of which `sharing` ranks share samples."""
     if stages == 1:
         drawing.fix("pipeline_schedule", "1f1b", ("1f1b", "gpipe"))
         drawing.table["pipeline_virtual_stages"] = 1
@@ -77,7 +79,8 @@ def _draw(drawing: DefineByRun, accumulates: bool) -> None:
 
 
 def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None:
-    """Decide prefetch depths, which count units ahead; backward gathers nothing when forward kept the parameters."""
+    """Choose FSDP2's prefetch depths, in units ahead; backward gathers nothing when parameters stay gathered after
+    forward."""
     default = Fsdp2Config(dp_shard=1)
     unit = int(drawing.pick("blocks_per_unit", _blocks_per_unit(drawing.domains)))
     gathers = drawing.domains.on_gpu and shard > 1
@@ -91,12 +94,13 @@ def _draw_prefetch(drawing: DefineByRun, shard: int, reshard: KnobValue) -> None
 
 
 def _blocks_per_unit(domains: Domains) -> tuple[int, ...]:
-    """Powers of two up to the number of blocks, and to 8."""
+    """Candidate numbers of transformer blocks in one FSDP2 unit: powers of two up to the number of blocks, at most
+    8."""
     return tuple(k for k in (1, 2, 4, 8) if k == 1 or k <= len(domains.model_summary.blocks))
 
 
 def _depths(domains: Domains, blocks_per_unit: int, default: int) -> tuple[int, ...]:
-    """Depths of 0, 1 and 2 units where there are that many more units."""
+    """Candidate prefetch depths of 0, 1 and 2 units, as far as the model has that many further units."""
     units = -(-len(domains.model_summary.blocks) // blocks_per_unit)
     return tuple(depth for depth in (0, 1, 2) if depth < units or depth == default)
 
@@ -106,7 +110,8 @@ def _defaults(cluster: Cluster) -> list[Fsdp2Config]:
 
 
 def _aligned(cluster: Cluster) -> list[Fsdp2Config]:
-    """Mesh that is sharded within a node and replicated across nodes, as FSDP's HYBRID_SHARD is documented."""
+    """FSDP2 configuration that is sharded within a node and replicated across nodes, as documented for FSDP's
+    HYBRID_SHARD."""
     if cluster.nodes == 1 or cluster.gpus_per_node == 1:
         return []
     # Only gradients cross the network then.

@@ -1,4 +1,4 @@
-"""Record that describes a backend to the search, made in the backend's own module."""
+"""Record that describes one backend to the search; each backend's module creates its own record."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,43 +13,45 @@ S = TypeVar("S", bound=Strategy)
 
 
 def fields_as_knobs(strategy: Strategy) -> Flat:
-    """Knobs of a strategy whose every field is a knob of the same name."""
+    """Knob values, by name, of a strategy whose every field is a knob of the same name."""
     return {name: getattr(strategy, name) for name in type(strategy).model_fields if name != "kind"}
 
 
 def knobs_as_fields(own: Flat) -> dict[str, Any]:
-    """Fields of a strategy whose every knob is a field of the same name."""
+    """Field values of a strategy whose every knob is a field of the same name."""
     return dict(own)
 
 
 def no_configs(_cluster: Cluster) -> list[Any]:
-    """Empty list, for a backend that has no such configurations."""
+    """Empty list of configurations, for a backend without configurations that follow the nodes."""
     return []
 
 
 def one_rank(_drawing: DefineByRun) -> int:
-    """Number of ranks that compute one copy of the model where no backend splits it: 1."""
+    """Number of ranks that compute one copy of the model for a backend that never splits a model: 1."""
     return 1
 
 
 @dataclass(frozen=True)
 class SearchedBackend(Generic[S]):
-    """Description of a backend's part of the space."""
+    """Description of one backend for the search: its knobs, how to draw them, and its defaults."""
 
     config: type[S]
     knobs: Mapping[str, Knob]
-    """Knobs beyond `legal_values.COMMON`."""
+    """Knobs of the backend beyond those that all backends have (`legal_values.COMMON`)."""
     draw: Callable[[DefineByRun, bool], None]
-    """Function that decides each knob, in an order in which conditions look back only. The flag: gradients are
-    accumulated."""
+    """Function that chooses each of the backend's knobs, in an order in which conditions depend on earlier knobs only.
+    Its flag is whether gradients are accumulated."""
     defaults: Callable[[Cluster], list[S]]
-    """Configurations as the backend's documentation starts it; the first stands for the backend beside a user's
-    baseline."""
+    """Function that returns the configurations documented as the backend's defaults; beside a user's baseline, only the
+    first runs."""
     split: Callable[[DefineByRun], int] = one_rank
-    """Function that decides how many ranks compute one copy of the model, before any knob that depends on it."""
+    """Function that chooses how many ranks compute one copy of the model, before any knob that depends on this
+    number."""
     aligned: Callable[[Cluster], list[S]] = no_configs
-    """Configurations that keep the heavy traffic within each node, on several nodes; they run whatever is predicted."""
+    """Function that returns configurations that keep the heavy traffic within each node of several; these run whatever
+    is predicted."""
     to_knobs: Callable[[S], Flat] = fields_as_knobs
-    """Function from a strategy to its knobs."""
+    """Function from a backend's strategy to its knob values by name."""
     to_fields: Callable[[Flat], dict[str, Any]] = knobs_as_fields
-    """Function from knobs to a strategy's fields; missing knobs keep their defaults."""
+    """Function from knob values to the fields of the backend's strategy; missing knobs keep their defaults."""

@@ -1,4 +1,4 @@
-"""Registry of the backends that the search knows, by kind, and all their knobs."""
+"""Registry of the training backends that the search knows, by kind, and of all their knobs."""
 
 from typing import Any
 

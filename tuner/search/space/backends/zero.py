@@ -1,4 +1,4 @@
-"""Space of DeepSpeed ZeRO; sizes count elements."""
+"""Search space of DeepSpeed ZeRO; all sizes are numbers of elements."""
 
 from functools import cached_property
 from typing import Any
@@ -15,13 +15,14 @@ _DEFAULT = ZeroConfig(stage=3)
 
 
 class ZeroSizes:
-    """Candidate sizes derived from the model and the ranks."""
+    """Candidate sizes of ZeRO's knobs in elements, derived from the model and the number of ranks."""
 
     def __init__(self, domains: Domains) -> None:
         self._domains, self._model_summary = domains, domains.model_summary
 
     def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
-        """Even sizes up to the whole model.
+        """Even sizes up to the whole model's. Where the documented default is larger than the whole model, the default
+        replaces that size, so that the space contains it.
 
         The documented default replaces the whole model where it is larger, so that it is in the space.
         """
@@ -32,7 +33,8 @@ class ZeroSizes:
 
     @cached_property
     def reduce_bucket_size(self) -> tuple[int, ...]:
-        """Sizes of a hidden-size square, of one, two and four blocks, and of the whole model."""
+        """Candidate sizes of ZeRO's reduce bucket in elements: a hidden-size square, one, two and four blocks, and the
+        whole model."""
         block, model_elements = self._model_summary.largest_block, self._model_summary.parameters
         sizes = (self._model_summary.hidden_size**2, block, 2 * block, 4 * block, _DEFAULT.reduce_bucket_size)
         # Buckets are allocated in full, so a size beyond the model would only cost memory.
@@ -40,38 +42,41 @@ class ZeroSizes:
 
     @cached_property
     def allgather_bucket_size(self) -> tuple[int, ...]:
-        """Sizes of one block, of four blocks, and of everything at once."""
+        """Candidate sizes of ZeRO's all-gather bucket in elements: one block, four blocks, and the whole model."""
         block = self._model_summary.largest_block
         return self._up_to_model((block, 4 * block, _DEFAULT.allgather_bucket_size), _DEFAULT.allgather_bucket_size)
 
     @cached_property
     def stage3_prefetch_bucket_size(self) -> tuple[int, ...]:
-        """Sizes of nothing, a hidden-size square, one or two blocks, and DeepSpeed's default."""
+        """Candidate sizes of ZeRO-3's prefetch bucket in elements: zero, a hidden-size square, one or two blocks, and
+        DeepSpeed's default."""
         block, default = self._model_summary.largest_block, _DEFAULT.stage3_prefetch_bucket_size
         return self._up_to_model((0, self._model_summary.hidden_size**2, block, 2 * block, default), default)
 
     @cached_property
     def stage3_param_persistence_threshold(self) -> tuple[int, ...]:
-        """Thresholds that keep nothing, vectors (Hugging Face's 10 × hidden), DeepSpeed's default, and up to a
-        hidden-size square."""
+        """Candidate sizes in elements below which ZeRO-3 keeps a parameter on every rank: zero, vectors (Hugging Face's
+        10 × hidden), DeepSpeed's default, and up to a hidden-size square."""
         hidden = self._model_summary.hidden_size
         return tuple(sorted({0, 10 * hidden, _DEFAULT.stage3_param_persistence_threshold, hidden * hidden + 1}))
 
     @cached_property
     def stage3_max_live_parameters(self) -> tuple[int, ...]:
-        """Sizes of two or eight blocks, or no limit."""
+        """Candidate limits on the parameters that ZeRO-3 keeps gathered, in elements: two blocks, eight blocks, or no
+        limit."""
         block = self._model_summary.largest_block
         return self._up_to_model((2 * block, 8 * block), _DEFAULT.stage3_max_live_parameters)
 
     @cached_property
     def stage3_max_reuse_distance(self) -> tuple[int, ...]:
-        """Distances that keep nothing, two blocks, and DeepSpeed's default, which keeps a small model whole from
-        forward to backward."""
+        """Candidate reuse distances in elements, within which ZeRO-3 keeps a parameter gathered: zero, two blocks, and
+        DeepSpeed's default, which keeps a small model gathered from forward to backward."""
         return (0, 2 * self._model_summary.largest_block, _DEFAULT.stage3_max_reuse_distance)
 
     @cached_property
     def sub_group_size(self) -> tuple[int, ...]:
-        """Elements of one rank's partition: of one block, of four blocks, of everything at once."""
+        """Candidate sizes of ZeRO's optimizer sub-groups in elements of one rank's partition: one block, four blocks,
+        and everything at once."""
         partition = -(-self._model_summary.parameters // self._domains.world)
         block_part = -(-self._model_summary.largest_block // self._domains.world)
         smaller = {size for size in (block_part, 4 * block_part, _DEFAULT.sub_group_size) if size < partition}
@@ -79,7 +84,8 @@ class ZeroSizes:
 
     @cached_property
     def zero_hpz_partition_size(self) -> tuple[int, ...]:
-        """Group sizes: 1 (off) and those smaller than the world; across nodes a group stays within a node."""
+        """Candidate group sizes for ZeRO++ hpZ (secondary parameter partition) in ranks: 1 (off) and sizes smaller than
+        the world; on several nodes a group stays within a node."""
         if self._domains.cluster.nodes > 1:
             return divisors(self._domains.cluster.gpus_per_node)
         return divisors(self._domains.world)[:-1] if self._domains.world >= 4 else (1,)
@@ -135,7 +141,7 @@ def _parameter_devices(drawing: DefineByRun) -> tuple[str, ...]:
 
 
 def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
-    """Decide the fraction of optimizer state that is offloaded."""
+    """Choose the fraction of the optimizer state that ZeRO offloads to the CPU."""
     partition = drawing.domains.model_summary.parameters / drawing.domains.world
     # Partial offload moves whole sub-groups, so it needs at least two of them, and another device than the host.
     splits = stage == 3 and partition > int(drawing.table.get("sub_group_size", partition))
@@ -148,7 +154,7 @@ def _draw_offload_ratio(drawing: DefineByRun, stage: int) -> None:
 
 
 def _defaults(_cluster: Cluster) -> list[ZeroConfig]:
-    """Defaults of DeepSpeed's documentation: stages 2 and 3."""
+    """Default configurations of DeepSpeed's documentation: ZeRO stages 2 and 3."""
     # DeepSpeed 0.19.8 turns overlap_comm on by default at stage 3 alone.
     return [ZeroConfig(stage=2, overlap_comm=False), ZeroConfig(stage=3)]
 

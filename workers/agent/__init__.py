@@ -1,1 +1,2 @@
-"""Agent's loop over leases: request, run, supervise, collect, report. `workers.launchers` starts the ranks."""
+"""Loop of the worker's agent: request a lease, run and supervise the trial, collect the result, report it.
+`workers.launchers` starts the ranks."""

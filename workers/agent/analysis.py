@@ -1,5 +1,5 @@
-"""Analysis of a leased run's traces into a diagnosis, in a separate process: bounded in time, and the lease is renewed
-meanwhile."""
+"""Analysis of a leased run's profiler traces into a diagnosis, in a separate process with a time limit, while the agent
+renews the lease."""
 
 import subprocess
 import sys
@@ -11,12 +11,13 @@ from shardtune.api_schemas.trials.failures import Failure, FailureKind
 from shardtune.workers.launchers import processes
 
 LONGEST_S = 300.0
-"""Limit of an analysis, which takes some seconds for each 100,000 events of a rank; the traces are kept."""
+"""Time limit in seconds of a trace analysis, which takes some seconds for each 100,000 events of a rank; the traces are
+kept after a timeout."""
 
 
 def diagnose(traced: ProfilerRecording, longest_s: float = LONGEST_S) -> Diagnosis | Failure:
-    """Diagnose the traces, or return a failure that says why there is no diagnosis; the traced configuration is not at
-    fault."""
+    """Analyse a run's traces and return the diagnosis, or a failure with the reason why there is none. Such a failure
+    never blames the traced configuration."""
     command = [sys.executable, "-m", "shardtune.traces", traced.folder]
     try:
         analysis = processes.start_child(

@@ -1,4 +1,5 @@
-"""Attempt of one task on this machine, from its trial directory to its outcome; used by the agent and `run-trial`."""
+"""Attempt of one leased task on this machine, from creating its trial directory to its result; used by the agent and by
+`run-trial`."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Workplace:
-    """Machine, launcher and settings that an attempt needs besides its task."""
+    """Machine, launcher and settings that a worker uses to attempt any task."""
 
     work_dir: Path
     launcher: Launcher
@@ -57,12 +58,13 @@ class Workplace:
     allowed: Allowed = field(default_factory=Allowed)
     """Scripts and entry points of the user that a task may name."""
     acquire_devices: AcquireDevices | None = None
-    """Function that acquires the devices where other workers of this host use them too; None where they are this
-    worker's alone."""
+    """Function that locks the devices for a run on a host with several workers; None where this worker is the only user
+    of its devices."""
 
     @contextmanager
     def devices(self, is_alone: bool, give_up: Callable[[], bool]) -> Iterator[bool]:
-        """Hold the devices during a run; false if `give_up` ended the wait. On a shared host no run touches them before."""
+        """Acquire the devices for the duration of a run; yields false if `give_up` ended the wait. On a shared host no
+        run touches the devices before."""
         if self.acquire_devices is None:
             yield True
             return
@@ -87,17 +89,18 @@ class Workplace:
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """Finished attempt, ended by itself or by its limits."""
+    """Finished attempt of a task: its result, its duration and the ranks that it occupied."""
 
     result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
     elapsed_s: float
     held_ranks: int
-    """Number of ranks whose devices the attempt held."""
+    """Number of ranks whose devices the attempt occupied."""
     log_tail: str | None
 
     @property
     def gpu_seconds(self) -> float:
-        """Wall seconds × ranks held: those of the trial, or all of a gang's, whose other hosts wait."""
+        """GPU seconds of the attempt: wall seconds × occupied ranks. For a gang (hosts leased together) all ranks of
+        the gang count, since the other hosts wait."""
         return self.elapsed_s * self.held_ranks
 
 
@@ -108,7 +111,7 @@ def run_attempt(
     limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> AttemptResult | None:
-    """Run a task; None when `interrupted` ended it, so that there is no result.
+    """Run a leased task and return the finished attempt; None when `interrupted` ended the run without a result.
 
     Raises:
         RanksAlive: ranks survived; the machine must take no further work.
@@ -148,7 +151,8 @@ def run_attempt(
 
 
 def _start_failure_kind(error: Exception, launcher: Launcher) -> FailureKind:
-    """Kind of a failure to start: a host that was lost meanwhile is no fault of the task."""
+    """Failure kind of a launch that did not start: `node lost` where a host was lost meanwhile, since that is no fault
+    of the task."""
     lost = launcher.lost if isinstance(error, LaunchFailed) else None
     return FailureKind.NODE_LOST if lost is not None and lost.is_node else FailureKind.SETUP
 

@@ -1,9 +1,9 @@
-"""HTTP client of the worker protocol. One method per call; `patiently` repeats calls that can succeed later.
+"""HTTP client of the worker protocol. One method per call; `call_patiently` repeats calls that can succeed later.
 
 ClientError
-├── Unreachable   no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
-├── LeaseLost     the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
-└── Rejected       any other 4xx: the same request would be rejected again
+├── Unreachable     no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
+├── LeaseLost       the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
+└── RequestRejected any other 4xx: the same request would be rejected again
 """
 
 import random
@@ -33,14 +33,14 @@ _LOST = {404, 409, 410}
 
 _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
-"""Timeout in seconds of sending a trace of some megabytes; the lease is renewed meanwhile."""
+"""Timeout in seconds of uploading a trace of some megabytes; the lease is renewed meanwhile."""
 
 Answer = TypeVar("Answer", bound=Schema)
 Value = TypeVar("Value")
 
 
 class ClientError(Exception):
-    """A call to the service did not succeed."""
+    """Request to the service that did not succeed; base class of the client's errors."""
 
 
 class Unreachable(ClientError):
@@ -48,7 +48,7 @@ class Unreachable(ClientError):
 
 
 class LeaseLost(ClientError):
-    """The service does not know this worker session or attempt (any more)."""
+    """The service does not know this worker session or this attempt, or no longer does: the lease is lost."""
 
 
 class RequestRejected(ClientError):
@@ -56,13 +56,15 @@ class RequestRejected(ClientError):
 
 
 class _WorkerKey(httpx.Auth):
-    """Authentication by the worker's key; after a rejection, with the key that its file holds by then."""
+    """HTTP authentication with the worker's API key; after a 401 the key file is read again, since the key may have
+    been rotated."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Send the request with the key, and once more with another key after a 401."""
+        """Send the request with the API key; after a 401, send it once more if the key file contains another key by
+        then."""
         if self._keys.key is None:
             yield request
             return
@@ -76,12 +78,12 @@ class _WorkerKey(httpx.Auth):
 
 
 class WorkerClient:
-    """Client of one worker session. Threads may share it (httpx clients allow it)."""
+    """HTTP client of one worker session; threads may share it (httpx clients allow it)."""
 
     def __init__(
         self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None, proxy: str | None = None
     ) -> None:
-        """Open a client; `proxy` is the only proxy used."""
+        """Open the HTTP client; `proxy` is the only proxy used."""
         self._keys = keys or KeySource()
         self._http = httpx.Client(
             base_url=base_url.rstrip("/"),
@@ -96,20 +98,21 @@ class WorkerClient:
         self._was_accepted = False
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the client's HTTP connections."""
         self._http.close()
 
     def register(self, registration: Registration) -> Registered:
-        """Register the worker."""
+        """Register the worker with the service and return the worker session."""
         return _expect(self._post("/v1/workers", registration), Registered)
 
     def lease(self, request: LeaseRequest) -> Lease | None:
-        """Request work; None when there is none. `LeaseLost` here means that the service does not know the worker session."""
+        """Request a lease on work; None when there is no work. `LeaseLost` here means that the service does not know
+        the worker session."""
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
         return None if response.status_code == 204 else _expect(response, Lease)
 
     def heartbeat(self, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-        """Renew the lease of a run."""
+        """Renew the lease of a run and return the service's answer."""
         return _expect(self._post(f"/v1/runs/{run_id}/heartbeat", heartbeat), HeartbeatAnswer)
 
     def report(self, run_id: str, report: Report) -> ReportAnswer:
@@ -117,7 +120,7 @@ class WorkerClient:
         return _expect(self._post(f"/v1/runs/{run_id}/report", report), ReportAnswer)
 
     def store_trace(self, session: str, run_id: str, attempt: int, rank: int, content: bytes) -> None:
-        """Deliver a rank's compressed trace; a second delivery replaces the first."""
+        """Upload a rank's compressed trace; a second upload replaces the first."""
         headers = {
             "content-type": "application/octet-stream",
             "shardtune-session": session,
@@ -126,7 +129,7 @@ class WorkerClient:
         self._call("PUT", f"/v1/runs/{run_id}/traces/{rank}", content, _TRACE_S, headers)
 
     def wait_ready(self) -> None:
-        """Return when the service reports that it is ready."""
+        """Wait until the service reports that it is ready."""
         self._call("GET", "/readyz")
 
     def _post(self, path: str, body: Schema, timeout_s: float | None = None) -> httpx.Response:
@@ -180,7 +183,8 @@ def _detail(response: httpx.Response) -> str:
 
 
 def backoff_s(first_s: float = 0.2, limit_s: float = 5.0, chooser: random.Random | None = None) -> Iterator[float]:
-    """Endless pauses in seconds: exponential up to a limit, each drawn from its upper half so that workers spread out."""
+    """Endless sequence of pauses in seconds between retries: exponential up to a limit, each drawn from its upper half
+    so that workers spread out."""
     chooser = chooser or random.Random()
     pause_s = first_s
     while True:
@@ -194,9 +198,10 @@ def call_patiently(
     on_unreachable: Callable[[Unreachable], None] = lambda _: None,
     pauses_s: Iterator[float] | None = None,
 ) -> Value | None:
-    """Repeat `call` until it is answered. None when `give_up` ended it; errors that repetition cannot mend are raised.
+    """Repeat a request to the service until it is answered; None when `give_up` ended the repetition. Errors that
+    repeating cannot fix are raised.
 
-    `call` runs at least once: a result that is complete when the signal to stop comes is still delivered.
+    The request is sent at least once: a result that is complete when the signal to stop arrives is still delivered.
     """
     for pause_s in pauses_s or backoff_s():
         try:

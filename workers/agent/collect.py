@@ -34,13 +34,15 @@ _T975 = (
 )
 
 _MOST_RANKS = 64
-"""Limit of ranks whose own figures are kept: more say nothing new, and a measurement stays small."""
+"""Largest number of ranks whose own figures are kept in a measurement; more ranks add no information, and a measurement
+stays small."""
 
 
 def attempt_outcome(
     task: Task, directory: TrialDir, ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure:
-    """Result of an attempt."""
+    """Result of an attempt: a measurement, another result of the task, or a failure, joined from the reports of its
+    ranks."""
     failure = first_failure(directory, ended)
     if failure is not None:
         return failure
@@ -68,7 +70,8 @@ def _complete_reports(reports: Sequence[RankReport | None]) -> Sequence[RankRepo
 def resume_measurement(
     before: Sequence[RankReport], after: Sequence[RankReport], ended: RanksEnd
 ) -> ResumeMeasurement | Failure:
-    """Join the reports of the ranks that saved and of those that loaded."""
+    """Measurement of a resume check, joined from the reports of the ranks that saved the checkpoint and of those that
+    loaded it."""
     saved = [report.checkpoint for report in before if report.checkpoint is not None]
     loaded = [report.checkpoint for report in after if report.checkpoint is not None]
     if len(saved) < len(before) or len(loaded) < len(after) or saved[0].step != loaded[0].step:
@@ -93,7 +96,8 @@ def resume_measurement(
 
 
 def _writers(saved: Sequence[CheckpointPart]) -> int | None:
-    """Number of ranks that wrote a fair part of the checkpoint; None where the kernel counted too little."""
+    """Number of ranks that wrote a substantial part of the checkpoint; None where the kernel's counters of written
+    bytes cover too little."""
     # A file system in memory writes nothing to a disk, so that the kernel's counters stay near zero there.
     parts = [part.written_bytes for part in saved if part.written_bytes is not None]
     if len(parts) < len(saved) or sum(parts) < saved[0].checkpoint_bytes / 2:
@@ -123,7 +127,7 @@ def _fullness(moment: MemoryMoment) -> int:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """Sum of the known counts; None where none is known."""
+    """Sum of the values that are not None; None where all are."""
     known_counts = [count for count in counts if count is not None]
     return sum(known_counts) if known_counts else None
 
@@ -131,7 +135,8 @@ def _total(counts: Iterable[int | None]) -> int | None:
 def measurement(
     task: TrialTask, reports: Sequence[RankReport], ended: RanksEnd, peak_flops: float | None
 ) -> Measurement | Failure:
-    """Join the ranks' reports: time of the slowest, memory of the fullest; tokens are computed from the workload."""
+    """Measurement joined from the ranks' reports: step time of the slowest rank, memory of the fullest; tokens are
+    computed from the workload."""
     # The slowest rank's time per window: all ranks wait for it in the next collective.
     windows = [max(steps) for steps in zip(*(report.window_step_times_s for report in reports), strict=False)]
     # One window has no spread, and so no confidence interval.
@@ -204,7 +209,7 @@ def _data_wait_fraction(reports: Sequence[RankReport], windows: Sequence[float])
 
 
 def _latest(moments: Iterable[float | None]) -> float | None:
-    """Latest known moment; None where no rank reported one."""
+    """Latest point in time that any rank reported; None where no rank reported one."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 
@@ -231,7 +236,7 @@ def model_flops_utilisation(task: TrialTask, tokens_per_s_per_gpu: float, peak_f
 
 
 def largest(memories: Iterable[Memory]) -> Memory:
-    """Maximum over ranks, field by field; None where no rank measured the field."""
+    """Maximum of a record of memory figures over all ranks, field by field; None where no rank measured the field."""
     dumps = [memory.model_dump() for memory in memories]
     return Memory.model_validate(
         {

@@ -1,4 +1,5 @@
-"""Choice of a run's failure among those of its ranks: the one from which the others followed."""
+"""Choice of the failure that caused a run to fail, among the failures of its ranks: the first, from which the others
+followed."""
 
 import signal
 
@@ -18,11 +19,11 @@ _CAUSE_KIND = {
 }
 
 _BY_ITSELF = 0
-"""Precedence of a failure that explains itself; it counts before the others."""
+"""Precedence of a failure whose report states its cause; it is chosen before crashes and deaths by signal."""
 
 
 def first_failure(directory: TrialDir, ended: RanksEnd) -> Failure | None:
-    """Failure to record; None when every rank ended well.
+    """Failure to record for a run, the probable cause of all its ranks' failures; None when every rank ended well.
 
     A rank that dies takes its peers with it, and they report errors of their own. A failure that
     explains itself therefore comes before a death by signal, that before a plain crash; among equals the earliest counts.
@@ -79,7 +80,7 @@ def _order_key(directory: TrialDir, ended: RanksEnd, exit: RankExit) -> tuple[fl
 
 
 def crash(message: str, rank: int | None, exit_code: int) -> Failure:
-    """Failure for an end that nothing explains."""
+    """Crash failure for a rank that ended without a report of the reason."""
     return Failure(kind=FailureKind.CRASH, message=message, rank=rank, exit_code=exit_code)
 
 

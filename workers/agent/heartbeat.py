@@ -1,4 +1,5 @@
-"""Thread that renews a lease, sends progress and receives orders to stop. It never touches the ranks."""
+"""Thread that renews a lease, sends the run's progress and receives the service's orders to stop. It never touches the
+ranks."""
 
 import logging
 import threading
@@ -13,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class HeartbeatThread(threading.Thread):
-    """Thread that renews one lease until `finish`. The main thread reads `stop_reason` and decides."""
+    """Thread that renews one lease until `finish` is called. The main thread reads `stop_reason` and ends the ranks."""
 
     def __init__(
         self,
@@ -24,7 +25,7 @@ class HeartbeatThread(threading.Thread):
         progress: Callable[[], Progress | None],
         renewed: Callable[[float], None] = lambda _: None,
     ):
-        """Prepare the thread; `renewed` is called in it with `ranks_end_s` after every renewal."""
+        """Prepare the heartbeat thread; after every renewal it calls `renewed` with the new `ranks_end_s`."""
         super().__init__(name=f"heartbeat-{lease.run_id}", daemon=True)
         self._client = client
         self._session = session
@@ -38,7 +39,7 @@ class HeartbeatThread(threading.Thread):
 
     @property
     def stop_reason(self) -> str | None:
-        """Reason why the ranks must end now; None while they may go on."""
+        """Reason why the ranks must be ended now, such as a lost lease; None while the ranks may continue."""
         if self._stop_reason is None and self._clock.must_end():
             return "the lease could not be renewed"
         return self._stop_reason
@@ -49,11 +50,11 @@ class HeartbeatThread(threading.Thread):
         return self._clock.ranks_end_s
 
     def finish(self) -> None:
-        """End the thread, without waiting for a request under way."""
+        """Stop the heartbeat thread without waiting for a request under way."""
         self._finished.set()
 
     def run(self) -> None:
-        """Send heartbeats until finished or told to stop."""
+        """Send heartbeats until `finish` is called or the service orders the run to stop."""
         while not self._finished.wait(self._lease.heartbeat_s) and self._stop_reason is None:
             self._send_heartbeat()
 

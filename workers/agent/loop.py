@@ -35,7 +35,8 @@ from shardtune.workers.interrupt import Interrupt
 from shardtune.workers.trial_dir import TrialDir, check_disk, prune
 
 _LEASE_WAIT_S = 2.0
-"""Seconds that the service may hold a lease request open; a signal is noticed no later than this."""
+"""Seconds for which the service may keep a lease request open; the agent notices a signal after this time at the
+latest."""
 _RIVAL_WINDOW_S, _MOST_REGISTRATIONS = 60.0, 3
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 
 class Agent:
-    """Worker session under an id from the service, with one attempt at a time."""
+    """Agent of one worker: registers a worker session with the service and runs one leased attempt at a time."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Agent:
         interrupt: Interrupt,
         inspect_again: Callable[[], Fingerprint | None] = lambda: None,
     ):
-        """Prepare the agent; `look_again` returns the present fingerprint, or None for no change."""
+        """Prepare the agent; `inspect_again` returns the machine's present fingerprint (hardware and software
+        versions), or None for no change."""
         self._settings = settings
         self._client = client
         self._workplace = workplace
@@ -67,7 +69,7 @@ class Agent:
         self._inspected_s = now_s()
 
     def run(self) -> None:
-        """Work until interrupted.
+        """Register, then lease and run tasks until interrupted.
 
         Raises:
             RequestRejected: the service does not accept this worker, or another worker has its name.
@@ -104,7 +106,7 @@ class Agent:
         return registered
 
     def _notice_changes(self) -> None:
-        """Register again when hardware or settings have changed."""
+        """Register the worker again when its hardware, software versions or settings have changed."""
         # Only between runs: inspecting costs CPU time, and a change during a run is noticed before the next one.
         if now_s() - self._inspected_s < self._settings.look_again_s:
             return
@@ -142,7 +144,7 @@ class Agent:
         return None
 
     def _register_anew(self, lost: LeaseLost) -> None:
-        """Register after the service lost this worker session, such as with a new database.
+        """Register again after the service lost this worker session, such as when its database was replaced.
 
         Raises:
             RequestRejected: it happened repeatedly within a minute.
@@ -222,7 +224,7 @@ class Agent:
         )
 
     def _deliver(self, lease: Lease, report: Report) -> None:
-        """Deliver the report until it is answered.
+        """Send an attempt's report to the service until the service answers.
 
         Raises:
             RequestRejected: the service rejects the report's content.
@@ -240,7 +242,8 @@ class Agent:
                 log.warning("stopped before the result of run %s was accepted", lease.run_id)
 
     def _release(self, lease: Lease) -> None:
-        """Tell the service at once that no worker runs the run any more; if that fails, the lease expires."""
+        """Notify the service at once that no worker runs the run any more; if that request fails, the lease expires
+        later."""
         reason = self._interrupt.reason or "the worker ended unexpectedly"
         failure = Failure(kind=FailureKind.WORKER_LOST, message=reason)
         try:

@@ -1,4 +1,5 @@
-"""Launches of a task: one, or two over one folder for a resume check, with no process alive in between."""
+"""Launches of a task's ranks: one launch, or for a resume check two over the same folder, with no process alive in
+between."""
 
 import shutil
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def run_to_end(
     interrupted: Callable[[], str | None],
     shared_dir: Path | None = None,
 ) -> RanksEnd:
-    """Run all launches of a task; returns how the last one ended, with the time of all.
+    """Run all launches of a task; returns the end of the last launch, with the time of all launches together.
 
     Raises:
         ValueError: a resume check over several hosts has no `shared_dir` that all of them see.

@@ -1,4 +1,5 @@
-"""Delivery of a run's raw traces to the service, for people to look at; the diagnosis does not depend on it."""
+"""Upload of a run's raw profiler traces to the service, for people to view; the diagnosis does not depend on the
+upload."""
 
 import logging
 from pathlib import Path
@@ -14,7 +15,8 @@ log = logging.getLogger(__name__)
 def send_traces(
     client: WorkerClient, session: str, lease: Lease, diagnosis: Diagnosis | Failure
 ) -> Diagnosis | Failure:
-    """Send the ranks' traces in order, each tried once; a note in the diagnosis says from which rank on they are missing."""
+    """Upload the ranks' traces in order, each with one attempt; returns the diagnosis, with a note on the first missing
+    rank if an upload failed."""
     if isinstance(diagnosis, Failure) or diagnosis.recorded is None:
         return diagnosis
     folder = Path(diagnosis.recorded.folder)

@@ -1,4 +1,4 @@
-"""Supervision of one attempt's ranks: launch, watch, kill. `collect` decides what their end means."""
+"""Supervision of one attempt's ranks: launch, watch, kill. `collect` turns the end of the ranks into a result."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,9 +14,9 @@ from shardtune.workers.trial_dir import TrialDir
 
 _POLL_S = 0.25
 _SLOWER = 3
-"""Factor by which a step may be slower than the previous one."""
+"""Factor by which later steps may be slower than the last reported step before the time limits are exceeded."""
 _MOST = 10
-"""Largest factor by which slow steps extend a limit."""
+"""Largest factor by which slow steps extend a time limit."""
 
 Cause = Literal["deadline", "no_progress", "host_lost", "node_lost", "interrupted"]
 
@@ -26,9 +26,9 @@ class RunLimits:
     """Time limits of an attempt. Steps slower than the limits foresaw extend them, up to ten times."""
 
     deadline_s: float
-    """Seconds from the launch."""
+    """Deadline of the attempt, in seconds from the launch."""
     no_progress_s: float
-    """Seconds without a change of the progress file."""
+    """Seconds without a change of the progress file after which the attempt is ended as hanging."""
     # A rank whose peer is gone can wait in a collective for as long as its timeout allows.
     peer_grace_s: float = 5.0
     """Seconds that the other ranks have to write their report once one has failed; then they are killed."""
@@ -36,12 +36,12 @@ class RunLimits:
 
 @dataclass(frozen=True)
 class RanksEnd:
-    """End of an attempt's ranks. None of them is alive any more."""
+    """Record of how an attempt's ranks ended; none of them is alive any more."""
 
     exits: tuple[RankExit, ...]
     """Ranks that ended before the others were killed, in the order in which their ends were noticed."""
     cause: Cause | None
-    """Reason for killing the other ranks; None when all ended, or after one had failed."""
+    """Reason for killing the remaining ranks; None when all ended by themselves, or when one had failed first."""
     detail: str
     started_at_s: float
     """Time of the launch on `clock.now_s`."""
@@ -57,7 +57,7 @@ def supervise(
     limits: RunLimits,
     interrupted: Callable[[], str | None],
 ) -> RanksEnd:
-    """Launch the ranks and watch them to their end; on every way out, exceptions included, no rank is alive.
+    """Launch the ranks and watch them until all have ended. On return, and after any exception, no rank is alive.
 
     `interrupted` is called four times a second; a text (the reason) ends the attempt.
 
@@ -86,7 +86,8 @@ class _End:
 
 
 def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: LostProcess | None) -> _End:
-    """Replace the end of an attempt by the loss of a host, which may be known only after the kill."""
+    """Replace the recorded end of an attempt by the loss of a host, which may become known only after the ranks were
+    killed."""
     # A lost host explains the deaths of its peers' ranks. It takes back no complete result, and does not replace an
     # interruption: an engine that ends a worker ends its hosts too.
     is_complete = len(exits) == ranks and all(exit.code == 0 for exit in exits)
@@ -96,7 +97,7 @@ def _with_lost_node(end: _End, exits: Sequence[RankExit], ranks: int, lost: Lost
 
 
 class _Watch:
-    """Rule for the end of an attempt."""
+    """Checker of the conditions that end an attempt: exited ranks, lost hosts and time limits."""
 
     def __init__(self, launcher: Launcher, directory: TrialDir, ranks: int, limits: RunLimits, started_s: float):
         self._launcher = launcher
@@ -110,7 +111,7 @@ class _Watch:
         self._deadline_s, self._no_progress_s = limits.deadline_s, limits.no_progress_s
 
     def end(self, interrupted: str | None) -> _End | None:
-        """End of the attempt; None while the ranks may go on."""
+        """Reason for ending the attempt now; None while the ranks may continue."""
         all_ended = len(self._launcher.exits) == self._ranks
         # Ranks that ended themselves because the lease expired are no result; ranks that are done are one.
         if interrupted is not None and not (all_ended and all(exit.code == 0 for exit in self._launcher.exits)):
@@ -129,7 +130,7 @@ class _Watch:
         return self._failed_s is not None and time.monotonic() - self._failed_s > self._limits.peer_grace_s
 
     def _exceeded_limit(self) -> _End | None:
-        """Exceeded limit, the deadline or the no-progress limit; None while neither is."""
+        """Time limit that has been exceeded, the deadline or the no-progress limit; None while neither has."""
         now = now_s()
         # The file's time only shows that it changed; this process's clock says when, since hosts share no clock.
         stamp = self._directory.progress_stamp()

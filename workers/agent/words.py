@@ -1,4 +1,4 @@
-"""Descriptions of runs in a few words, for the worker's log."""
+"""Short descriptions of tasks and results for the worker's log."""
 
 from typing import assert_never
 
@@ -11,14 +11,14 @@ from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 
 
 def task(lease: Lease) -> str:
-    """Describe the task of a lease."""
+    """Short description of a lease's task for the worker's log."""
     if lease.task.kind == "model_summary":
         return "model_summary"
     return f"{lease.task.kind} of {lease.task.config.describe()}"
 
 
 def end(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Diagnosis | Failure) -> str:
-    """Describe a result."""
+    """Short description of an attempt's result for the worker's log."""
     match result:
         case Failure():
             return f"{result.kind} ({result.message})"

@@ -1,5 +1,5 @@
-"""Check of an export by its consumer: `python -m shardtune.workers.rank.check_export FORMAT DIR` prints one JSON
-object.
+"""Check whether the library for which a configuration was exported can read the files: `python -m
+shardtune.workers.rank.check_export FORMAT DIR` prints one JSON object.
 
 Consumers are no dependencies of this project, so each is imported only for its own format.
 """
@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 Consumers = dict[str, tuple[str, Callable[[Path], str]]]
-"""Package and reader by export format."""
+"""Package and reader function by export format."""
 
 
 def check(form: str, folder: Path, consumers: Consumers | None = None) -> dict[str, Any]:
-    """Have the consumer read the files; returns `checked` and, in `says`, the result or why there was no check."""
+    """Have the export format's own library read the exported files; returns `checked` and, in `says`, the result or the
+    reason why there was no check."""
     package, read = (_CONSUMERS if consumers is None else consumers)[form]
     try:
         installed = version(package)

@@ -1,4 +1,4 @@
-"""Classification of an exception as a recorded failure, by its type and by the module that raised it.
+"""Classification of a rank's exception as a recorded failure, by the exception's type and by the module that raised it.
 
 Text decides only where torch has no type for a CUDA library's status: a status is a name that does not change with wording.
 """
@@ -22,11 +22,11 @@ Phase = Literal["starting", "building", "training"]
 
 
 class NumericsError(Exception):
-    """Loss or gradient norm is not finite."""
+    """Loss or gradient norm is not finite (NaN or infinite)."""
 
 
 class OverLimitError(Exception):
-    """Memory exceeds the task's limit; carries the peak."""
+    """Memory exceeds the task's limit; the exception carries the peak."""
 
     def __init__(self, peak_gib: float, limit_gib: float) -> None:
         super().__init__(f"peak memory of {memory(peak_gib)} exceeds the limit of {memory(limit_gib)} per rank")
@@ -39,18 +39,20 @@ class SetupError(Exception):
 
 _CUDA_ERROR_MEMORY_ALLOCATION = 2
 _EXHAUSTED_BYTES = 512 << 20
-"""Free bytes below which a failed CUDA call of NCCL was for memory: NCCL allocates outside torch and reports no reason."""
+"""Free bytes below which a failed CUDA call of NCCL is classified as out of memory: NCCL allocates outside torch and
+reports no reason."""
 
 _LIBRARY_EXHAUSTED = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "CUSOLVER_STATUS_ALLOC_FAILED")
-"""Memory statuses of cuBLAS, cuDNN and cuSOLVER, which allocate workspaces at their first call: torch raises a bare
-RuntimeError."""
+"""Status names of cuBLAS, cuDNN and cuSOLVER for lack of memory. They allocate workspaces at their first call, and
+torch raises a bare RuntimeError."""
 
 _REJECTIONS = (ValueError, NotImplementedError, DeepSpeedConfigError, ZeRORuntimeException)
 _BACKENDS = ("deepspeed", "torch.distributed", "torch.nn.parallel")
 
 
 def failure_of(error: BaseException, phase: Phase, rank: int, device: Device | None = None) -> Failure:
-    """Failure to report for an exception raised in that phase, by a rank on this device if it has one."""
+    """Failure that a rank reports for an exception, given the phase in which it was raised and the rank's device if it
+    has one."""
     kind = _kind(error, phase, device)
     text = f"{type(error).__name__}: {error}" if kind is FailureKind.CRASH else str(error) or type(error).__name__
     return Failure(
@@ -82,7 +84,8 @@ def _kind(error: BaseException, phase: Phase, device: Device | None) -> FailureK
 
 
 def _is_rejection(error: BaseException) -> bool:
-    """Whether the error means that the backend rejects a value while it wraps the model."""
+    """Whether an exception means that the training backend rejects a value of the configuration while it wraps the
+    model."""
     if isinstance(error, _REJECTIONS):
         return True
     # DeepSpeed also rejects values by `assert`.
@@ -90,7 +93,7 @@ def _is_rejection(error: BaseException) -> bool:
 
 
 def _raised_in(trace: TracebackType | None) -> str:
-    """Name of the module whose code raised."""
+    """Name of the module whose code raised the exception."""
     name = ""
     while trace is not None:
         name = str(trace.tb_frame.f_globals.get("__name__", ""))
@@ -99,7 +102,7 @@ def _raised_in(trace: TracebackType | None) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Error and its causes and contexts in order."""
+    """Exception followed by its causes and contexts in order."""
     visited: set[int] = set()
     while error is not None and id(error) not in visited:
         visited.add(id(error))
@@ -109,7 +112,8 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_out_of_memory(error: BaseException, device: Device | None) -> bool:
-    """Whether host or device memory ran out, as reported by torch, the CUDA runtime and libraries, or NCCL on a full device."""
+    """Whether the exception means that host or device memory ran out, as reported by torch, the CUDA runtime and
+    libraries, or NCCL on a full device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, torch.AcceleratorError):

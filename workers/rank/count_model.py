@@ -17,7 +17,7 @@ _LONGEST = 4096
 
 
 def count(spec: ModelSpec, tokens: int | None = None) -> ModelSummary:
-    """Build the model and count its parameters and FLOPs.
+    """Build the model without memory for its weights, count its parameters and FLOPs, and return the summary.
 
     Raises:
         ValueError: transformers has no causal language model of that type, or a configuration that does not build one.
@@ -32,7 +32,8 @@ def _positions(spec: ModelSpec) -> int | None:
 
 
 def main() -> int:
-    """Print the summary; exit code 2 with the reason where the model cannot be built."""
+    """Print the model's summary as JSON; the exit code is 2, with the reason printed, where the model cannot be
+    built."""
     try:
         summary = count(ModelSpec.model_validate_json(sys.stdin.read()), *map(int, sys.argv[1:]))
     except ValidationError as error:

@@ -31,6 +31,7 @@ class _Finder(MetaPathFinder):
 
 
 def install_hook() -> None:
-    """Install the hook; call it before DeepSpeed is imported, which creates the accelerator."""
+    """Install the hook that keeps DeepSpeed from initialising NVML; call this before DeepSpeed is imported, which
+    creates its accelerator object."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())

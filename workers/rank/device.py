@@ -1,4 +1,5 @@
-"""Device of a rank apart from computing: the only module of the measuring code that uses `torch.cuda`."""
+"""Device of a rank, except for its computations (allocator, clock, core binding): the only module of the measuring code
+that uses `torch.cuda`."""
 
 import time
 from typing import Literal, Protocol
@@ -18,19 +19,20 @@ class Device(Protocol):
 
     @property
     def tensors(self) -> torch.device:
-        """Device on which the rank's tensors live."""
+        """`torch.device` on which the rank's tensors are placed."""
 
     def use(self) -> None:
-        """Make it this process's current device; call it before any tensor is on it."""
+        """Make this device the process's current one; call it before any tensor is on the device."""
 
     def synchronize(self) -> None:
-        """Wait until all queued work is done."""
+        """Wait until all work queued on the device is done."""
 
     def is_busy(self) -> bool:
-        """Whether queued work is not yet done."""
+        """Whether the device still has queued work."""
 
     def configure_allocator(self, settings: str) -> None:
-        """Configure the allocator in the syntax of PYTORCH_ALLOC_CONF; before the first allocation."""
+        """Configure the device's memory allocator by options in the syntax of PYTORCH_ALLOC_CONF; call it before the
+        first allocation."""
 
     def bind(self, mode: NumaBinding) -> None:
         """Bind this process to cores near the device.
@@ -43,23 +45,23 @@ class Device(Protocol):
         """Return memory to the device that the allocator caches unused."""
 
     def reset_peaks(self) -> bool:
-        """Reset the counted memory peaks; False where the device counts none."""
+        """Reset the counters of peak memory; False where the device has no counters."""
 
     def memory_peaks(self) -> Memory | None:
-        """Memory peaks since the reset; None where the device counts none."""
+        """Peak memory figures since the last reset; None where the device has no counters."""
 
     def free_bytes(self) -> int | None:
-        """Free bytes of the whole device, whichever process uses it; None where memory is the host's."""
+        """Free bytes of the whole device, counting every process that uses it; None on the CPU."""
 
     def random_state(self) -> torch.Tensor | None:
-        """State of the device's own random generator; None where it has none."""
+        """State of the device's own random number generator; None where it has none."""
 
     def set_random_state(self, state: torch.Tensor) -> None:
-        """Restore a state that `random_state` returned."""
+        """Set the device's random number generator to a state that `random_state` returned."""
 
 
 class CpuDevice:
-    """Processor: computes synchronously, counts no memory, draws from torch's own generator."""
+    """CPU as a rank's device: computes synchronously, has no memory counters and draws from torch's own generator."""
 
     tensors = torch.device("cpu")
 
@@ -92,7 +94,7 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """GPU, by its index among the visible ones."""
+    """GPU as a rank's device, given by its index among the visible GPUs."""
 
     def __init__(self, index: int) -> None:
         self.tensors = torch.device("cuda", index)
@@ -112,7 +114,8 @@ class CudaDevice:
         torch._C._accelerator_setAllocatorSettings(settings)
 
     def bind(self, mode: NumaBinding) -> None:
-        """Bind by torchrun's own function (torch 2.13), so that an exported job has the same cores."""
+        """Bind this process to cores near the GPU by torchrun's own function (torch 2.13), so that an exported job has
+        the same cores."""
         options = binding.NumaOptions(affinity_mode=binding.AffinityMode(mode))
         binding._maybe_apply_numa_binding_to_current_process(gpu_index=self.tensors.index, numa_options=options)
 
@@ -138,7 +141,7 @@ class CudaDevice:
         )
 
     def free_bytes(self) -> int | None:
-        """Free bytes of a GPU that this process has touched, else None."""
+        """Free bytes of the GPU if this process has touched it, else None."""
         return torch.cuda.mem_get_info(self.tensors)[0] if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
     def random_state(self) -> torch.Tensor | None:
@@ -149,12 +152,12 @@ class CudaDevice:
 
 
 def of_kind(kind: DeviceKind, index: int) -> Device:
-    """Device of that index; `index` is ignored for a processor."""
+    """Device of a kind (CPU or GPU) and an index; the index is ignored for a CPU."""
     return CudaDevice(index) if kind == "cuda" else CpuDevice()
 
 
 def clock(device: Device) -> float:
-    """Seconds on a monotonic clock, once all queued work of this rank is done."""
+    """Seconds on a monotonic clock, read once all work queued on this rank's device is done."""
     device.synchronize()
     return time.perf_counter()
 

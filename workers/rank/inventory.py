@@ -1,4 +1,5 @@
-"""Libraries of this machine and dtypes of its processor, as JSON: `python -m shardtune.workers.rank.inventory [RANKS]`.
+"""Library versions of this machine and dtypes of its processor, printed as JSON: `python -m
+shardtune.workers.rank.inventory [RANKS]`.
 
 With RANKS, also the rate of one rank's matrix products; without it no device is touched.
 """
@@ -14,7 +15,8 @@ from shardtune.workers.rank.versions import library_versions
 
 
 def describe(ranks: int | None = None) -> dict[str, Any]:
-    """Fields of `shardtune.workers.machine.inventory.Libraries`."""
+    """Library versions and processor dtypes of this machine, as the fields of
+    `shardtune.workers.machine.inventory.Libraries`."""
     return {
         **library_versions(),
         "causal_lm_types": sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES),

@@ -1,4 +1,5 @@
-"""Run of one rank, top to bottom: join ▸ build ▸ wrap ▸ warm up ▸ measure ▸ report."""
+"""Main program of one rank, from start to end: join the process group, build and wrap the model, warm up, measure,
+report."""
 
 import os
 import signal
@@ -29,13 +30,14 @@ from shardtune.workers.rank.training.loop import Loop, run_steps
 from shardtune.workers.rank.versions import library_versions
 
 _LEAVE_S = 10
-"""Seconds after which SIGALRM ends a rank that cannot leave its peers; its report is already written."""
+"""Seconds after which SIGALRM ends a rank that hangs while it leaves the process group; its report is already
+written."""
 
 MakeTrainer = Callable[[nn.Module, TrainingSetup], Trainer]
 
 
 def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device: MakeDevice = of_kind) -> int:
-    """Run the task of a trial directory as the rank that the environment names; returns the exit code.
+    """Run the task of a trial directory as the rank that the environment variables name; returns the exit code.
 
     Always writes a report, unless the process is killed.
     """
@@ -62,7 +64,7 @@ def run(folder: Path, make_trainer: MakeTrainer = wrap.make_trainer, make_device
 
 
 def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
-    """Describe the task's model into the trial directory; raises any error of building it."""
+    """Write a summary of the task's model into the trial directory; raises any error of building the model."""
     if task.model.script is not None:
         user_script.run_profile(task, folder)
     else:
@@ -70,7 +72,7 @@ def write_model_summary(task: ModelSummaryTask, folder: Path) -> None:
 
 
 class RankAttempt:
-    """Stages of a rank's task; `phase` and `device` decide how an exception is classified."""
+    """Run of a rank's task in stages; `phase` and `device` are kept so that an exception can be classified."""
 
     def __init__(self, folder: Path, rank: int, make_trainer: MakeTrainer, make_device: MakeDevice) -> None:
         self.phase: classify.Phase = "starting"
@@ -81,7 +83,7 @@ class RankAttempt:
         self._trainer: Trainer | None = None
 
     def run(self, task: TrialTask | ResumeTask | TraceTask) -> RankReport:
-        """Train and measure, check resuming, or trace; raises any error."""
+        """Run the task: train and measure, check resuming, or record a trace. Raises any error of the task."""
         self._progress.write(Progress(phase="starting"))
         place = RankContext.from_environment(task.cluster.device, self._make_device)
         self.device = place.accelerator
@@ -146,9 +148,8 @@ class RankAttempt:
         return report.model_copy(update={"wrap_time_s": wrap_time})
 
     def leave(self) -> None:
-        """Leave the process group, once the report is written; bounded in time, since an error here costs no
-        measurement.
-        """
+        """Leave the process group after the report is written. The time is bounded, since an error here costs no
+        measurement."""
         signal.alarm(_LEAVE_S)
         dist.barrier()
         # On CPU the process ends without destroying the group: gloo has hung there (torch 2.13, one run in about a
@@ -158,7 +159,7 @@ class RankAttempt:
             dist.destroy_process_group()
 
     def _run_script(self, task: TrialTask, place: RankContext) -> RankReport:
-        """Run the user's script in place of build, wrap and train, and measure it."""
+        """Run and measure the user's script, which builds, wraps and trains its own model."""
         self._progress.write(Progress(phase="building"))
         self.phase = "building"
         sample_groups.check(task.config, task.cluster, task.workload, task.model)
@@ -195,6 +196,6 @@ def _report(place: RankContext, loop: Loop, meter: memory.MemoryMeter, wrap_time
 
 
 def _since_launch_s() -> float | None:
-    """Seconds since the launch, on this host's clock, which its launcher read too."""
+    """Seconds since the launch, on the clock of this host, which the launcher read as well."""
     launched_s = os.environ.get(LAUNCHED)
     return None if launched_s is None else now_s() - float(launched_s)

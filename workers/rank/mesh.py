@@ -17,7 +17,7 @@ _TIMEOUT = datetime.timedelta(minutes=10)
 
 
 _GIVEN_STORE = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE")
-"""Environment variables by which a launcher says that it serves a store for the ranks."""
+"""Environment variables by which a launcher announces that it serves a rendezvous store for the ranks."""
 
 
 def use_loopback(place: RankContext) -> None:
@@ -28,7 +28,7 @@ def use_loopback(place: RankContext) -> None:
 
 
 def join(place: RankContext, trial_dir: Path) -> None:
-    """Initialise torch.distributed: gloo for CPU tensors, and NCCL for those of a GPU."""
+    """Initialise torch.distributed for this rank: gloo for CPU tensors, NCCL for GPU tensors."""
     use_loopback(place)
     backend = "cpu:gloo,cuda:nccl" if place.is_cuda else "gloo"
     is_alone = place.local_world_size == place.world_size
@@ -53,14 +53,14 @@ def _device_id(place: RankContext) -> torch.device | None:
 
 
 def largest(values: list[float], place: RankContext) -> list[float]:
-    """Element-wise maximum over ranks."""
+    """Element-wise maximum of the values over all ranks."""
     tensor = torch.tensor(values, dtype=torch.float64, device=place.device)
     dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return [float(value) for value in tensor.tolist()]
 
 
 def mean(tensor: torch.Tensor, place: RankContext) -> list[float]:
-    """Element-wise mean over ranks, computed in fp64."""
+    """Element-wise mean of the values over all ranks, computed in fp64."""
     total = tensor.to(torch.float64)
     dist.all_reduce(total)
     return [float(value) for value in (total / place.world_size).tolist()]

@@ -12,7 +12,8 @@ MakeDevice = Callable[[DeviceKind, int], Device]
 
 
 def device_kind() -> DeviceKind:
-    """Kind of device that the launcher chose; a process started by hand takes a GPU where torch finds one."""
+    """Kind of device (`cuda` or `cpu`) that the launcher chose; a process started by hand uses a GPU where torch finds
+    one."""
     accelerator = os.environ.get("DS_ACCELERATOR")
     if accelerator is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -21,7 +22,7 @@ def device_kind() -> DeviceKind:
 
 @dataclass(frozen=True)
 class RankContext:
-    """Ranks, sizes and device of one rank, as its launcher set them."""
+    """Rank number, group sizes and device of one rank, as its launcher set them."""
 
     rank: int
     local_rank: int
@@ -31,7 +32,7 @@ class RankContext:
 
     @classmethod
     def from_environment(cls, kind: DeviceKind, make_device: MakeDevice = of_kind) -> "RankContext":
-        """Read the variables that torchrun and the fork server set."""
+        """Read the rank's position from the environment variables that torchrun and the fork server set."""
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         world_size = int(os.environ.get("WORLD_SIZE", "1"))
         return cls(
@@ -45,10 +46,10 @@ class RankContext:
 
     @property
     def device(self) -> torch.device:
-        """Device on which this rank's tensors live."""
+        """`torch.device` on which this rank's tensors are placed."""
         return self.accelerator.tensors
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a GPU, for which libraries take other arguments."""
+        """Whether the rank's device is a GPU, for which libraries need other arguments."""
         return self.device.type == "cuda"

@@ -1,4 +1,4 @@
-"""Rank's side of a trial directory: reads the task, writes progress and its report."""
+"""Trial directory as a rank uses it: reads the task, writes progress and the rank's report."""
 
 import contextlib
 import os
@@ -15,35 +15,36 @@ from shardtune.api_schemas.trials.measurements import Progress, RankReport
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _TICK_S = 5.0
-"""Seconds between writes while an operation ticks."""
+"""Seconds between writes of the progress file during a long operation."""
 _THROTTLE_S = 0.5
-"""Least seconds between writes within timed windows: a write is small, but costs time."""
+"""Least seconds between writes of the progress file within timed windows: a write is small, but costs time."""
 
 
 def read_task(folder: Path) -> Task:
-    """Task of a trial directory, from `task.json`."""
+    """Task of a trial, read from `task.json` in the trial directory."""
     return _TASK.validate_json((folder / "task.json").read_text())
 
 
 def write_report(folder: Path, report: RankReport) -> None:
-    """Write a rank's report, the last act of a rank."""
+    """Write a rank's report into the trial directory, the last action of a rank."""
     _replace(folder / f"rank_{report.rank}.json", report.model_dump_json(indent=1))
 
 
 def write_model_summary(folder: Path, model_summary: ModelSummary) -> None:
-    """Write the result of a model summary task."""
+    """Write the result of a model summary task into the trial directory."""
     _replace(folder / "model_summary.json", model_summary.model_dump_json(indent=1))
 
 
 class ProgressFile:
-    """File `progress.json`, written by rank 0 only; its modification time feeds the agent's no-progress clock."""
+    """Progress file `progress.json` of a trial, written by rank 0 only; its modification time resets the agent's
+    no-progress limit."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / "progress.json" if rank == 0 else None
         self._written_at_s = 0.0
 
     def write(self, progress: Progress, throttle: bool = False) -> None:
-        """Replace the file, unless throttled and written a moment ago."""
+        """Replace the progress file, unless throttling applies and the last write was a moment ago."""
         now = time.monotonic()
         if self._path is None or (throttle and now - self._written_at_s < _THROTTLE_S):
             return
@@ -52,7 +53,8 @@ class ProgressFile:
 
     @contextlib.contextmanager
     def refreshed(self, progress: Progress) -> Iterator[None]:
-        """Write the progress now and every few seconds, so that a long operation is no standstill. The deadline bounds it."""
+        """Context in which the progress file is written now and every few seconds, so that a long operation does not
+        count as hanging. The deadline bounds it."""
         over = threading.Event()
 
         def write_repeatedly() -> None:
@@ -70,7 +72,7 @@ class ProgressFile:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write so that a reader sees the old file or the new one, never a part."""
+    """Replace a file so that a reader sees the old content or the new, never a part."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text)
     partial.replace(path)

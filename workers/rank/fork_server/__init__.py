@@ -1,1 +1,2 @@
-"""Fork server: imports torch once and forks ranks. Their work is in `workers.rank.main`."""
+"""Fork server: a process that imports torch once and forks the ranks of each trial. The ranks' own work is in
+`workers.rank.main`."""

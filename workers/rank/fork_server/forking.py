@@ -1,4 +1,4 @@
-"""Safe forking of ranks: whether this process can fork, the first acts of a child, and how it is ended."""
+"""Safe forking of ranks: check whether this process can fork, start a child as a rank, and end the child."""
 
 import json
 import os
@@ -22,16 +22,16 @@ _PROBE_PATIENCE_S = 60.0
 _STORE_TIMEOUT_S = 20.0
 
 Facts = dict[str, Any]
-"""Facts that a probe found, as a JSON object."""
+"""Facts about this machine that a probe in a forked child returned, as a JSON object."""
 
 
 class CannotFork(Exception):
-    """Forked ranks would not work here; the message says why."""
+    """Forked ranks would not work on this machine; the message names the reason."""
 
 
 def probe(look: Callable[[], Facts], patience_s: float = _PROBE_PATIENCE_S) -> Facts:
-    """Run `look` in a forked child, which then uses torch (and CUDA, where present); returns the facts that `look`
-    found.
+    """Check in a forked child that forked ranks can use torch (and CUDA, where present); returns the facts that `look`
+    collected in the child.
 
     Raises:
         CannotFork: the child failed, or this process has threads, which a child would lack.
@@ -81,7 +81,8 @@ def _read_to_end(output: int, patience_s: float) -> bytes | None:
 
 
 def become_rank(folder: Path, program: Program, environment: dict[str, str], host: int) -> NoReturn:
-    """Turn a forked child into a rank: detach it from the server, run the rank, and end without the server's exit handlers."""
+    """Turn a forked child into a rank: detach it from the fork server, run the rank, and exit without the server's exit
+    handlers."""
 
     def run() -> int:
         _leave_host(host, folder / f"rank_{environment['RANK']}.log")
@@ -104,8 +105,8 @@ def _leave_host(host: int, log_path: Path) -> None:
 
 
 def fork_store(folder: Path, ports: range) -> tuple[int, str]:
-    """Fork a process in which ranks of several hosts rendezvous; returns its pid, and its port or the reason why there
-    is none."""
+    """Fork a process that serves the store where ranks of several hosts rendezvous; returns its pid, and its port or
+    the reason why there is none."""
     host = os.getpid()
     read, write = os.pipe()
     pid = os.fork()
@@ -128,7 +129,7 @@ def fork_store(folder: Path, ports: range) -> tuple[int, str]:
 
 
 def _exit_with(function: Callable[[], int]) -> NoReturn:
-    """Leave a forked child without running exit handlers that belong to the fork server."""
+    """End a forked child at once, without the exit handlers that belong to the fork server."""
     code = 1
     try:
         code = function()
@@ -141,7 +142,7 @@ def _exit_with(function: Callable[[], int]) -> NoReturn:
 
 
 def lead_group(pid: int) -> None:
-    """Make a child the leader of its process group."""
+    """Make a forked child the leader of a process group of its own."""
     # The child calls it too: whichever is first, a kill right after the fork finds the group.
     try:
         os.setpgid(pid, pid)
@@ -150,7 +151,7 @@ def lead_group(pid: int) -> None:
 
 
 def kill_group(pid: int) -> None:
-    """Send SIGKILL to a rank and all processes that it has started."""
+    """Send SIGKILL to a rank and to all processes that the rank has started."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:

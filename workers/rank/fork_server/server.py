@@ -1,8 +1,8 @@
 """The fork server: imports torch, deepspeed and transformers once and forks the ranks of each trial.
 
-A forked rank is a fresh process (clean device context, its memory gone with it) without seconds of imports. The host
-itself touches no device and starts no thread. `python -m shardtune.workers.rank.fork_server.server [RANKS]` speaks JSON lines:
-see `Host`.
+A forked rank is a fresh process (clean device context, its memory freed when it exits) that need not spend seconds on
+imports. The server itself touches no device and starts no thread. `python -m shardtune.workers.rank.fork_server.server
+[RANKS]` exchanges JSON lines: see `ForkServer`.
 """
 
 import contextlib
@@ -38,7 +38,8 @@ LATE_IMPORTS = (
     "functorch.compile",
     "torch.profiler._cupti_monitor",
 )
-"""Modules that a rank would import in mid-trial, which takes 0.6 s in all; names that a version lacks are skipped."""
+"""Modules that a rank would otherwise import during its trial, which takes 0.6 s in all; names that a library version
+lacks are skipped."""
 
 
 class ForkServer:
@@ -52,19 +53,20 @@ class ForkServer:
     """
 
     def __init__(self, orders: int, events: int, ranks: int | None = None) -> None:
-        """Prepare the server; `ranks` is the number of ranks among which one's speed is measured, None for no measurement."""
+        """Prepare the fork server; `ranks` is the number of ranks assumed when one rank's speed is measured, None for
+        no measurement."""
         self._orders = orders
         self._events = events
         self._speed_ranks = ranks
         self._unread = b""
         self._folder: str | None = None
         self._ranks: dict[int, int] = {}
-        """Ranks of the launch in progress, by pid."""
+        """Rank numbers of the launch in progress, by pid."""
         self._store: int | None = None
-        """Pid of the process in which the launch's ranks rendezvous, where that is on this host."""
+        """Pid of the process that serves the rendezvous store of the launch; None where another host serves it."""
 
     def run(self) -> None:
-        """Serve until the input ends."""
+        """Read and execute orders until the end of input."""
         wakeup_read, wakeup_write = os.pipe()
         for descriptor in (wakeup_read, wakeup_write):
             os.set_blocking(descriptor, False)
@@ -104,7 +106,7 @@ class ForkServer:
             return {"libraries": None, "unsafe": str(error)}
 
     def _read_orders(self) -> bool:
-        """Carry out the complete lines that have arrived; False at the end of input."""
+        """Execute the complete order lines that have arrived; returns False at the end of input."""
         chunk = os.read(self._orders, 65536)
         *lines, self._unread = (self._unread + chunk).split(b"\n")
         for line in filter(None, lines):
@@ -118,7 +120,7 @@ class ForkServer:
         return bool(chunk)
 
     def _is_free(self, folder: str) -> bool:
-        """Whether no other launch is in progress; sends a rejection if one is."""
+        """Whether no other launch is in progress; rejects the order if there is one."""
         # A launch that was killed a moment ago may have ended unnoticed.
         self._reap()
         if self._folder in (None, folder) and not self._ranks:
@@ -198,7 +200,8 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def preload(task: Task) -> None:
-    """Import the architecture's module before the fork, as each rank would otherwise do for every trial."""
+    """Import the module of the model's architecture before forking, so that each rank need not import it in every
+    trial."""
     names = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     if task.model.model_type is not None and task.model.model_type in names:
         package = transformers.models.auto.configuration_auto.model_type_to_module_name(task.model.model_type)
@@ -206,7 +209,8 @@ def preload(task: Task) -> None:
 
 
 def _import_if_there(name: str) -> None:
-    """Import a module if it exists; its exceptions are printed, and the server goes on.
+    """Import a module if it is installed. An exception is printed and ignored: ranks meet the same exception and report
+    it.
 
     The ranks meet the same exception and report it.
     """
@@ -219,7 +223,7 @@ def _import_if_there(name: str) -> None:
 
 
 def serve(ranks: int | None = None) -> None:
-    """Run a fork server on this process's standard input and output; `ranks` as in `Host`."""
+    """Run a fork server on this process's standard input and output; `ranks` is passed on to `ForkServer`."""
     parent_death.tie_to_parent()
     events = os.dup(1)
     fcntl.fcntl(events, fcntl.F_SETFD, fcntl.FD_CLOEXEC)

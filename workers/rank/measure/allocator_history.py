@@ -8,16 +8,17 @@ import torch
 from shardtune.workers.rank.measure.memory import Recording
 
 _ENDLESS = 1 << 63
-"""Time of death of a storage that was never released."""
+"""Time of release that is recorded for a storage that was never released."""
 _MOST_EVENTS = 2_000_000
-"""Limit of recorded events, for two steps; beyond it the oldest would be lost, and with them storages still in use."""
+"""Largest number of recorded allocator events, for two steps; beyond it the oldest would be lost, and with them
+storages still in use."""
 
 
 class AllocatorEvent(NamedTuple):
-    """Allocation or release of a storage."""
+    """Allocation or release of a memory storage, as an allocator reported it."""
 
     at: int
-    """Nanoseconds since 1970."""
+    """Time of the event in nanoseconds since 1970."""
     pointer: int
     """Address of the storage."""
     bytes: int
@@ -29,7 +30,7 @@ class AllocatorEvent(NamedTuple):
 
 
 class Allocation(NamedTuple):
-    """Storage from allocation to release, in nanoseconds since 1970."""
+    """Lifetime of a storage, from allocation to release, in nanoseconds since 1970."""
 
     born: int
     died: int
@@ -38,10 +39,10 @@ class Allocation(NamedTuple):
 
 
 class History(Protocol):
-    """Recorder of allocator events, from its creation on."""
+    """Recorder of allocator events, which starts when it is created."""
 
     def stop(self) -> list[AllocatorEvent]:
-        """End the recording; returns all events in order, or none where there were too many to keep."""
+        """Stop recording; returns all events in order, or none where there were too many to keep."""
 
 
 class CpuHistory:
@@ -51,7 +52,7 @@ class CpuHistory:
         self._recording = Recording()
 
     def stop(self) -> list[AllocatorEvent]:
-        """See `History`."""
+        """Stop recording; returns all CPU allocator events in order, or none where there were too many to keep."""
         return [
             AllocatorEvent(record.start_time_ns, fields.ptr, fields.alloc_size, fields.total_allocated)
             for record in self._recording.stop()
@@ -68,7 +69,7 @@ class CudaHistory:
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=_MOST_EVENTS)
 
     def stop(self) -> list[AllocatorEvent]:
-        """See `History`."""
+        """Stop recording; returns all GPU allocator events in order, or none where there were too many to keep."""
         traces = torch.cuda.memory._snapshot()["device_traces"]
         torch.cuda.memory._record_memory_history(None)
         entries = traces[torch.cuda.current_device()]
@@ -76,9 +77,8 @@ class CudaHistory:
 
 
 def events_of(entries: Sequence[Mapping[str, Any]], allocated: int, reserved: int) -> list[AllocatorEvent]:
-    """Convert torch's trace entries (`torch.cuda.memory._snapshot`); `allocated` and `reserved` are the bytes before
-    the first.
-    """
+    """Convert torch's trace entries (`torch.cuda.memory._snapshot`) into allocator events; `allocated` and `reserved`
+    are the bytes before the first entry."""
     events = []
     for entry in entries:
         reserved += _SEGMENTS.get(entry["action"], 0) * entry["size"]
@@ -97,7 +97,8 @@ _SEGMENTS = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_
 
 
 def allocations_of(events: Iterable[AllocatorEvent]) -> list[Allocation]:
-    """Allocations since the recording began, with their times of release; releases of earlier allocations are ignored."""
+    """Allocations since the recording began, each with its time of release; releases of earlier allocations are
+    ignored."""
     begun: dict[int, AllocatorEvent] = {}
     ended = []
     for event in events:

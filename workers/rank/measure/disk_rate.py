@@ -1,4 +1,5 @@
-"""Rate of a disk for one process: a file is written, forced to the disk, and read back past the kernel's cache."""
+"""Measurement of a disk's rate for one process: a file is written, forced to the disk, and read back past the kernel's
+cache."""
 
 import os
 import time
@@ -7,14 +8,15 @@ from pathlib import Path
 from shardtune.api_schemas.trials.measurements import DiskRate
 
 _PIECE = 4 << 20
-"""Bytes written between two fsyncs."""
+"""Bytes written to the disk between two fsyncs."""
 _PIECES = 16
 _MOST_S = 2.0
-"""Seconds after which no further piece is written: two pieces suffice for a disk of 5 MB/s."""
+"""Seconds after which the measurement writes no further piece: two pieces suffice for a disk of 5 MB/s."""
 
 
 def disk_rate(folder: Path) -> DiskRate:
-    """Measure the rate in this folder, where 64 MiB must be free; takes a few tenths of a second on most disks."""
+    """Measure the write and read rate of the disk under a folder, where 64 MiB must be free; takes a few tenths of a
+    second on most disks."""
     path, piece = folder / "disk-rate.bin", os.urandom(_PIECE)
     try:
         with path.open("wb", buffering=0) as file:
@@ -38,7 +40,8 @@ def disk_rate(folder: Path) -> DiskRate:
 
 
 def written_bytes() -> int | None:
-    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None where the kernel does not say."""
+    """Bytes that this process has written to disks so far (`write_bytes` of proc(5)); None where the kernel does not
+    report it."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

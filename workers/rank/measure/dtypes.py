@@ -1,4 +1,5 @@
-"""Dtypes that this machine computes natively, and the rate of one rank's matrix products in them; takes half a second."""
+"""Detection of the dtypes that this machine computes natively, and of the FLOP/s of one rank's matrix products in them;
+takes half a second."""
 
 import os
 import platform
@@ -13,11 +14,13 @@ from shardtune.workers.rank.device import Device, clock, of_kind
 from shardtune.workers.rank.rank_context import device_kind
 
 _SIZE = {"cpu": 256, "cuda": 4096}
-"""Edge of the square matrices: 28 ms at the 1.2 GFLOP/s of a processor that emulates, and enough to show the rate of others."""
+"""Edge length of the multiplied square matrices: a product takes 28 ms at the 1.2 GFLOP/s of a processor that emulates
+the dtype."""
 _LOOK_S = 0.1
-"""Seconds of repeated products per dtype."""
+"""Seconds for which products are repeated per dtype."""
 _ISA_WITHOUT_BFLOAT16 = ("AVX512_CORE", "AVX512_CORE_VNNI")
-"""Values of ONEDNN_MAX_CPU_ISA that oneDNN's check takes for bfloat16 support although it converts to float32 there."""
+"""Values of ONEDNN_MAX_CPU_ISA with which oneDNN's check reports bfloat16 support although products are converted to
+float32."""
 
 
 def native_on_cpu() -> str:
@@ -39,7 +42,8 @@ def native_on_cpu() -> str:
 
 
 def matmul_flops(ranks: int) -> dict[Dtype, float]:
-    """FLOP/s of one of `ranks` ranks in each dtype that a precision computes in; the caller must hold the devices."""
+    """FLOP/s of one of `ranks` ranks, by dtype, for each dtype in which a precision computes; the caller must have
+    locked the devices."""
     kind = device_kind()
     device = of_kind(kind, 0)
     torch.set_num_threads(threads_of(os.environ, len(os.sched_getaffinity(0)), ranks))
@@ -48,7 +52,8 @@ def matmul_flops(ranks: int) -> dict[Dtype, float]:
 
 
 def _best_s(device: Device, dtype: torch.dtype) -> float:
-    """Seconds of the fastest of several products: other work of a starting machine can only slow them."""
+    """Seconds of the fastest of several matrix products: other work of a starting machine can only slow products
+    down."""
     size = _SIZE[device.tensors.type]
     first, second = (torch.randn(size, size, device=device.tensors).to(dtype) for _ in range(2))
     best_s, begin = float("inf"), 0.0

@@ -1,4 +1,5 @@
-"""Hardware rates while all ranks work, for the predictor: the program `hardware` of a launch.
+"""Measurement of compute, memory and link rates while all ranks work, for the predictor: the program `hardware` of a
+launch.
 
 Every figure is the median of repetitions, taken on all ranks at once: cores, memory and links are shared as in a trial.
 Over several hosts collectives are measured within each host, across hosts with one rank of each, and over all.
@@ -25,21 +26,23 @@ from shardtune.workers.rank.process import deadline
 from shardtune.workers.rank.rank_context import RankContext, device_kind
 
 _SIZES = {"cpu": (1 << 14, 1 << 17, 1 << 20, 1 << 23, 1 << 25), "cuda": (1 << 18, 1 << 21, 1 << 24, 1 << 27, 1 << 29)}
-"""Bytes of the whole tensor of a collective, from latency-bound to bandwidth-bound."""
+"""Sizes in bytes of the whole tensor of a collective, from latency-bound to bandwidth-bound."""
 _MATRIX = {"cpu": 1024, "cuda": 8192}
-"""Edge of the square matrices of a product."""
+"""Edge length of the square matrices of a measured product."""
 _EMULATED = 256
-"""Edge for a dtype that the processor only emulates: a product of 1024 would take seconds there."""
+"""Edge length of the matrices for a dtype that the processor only emulates: a product of 1024 would take seconds
+there."""
 _COPIED = {"cpu": 1 << 26, "cuda": 1 << 30}
-"""Bytes of a copied tensor; larger than the last-level cache of either kind of device."""
+"""Size in bytes of the tensor copied to measure memory bandwidth; larger than the last-level cache of CPU and GPU."""
 _BETWEEN = 256
-"""Edge of the matrices multiplied between two collectives on CPU ranks: half a millisecond."""
+"""Edge length of the matrices multiplied between two collectives on CPU ranks, which takes half a millisecond."""
 _SHORTEST_S = 1e-5
 """Lower bound in seconds of a collective's time, after the computation between calls is subtracted."""
 _LONG_S = 0.3
-"""Seconds after which no larger size is measured: the link's rate is known, and larger tensors would take minutes."""
+"""Seconds of one collective beyond which no larger size is measured: the link's rate is known, and larger tensors would
+take minutes."""
 _ENOUGH_S = 1.0
-"""Seconds of repetitions that a median is taken from."""
+"""Seconds of repetitions from which a median is taken."""
 Operation = Literal["all_gather", "reduce_scatter", "all_reduce"]
 _OPERATIONS: tuple[Operation, ...] = ("all_gather", "reduce_scatter", "all_reduce")
 _FEWEST, _MOST = 5, 200
@@ -47,7 +50,7 @@ _DEPTH = 16
 
 
 def measure(place: RankContext) -> MeasuredHardware:
-    """Measure all rates of this machine."""
+    """Measure all rates of this machine and return them as a report."""
     kind = place.device.type
     has_bfloat16 = place.is_cuda or "bfloat16" in native_on_cpu()
     collectives = [
@@ -85,7 +88,7 @@ def _groups(place: RankContext) -> list[tuple[int, int, dist.ProcessGroup | None
 def _curve(
     name: Operation, ranks: int, nodes: int, group: dist.ProcessGroup | None, place: RankContext
 ) -> Iterator[CollectiveTime]:
-    """Times of a collective from latency-bound to bandwidth-bound sizes."""
+    """Seconds of a collective by tensor size, from latency-bound to bandwidth-bound sizes."""
     square = torch.randn(_BETWEEN, _BETWEEN)
     alone_s = 0.0 if place.is_cuda else _seconds(lambda: square @ square, place)
     for size in _SIZES[place.device.type]:
@@ -96,7 +99,7 @@ def _curve(
 
 
 def _seconds(work: Callable[[], object], place: RankContext) -> float:
-    """Median seconds of one repetition on the slowest rank; all ranks repeat equally often."""
+    """Median seconds of one repetition of an operation on the slowest rank; all ranks repeat equally often."""
     for _ in range(2):
         work()
     dist.barrier()
@@ -125,7 +128,8 @@ def _copy(size: int, place: RankContext) -> float:
 
 
 def _launch(place: RankContext) -> float:
-    """Seconds of one operator's launch, from forward and backward of a deep and tiny network with its modules and autograd."""
+    """Seconds that launching one operator takes, from forward and backward of a deep and tiny network with its modules
+    and autograd."""
     layers = [nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.LayerNorm(16)) for _ in range(_DEPTH)]
     network = nn.Sequential(*layers).to(place.device)
     tiny = torch.ones(2, 16, device=place.device)
@@ -154,7 +158,8 @@ def _collective(
     square: torch.Tensor,
     alone_s: float,
 ) -> float:
-    """Seconds of one call between computations, as in a step: products of `square`, which alone take `alone_s`."""
+    """Seconds of one collective called between computations, as in a training step: products of `square`, which take
+    `alone_s` without it."""
     count = size // 4 // ranks
     full = torch.ones(count * ranks, device=place.device)
     part = torch.ones(count, device=place.device)
@@ -176,7 +181,7 @@ def _collective(
 
 
 def run(folder: Path) -> int:
-    """Measure as the rank that the environment names; returns the exit code."""
+    """Measure the hardware rates as the rank that the environment variables name; returns the exit code."""
     deadline.enforce(folder)
     place = RankContext.from_environment(device_kind())
     place.accelerator.use()

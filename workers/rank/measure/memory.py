@@ -14,17 +14,18 @@ from shardtune.workers.rank.device import Device
 
 
 class MemoryMeter(Protocol):
-    """Meter of a rank's memory, started before the model is built, so that model states count."""
+    """Meter of a rank's peak memory, started before the model is built, so that weights and optimizer state count."""
 
     def end_of_profiled_steps(self) -> float | None:
-        """Mark the end of the second step; returns the peak so far in GiB where it is known by then."""
+        """Notify the meter that the second step has ended; returns the peak so far in GiB, or None where it is known
+        only at the end of the run."""
 
     def result(self) -> Memory:
-        """Peaks of the run, once it is over."""
+        """Memory peaks of the run, once the run is over."""
 
 
 def start_meter(device: Device) -> MemoryMeter:
-    """Start the meter for this device."""
+    """Start the memory meter that suits this device."""
     return _CountedMeter(device) if device.reset_peaks() else _RecordedMeter()
 
 
@@ -50,7 +51,7 @@ class Recording:
         _enable_profiler(config, activities, scopes={RecordScope.STATIC_RUNTIME_MODEL})  # type: ignore[call-arg]
 
     def stop(self) -> list[Any]:
-        """End the recording; returns torch's records in order.
+        """Stop recording; returns torch's records in order.
 
         A record has `start_time_ns`, and `extra_fields` with `ptr`, `alloc_size` (negative: released) and
         `total_allocated`, the bytes in use after it.
@@ -61,7 +62,7 @@ class Recording:
 
 
 class _RecordedMeter:
-    """Meter for the CPU: exact, but it records each allocation and must end before anything is timed.
+    """Memory meter for the CPU: exact, but it records each allocation and must end before anything is timed.
 
     The CPU has no caching allocator: what a step takes at its peak is the same in every later step.
     """
@@ -71,18 +72,18 @@ class _RecordedMeter:
         self._peak: float | None = None
 
     def end_of_profiled_steps(self) -> float | None:
-        """See `MemoryMeter`."""
+        """Stop recording after the second step; returns the peak in GiB."""
         in_use = (record.extra_fields.total_allocated for record in self._recording.stop())
         self._peak = max(in_use, default=0) / GIB
         return self._peak
 
     def result(self) -> Memory:
-        """See `MemoryMeter`."""
+        """Memory peaks of the first two steps on the CPU."""
         return Memory(peak_allocated_gib=self._peak)
 
 
 def _allocator_flag() -> ctypes.c_bool:
-    """Switch of torch that makes the CPU allocator count in every thread, not only in those that are profiled."""
+    """torch's global switch that makes the CPU allocator count in every thread, not only in profiled threads."""
     # Without it, memory that gloo's threads free is never subtracted: FSDP2's peak came out up to half too high, at
     # random. torch 2.13 offers no other access; for a build that hides the symbol, the switch does nothing.
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
@@ -93,15 +94,15 @@ def _allocator_flag() -> ctypes.c_bool:
 
 
 class _CountedMeter:
-    """Meter for a device whose allocator counts at no cost, so that it runs to the end."""
+    """Memory meter for a device whose allocator counts at no cost, so that it counts until the end of the run."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
 
     def end_of_profiled_steps(self) -> float | None:
-        """See `MemoryMeter`."""
+        """Do nothing and return None: the peak is known at the end of the run."""
         return None
 
     def result(self) -> Memory:
-        """See `MemoryMeter`."""
+        """Memory peaks of the whole run, from the device's counters."""
         return self._device.memory_peaks() or Memory(peak_allocated_gib=None)

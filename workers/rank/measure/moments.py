@@ -33,7 +33,7 @@ class PhaseMark(NamedTuple):
 
 
 class KnownStorage(NamedTuple):
-    """Storage whose kind is known."""
+    """Storage whose kind (parameters, gradients, buffers of collectives) was recorded when it was created."""
 
     at: int
     pointer: int
@@ -44,10 +44,10 @@ _Notes = Mapping[int, Sequence[KnownStorage]]
 
 
 class MomentRecorder:
-    """Recorder of memory by phase, module and kind.
+    """Recorder of a rank's memory by phase, module and kind of tensor.
 
-    Start it before the model is built, call `watch_modules` and `watch_states` around wrapping, train by `watched`,
-    then call `told`.
+    Start the recorder before the model is built, call `watch_modules` and `watch_states` around wrapping, train with
+    the trainer from `watched`, then call `finish`.
     """
 
     def __init__(
@@ -62,7 +62,8 @@ class MomentRecorder:
         self._history = CudaHistory() if is_cuda else CpuHistory()
 
     def watch_modules(self, model: nn.Module) -> None:
-        """Mark each module's forward and backward; call it before wrapping, so that names are the model's own."""
+        """Record when each module's forward and backward run; call this before wrapping, so that names are the model's
+        own."""
         if self._is_compiled:
             return  # A hook inside what is compiled would break its graph.
         for name, module in model.named_modules():
@@ -70,7 +71,7 @@ class MomentRecorder:
             self._hooks.append(module.register_forward_hook(_leaving(self, name)))
 
     def watch_states(self, model: nn.Module) -> None:
-        """Note the parameters in their final storage, and each gradient as it is made."""
+        """Record the storages of the parameters once they are final, and of each gradient when it is created."""
         for parameter in model.parameters():
             self._note("parameters", (parameter, getattr(parameter, "ds_tensor", None)))
             if parameter.requires_grad:
@@ -82,17 +83,17 @@ class MomentRecorder:
         return WatchedTrainer(trainer, self)
 
     def enter(self, phase: MemoryPhase, module: str = "") -> None:
-        """Begin a phase, outside of every module."""
+        """Record that a phase begins outside of every module."""
         self._phase, self._inside = phase, []
         self._mark(module)
 
     def enter_module(self, name: str) -> None:
-        """Begin a module's forward, also when it is recomputed in the backward pass."""
+        """Record that a module's forward begins, also when the forward is recomputed in the backward pass."""
         self._inside.append(name)
         self._mark(name)
 
     def leave_module(self, name: str, outputs: Iterable[torch.Tensor]) -> None:
-        """End a module's forward; its backward begins with the gradient of an output."""
+        """Record that a module's forward ends; the module's backward begins with the gradient of an output."""
         while self._inside and self._inside.pop() != name:
             pass  # A recomputation stops early, so that inner modules never report their end.
         self._mark(self._inside[-1] if self._inside else "")
@@ -101,15 +102,15 @@ class MomentRecorder:
                 output.register_hook(lambda _: self.enter("backward", name))  # type: ignore[no-untyped-call]
 
     def collectives(self) -> AbstractContextManager[Any]:
-        """Note the buffers of collectives meanwhile."""
+        """Context in which the recorder records the buffers of collectives."""
         return nullcontext() if self._is_compiled else _Collectives(self)
 
     def note(self, kind: str, tensors: Iterable[Any]) -> None:
-        """Note the kind of tensors' storages."""
+        """Record the kind of the storages under some tensors."""
         self._note(kind, tensors)
 
     def finish(self) -> MemoryMoment | None:
-        """End the recording and describe the memory.
+        """End the recording and describe the memory at the first moment over the limit, else at the peak.
 
         The moment is the first over the limit, else the fullest. None where nothing was allocated, or too many events
         happened.
@@ -153,7 +154,8 @@ class MomentRecorder:
         return kinds, holders
 
     def _kind(self, allocation: Allocation, notes: _Notes, begins: Sequence[int], ends: Sequence[int]) -> str:
-        """Kind of an allocation: as noted during its life, else by the phase that made it and how long it lives."""
+        """Kind of a storage: as recorded during its life, else derived from the phase that allocated the storage and
+        from its lifetime."""
         noted_kinds = [
             note.kind for note in notes.get(allocation.pointer, ()) if allocation.born <= note.at < allocation.died
         ]
@@ -193,37 +195,37 @@ class MomentRecorder:
 
 
 _PRECEDENCE = ("parameters", "gradients", "optimizer", "gathered", "buckets")
-"""Order in which one of several noted kinds of a storage is chosen."""
+"""Order of precedence of the kinds, used where several kinds were recorded for one storage."""
 
 
 class WatchedTrainer:
-    """Trainer that reports its phases to a recorder."""
+    """Trainer that reports its phases (forward, backward, optimizer) to a memory recorder."""
 
     def __init__(self, trainer: Trainer, recorder: MomentRecorder) -> None:
         self._trainer, self._recorder = trainer, recorder
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         self._recorder.enter("forward")
         with self._recorder.collectives():
             return self._trainer.micro_step(batch, last)
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         self._recorder.enter("optimizer")
         with self._recorder.collectives():
             return self._trainer.optimizer_step()
 
 
 class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Dispatch mode that notes the tensors of torch's collectives, and of FSDP2's copies around them."""
+    """Dispatch mode that records the tensors of torch's collectives, and of FSDP2's copies around them."""
 
     def __init__(self, recorder: MomentRecorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and note its tensors."""
+        """Run the operator and record its tensors if it is a collective."""
         output = func(*args, **(kwargs or {}))
         if func.namespace in ("c10d", "fsdp", "_c10d_functional"):
             name = func.name()
@@ -246,7 +248,8 @@ def _leaving(recorder: MomentRecorder, name: str) -> Any:
 
 
 def _pointers(tensor: Any) -> Iterator[int]:
-    """Address of the memory under a tensor on this rank. DTensors wrap theirs, and so do pending results of collectives."""
+    """Addresses of the memory under a tensor on this rank. DTensors and pending results of collectives wrap the tensor
+    that has the memory."""
     if not isinstance(tensor, torch.Tensor):
         return
     local = getattr(tensor, "_local_tensor", getattr(tensor, "elem", tensor))

@@ -1,4 +1,5 @@
-"""Speed of this rank's device alone: every rank runs one small calculation, so that a slow device stands out."""
+"""Speed of this rank's device alone, from one small calculation on every rank, so that a slow device can be
+detected."""
 
 from collections.abc import Callable
 
@@ -9,11 +10,13 @@ from shardtune.workers.rank.rank_context import RankContext
 
 _REPEATS = 5
 _WARM_S = {"cpu": 0.0, "cuda": 0.5}
-"""Least seconds of products before the fastest counts: the clocks of an idle GPU rise over some hundred milliseconds."""
+"""Least seconds of matrix products before the fastest one counts: the clocks of an idle GPU rise over some hundred
+milliseconds."""
 
 
 def seconds(place: RankContext) -> float:
-    """Seconds of the fastest of some fixed matrix products, once the clocks are up; call it before memory is counted."""
+    """Seconds of the fastest of several equal matrix products on this rank's device, after its clocks have risen; call
+    it before memory is counted."""
     best = _products(place)
     # The products' cached memory would otherwise count in the trial's peak of reserved memory.
     place.accelerator.release_cache()
@@ -27,7 +30,8 @@ def _products(place: RankContext) -> float:
 
 
 def fastest(once: Callable[[], float], least_s: float) -> float:
-    """Shortest of at least five repetitions that take at least `least_s` seconds together."""
+    """Seconds of the fastest of at least five repetitions of a calculation that together take at least `least_s`
+    seconds."""
     times = [once() for _ in range(_REPEATS)]
     while sum(times) < least_s:
         times.append(once())

@@ -1,4 +1,4 @@
-"""Rules for the end of warm-up and timing: pure arithmetic on step times."""
+"""Rules that end a trial's warm-up and timing: pure arithmetic on step times."""
 
 import math
 import statistics
@@ -9,15 +9,17 @@ from shardtune.api_schemas.trials.measurements import MeasurePlan
 # Two-sided 95 % quantiles of Student's t for 1, 2, … degrees of freedom.
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 _MOST_STEPS = 100
-"""Limit of steps in a window of short steps: their batches are made before it begins, and take memory."""
+"""Largest number of steps in a timed window of short steps: their batches are made before the window begins, and take
+memory."""
 _FEWEST_TO_PRUNE = 3
-"""Timed steps before a trial may be pruned; the recorded first steps, which compile and allocate, come before them."""
+"""Number of timed steps before a trial may be pruned, beyond the recorded first steps, which compile and allocate."""
 _STEADY = 0.05
-"""Relative spread of consecutive steps below which they count as steady."""
+"""Relative spread of consecutive step times below which the steps count as steady."""
 
 
 def relative_half_width(step_times: Sequence[float]) -> float:
-    """Half the 95 % confidence interval of the mean over the mean; infinite for fewer than two windows."""
+    """Half the 95 % confidence interval of the mean step time, divided by the mean; infinite for fewer than two
+    windows."""
     if len(step_times) < 2:
         return float("inf")
     quantile = _T_95[min(len(step_times) - 1, len(_T_95)) - 1]
@@ -32,7 +34,8 @@ def is_steady(step_times: Sequence[float]) -> bool:
 
 
 def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
-    """Whether single steps are surely too long for the plan: each of them, and the confidence interval of their mean."""
+    """Whether a trial can be pruned because its steps are surely longer than the plan allows: each single step, and the
+    confidence interval of their mean."""
     if plan.prune_above_s is None or len(step_times) < _FEWEST_TO_PRUNE:
         return False
     lowest = statistics.fmean(step_times) * (1 - relative_half_width(step_times))
@@ -40,15 +43,16 @@ def is_hopeless(step_times: Sequence[float], plan: MeasurePlan) -> bool:
 
 
 def steps_per_window(warm_up_s: Sequence[float], plan: MeasurePlan) -> int:
-    """Steps in a timed window: the plan's number, raised or lowered so that the fewest windows keep the plan's time limits."""
+    """Number of steps in a timed window: the plan's number, raised or lowered so that the fewest windows keep the
+    plan's time limits."""
     one_step_windows_s = plan.min_windows * statistics.median(warm_up_s[-3:])
     fewest, largest = math.ceil(plan.min_measure_s / one_step_windows_s), int(plan.max_measure_s / one_step_windows_s)
     return max(1, min(max(plan.window_steps, min(fewest, _MOST_STEPS)), largest))
 
 
 def is_enough(step_times: Sequence[float], window_steps: int, plan: MeasurePlan) -> bool:
-    """Whether the windows timed so far, of `window_steps` steps each, answer the plan's question, or the plan allows no
-    more."""
+    """Whether timing can end: the windows timed so far, of `window_steps` steps each, are as precise as the plan
+    requires, or the plan allows no more."""
     window_count = len(step_times)
     if window_count < plan.min_windows:
         return False

@@ -1,1 +1,1 @@
-"""The model, its weights and its data in one rank. Leaves sharding to `workers.rank.strategies`."""
+"""Model, initial weights and training data of one rank. Sharding is done by `workers.rank.strategies`."""

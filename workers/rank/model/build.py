@@ -1,4 +1,5 @@
-"""Construction of a task's model: structure by transformers, parameters on the meta device until a strategy places them."""
+"""Construction of a task's model: structure by transformers, parameters on the meta device until a training strategy
+places them."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,12 +18,12 @@ from shardtune.workers.rank.model import weights
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _RANDOM_WORDS = ("dropout", "pdrop", "layerdrop", "jitter_noise")
-"""Parts of configuration keys that set random behaviour, such as dropout."""
+"""Parts of configuration keys that control random behaviour, such as `dropout`."""
 
 
 # Dropout would make losses depend on how the batch is split over ranks, and parity could not be checked.
 def without_randomness(config: dict[str, Any]) -> dict[str, Any]:
-    """Copy the configuration with every dropout probability, at any depth, set to zero."""
+    """Copy a model's configuration with every dropout probability, at any depth, set to zero."""
     plain: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -35,7 +36,7 @@ def without_randomness(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_of(spec: ModelSpec) -> Any:
-    """Transformers configuration of a model, without randomness and without a key-value cache.
+    """Transformers configuration of a task's model, without randomness and without a key-value cache.
 
     Raises:
         ValueError: the installed transformers has no causal language model of that type.
@@ -74,7 +75,8 @@ def build(spec: ModelSpec, workload: Workload, experts: str | None = None) -> nn
 
 
 def attention_of(config: Any, workload: Workload) -> str:
-    """The workload's attention, or `eager` where the architecture lacks fused attention (sinks, soft caps, none at all)."""
+    """Attention implementation for a model: the workload's, or `eager` where the architecture lacks fused attention
+    (sinks, soft caps, none at all)."""
     model_class = transformers.AutoModelForCausalLM._model_mapping[type(config)]
     lacks = workload.attention == "sdpa" and not getattr(model_class, "_supports_sdpa", False)
     return "eager" if lacks else workload.attention
@@ -88,7 +90,7 @@ def without_packed_samples() -> None:
 
 @contextlib.contextmanager
 def without_values() -> Iterator[None]:
-    """Build models without initial weights meanwhile: parameters on the meta device, buffers computed."""
+    """Context in which models are built without initial weights: parameters on the meta device, buffers computed."""
     with no_init_weights(), _parameters_on_meta():
         yield
 
@@ -112,7 +114,7 @@ def _parameters_on_meta() -> Iterator[None]:
 
 
 def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.Parameter]) -> None:
-    """Replace each distinct parameter by `make(name, old)`; tied parameters stay tied."""
+    """Replace each distinct parameter of a model by `make(name, old)`; tied parameters stay tied."""
     replacements: dict[int, nn.Parameter] = {}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for module in model.modules():
@@ -126,7 +128,7 @@ def replace_parameters(model: nn.Module, make: Callable[[str, nn.Parameter], nn.
 
 
 def materialize(model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int, round_to: torch.dtype) -> None:
-    """Give every parameter its whole initial value on `device`, and move the buffers there."""
+    """Give every parameter of a model its whole initial value on `device`, and move the buffers there."""
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:
         value = torch.empty(old.shape, dtype=dtype, device=device)
@@ -138,7 +140,7 @@ def materialize(model: nn.Module, device: torch.device, dtype: torch.dtype, seed
 
 
 def move_buffers(model: nn.Module, device: torch.device) -> None:
-    """Move buffers only: parameters may still be on the meta device."""
+    """Move only a model's buffers to a device: parameters may still be on the meta device."""
     for module in model.modules():
         for key, buffer in module._buffers.items():
             if buffer is not None:

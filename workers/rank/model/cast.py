@@ -1,4 +1,5 @@
-"""Precision bf16-mixed for DDP, which has no fitting one of its own: float32 masters, compute in a lower dtype.
+"""Precision bf16-mixed for DDP, which has no such precision of its own: float32 master weights, computation in a lower
+dtype.
 
 Each parameter is parametrized by its own cast, so that forward (and a recomputation in backward) sees the lower
 dtype and the gradient flows back to the float32 master: what FSDP2's `MixedPrecisionPolicy(param_dtype)` does.
@@ -20,7 +21,8 @@ class _Cast(nn.Module):
 
 
 def compute_in(model: nn.Module, dtype: torch.dtype) -> None:
-    """Make every parameter appear in `dtype` wherever a module reads it; `model.parameters()` are the masters still."""
+    """Make every parameter of a model appear in `dtype` wherever a module reads it; `model.parameters()` are still the
+    float32 master weights."""
     owners = [
         (module, name)
         for module in model.modules()

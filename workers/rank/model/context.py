@@ -32,7 +32,7 @@ class ContextGroup:
     mesh: DeviceMesh
 
     def prepare(self, model: nn.Module) -> None:
-        """Replace the model's attention: each rank attends over whole sequences with a part of the heads."""
+        """Replace the model's attention, so that each rank attends over whole sequences with a part of the heads."""
         AttentionInterface.register(_ATTENTION, self._attend)
         AttentionMaskInterface.register(_ATTENTION, self._mask)
         model.set_attn_implementation(_ATTENTION)  # type: ignore[operator]
@@ -66,7 +66,7 @@ class ContextGroup:
         return self._exchange(attended), None
 
     def _mask(self, batch_size: int, q_length: int, kv_length: int, **options: Any) -> torch.Tensor | None:
-        """Make the mask that the model would have for the whole sequence: causal, or with its windows."""
+        """Make the attention mask that the model would have for the whole sequence: causal, or with its windows."""
         size = self.mesh.size()
         mask: torch.Tensor | None = sdpa_mask(
             batch_size=batch_size, q_length=q_length * size, kv_length=kv_length * size, **options

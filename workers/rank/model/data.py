@@ -1,4 +1,4 @@
-"""Training data as a pure function of seed, step and sample index, whatever the sharding. A model can learn it.
+"""Training data as a pure function of seed, step and sample index, whatever the sharding. A model can learn the data.
 
 A sample walks a fixed cycle through a small active vocabulary (so the next token mostly follows from the last), with
 a quarter of its positions replaced by draws that favour a few tokens, as text does.
@@ -9,7 +9,7 @@ import torch
 from shardtune.workers.rank.model import weights
 
 _ACTIVE = 64
-"""Tokens in use, spread over the vocabulary, so that every shard of the embedding is touched."""
+"""Number of token ids in use, spread over the vocabulary, so that every shard of the embedding is used."""
 _REPLACED = 1 << 22
 """Probability that a position is replaced, in units of 2^-24: a quarter."""
 
@@ -22,7 +22,7 @@ def samples(seed: int, step: int, indices: range, length: int, vocab_size: int, 
 
 
 def _ranks_of_sample(key: int, length: int, active: int, device: torch.device) -> torch.Tensor:
-    """Frequency ranks 0 … active - 1 of one sample, int64 [length]."""
+    """Frequency ranks 0 … active - 1 of the tokens of one sample, int64 [length]."""
     noise = weights.hash_range(key, 1, length, device)
     choice = weights.uniform_bits(noise, 24)
     low = noise.bitwise_and_((1 << 24) - 1).to(torch.float32) / (1 << 24)

@@ -22,24 +22,24 @@ _CALLS = (
     ["hidden_states", "top_k_index", "top_k_weights"],
     ["hidden_states", "router_indices", "routing_weights"],
 )
-"""Positional parameters of experts modules that can be divided."""
+"""Positional parameters of the modules of experts that can be divided among ranks."""
 _DIFFERENT = ("ernie4_5_moe",)
 """Model types excluded because weights differ from one process's by 1e-4 of their sum after three steps (transformers 5.23)."""
 
 
 class ExpertSizes(NamedTuple):
-    """Fields of `ModelSummary` on dividing experts."""
+    """Fields of `ModelSummary` that say how a model's experts can be divided among ranks."""
 
     experts: int
-    """Experts in a layer; 1 where they cannot be divided."""
+    """Number of experts in a layer; 1 where they cannot be divided among ranks."""
     expert_width: int
     """Greatest common divisor of the widths of the experts' matrices."""
     expert_note: str | None
-    """Reason why experts cannot be divided; None where they can."""
+    """Reason why the experts cannot be divided among ranks; None where they can."""
 
 
 def sizes_of(model: nn.Module) -> ExpertSizes:
-    """Sizes of a model's experts that decide how ranks can divide them, or a note why they cannot."""
+    """Sizes of a model's experts that decide how ranks can divide them, or a note with the reason why they cannot."""
     try:
         layers = of(model)
     except ValueError as error:
@@ -49,7 +49,7 @@ def sizes_of(model: nn.Module) -> ExpertSizes:
 
 
 def of(model: nn.Module) -> list[nn.Module]:
-    """Modules with a model's stacked experts, in order.
+    """Modules that hold a model's stacked experts, in order.
 
     Raises:
         ValueError: ranks cannot divide them; the message is the end of a sentence.
@@ -85,8 +85,8 @@ def _count(layer: nn.Module) -> int:
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
-    """Make experts' parameters DTensors over the mesh, still without values, and replace their forward by an exchange;
-    returns the modules.
+    """Divide experts among ranks: make their parameters DTensors over the mesh, still without values, and replace their
+    forward by an exchange of tokens; returns the modules.
 
     Raises:
         ValueError: as `of`.
@@ -107,7 +107,7 @@ class TokenExchange:
     """Forward pass of a layer's experts when each rank of a mesh holds an equal part of them."""
 
     def __init__(self, layer: nn.Module, mesh: DeviceMesh) -> None:
-        """Keep the layer's own forward; call this before it is replaced."""
+        """Prepare the exchange of a layer, whose own forward is kept; call this before the forward is replaced."""
         self._layer, self._run = layer, layer.forward
         self._group, self._ranks = mesh.get_group(), mesh.size()
         expert_count: Any = layer.num_experts
@@ -116,7 +116,8 @@ class TokenExchange:
     def __call__(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """Map tokens [n, width] with chosen experts [n, k] and weights [n, k] to outputs [n, width]."""
+        """Compute the layer's outputs [n, width] for tokens [n, width] with chosen experts [n, k] and weights
+        [n, k]."""
         chosen = top_k_index.flatten()
         # Sorting by expert sorts by rank, too: each rank has a contiguous range of experts.
         order = chosen.argsort()
@@ -129,8 +130,8 @@ class TokenExchange:
         return weighted.sum(dim=1).to(hidden_states.dtype)
 
     def _exchange_counts(self, chosen: torch.Tensor) -> tuple[list[int], list[int], torch.Tensor]:
-        """Tell every rank how many rows come; returns rows sent and received by rank, and the local expert of each
-        received row."""
+        """Exchange the numbers of rows that ranks send each other; returns rows sent and received by rank, and the
+        local expert of each received row."""
         sent = torch.zeros(self._ranks * self.local, dtype=torch.int64, device=chosen.device)
         sent.scatter_add_(0, chosen, torch.ones_like(chosen))
         received = torch.empty_like(sent)
@@ -159,7 +160,7 @@ def _exchanged(rows: torch.Tensor, come: list[int], to: list[int], group: dist.P
 
 
 class _AllToAll(torch.autograd.Function):
-    """All-to-all of rows; gradients go back the same way."""
+    """All-to-all of rows with gradients, which go back by the opposite exchange."""
 
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, come: list[int], to: list[int], group: dist.ProcessGroup) -> torch.Tensor:
@@ -178,7 +179,8 @@ class _AllToAll(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _local_parameters(layer: nn.Module) -> Iterator[None]:
-    """Replace a layer's parameters by this rank's experts meanwhile, as plain tensors that kernels take."""
+    """Context in which a layer's parameters are replaced by the experts of this rank, as plain tensors that kernels
+    accept."""
     parameters = dict(layer._parameters)
     parts: dict[str, Any] = {
         name: parameter.to_local() if isinstance(parameter, DTensor) else parameter

@@ -1,4 +1,5 @@
-"""Check whether ranks can share a model's sequences: traces its attention by a forward pass on the meta device."""
+"""Check whether ranks can divide a model's sequences (context parallelism): traces the attention by a forward pass on
+the meta device."""
 
 import inspect
 import math
@@ -26,27 +27,29 @@ _TOKENS = 8
 
 
 class SharedHeads(NamedTuple):
-    """Fields of `ModelSummary` on context parallelism."""
+    """Fields of `ModelSummary` that say whether context parallelism is possible."""
 
     context_heads: int
-    """Number that the ranks of a context group must divide: the common divisor of all layers' heads."""
+    """Number that the size of a context group must divide: the common divisor of all layers' heads."""
     context_note: str | None
-    """Reason why sequences cannot be shared; None where they can."""
+    """Reason why ranks cannot divide the model's sequences; None where they can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> SharedHeads:
-    """Build the model without memory for weights and trace its attention."""
+    """Build the model without memory for weights, trace its attention, and return whether ranks can divide its
+    sequences."""
     model = models.build(spec, workload, experts=on_meta(spec)).to("meta")
     return of_model(model, models.attention_of(getattr(model, "config"), workload))  # noqa: B009
 
 
 def on_meta(spec: ModelSpec) -> str | None:
-    """Implementation of experts that the meta device can run; None for a dense model."""
+    """Implementation of mixtures of experts that the meta device can run; None for a dense model."""
     return "batched_mm" if moe.expert_counts(models.config_of(spec)) else None
 
 
 def of_model(model: nn.Module, attention: str) -> SharedHeads:
-    """Trace the attention of a model on the meta device, which loses its own attention by this.
+    """Trace the attention of a model on the meta device and return whether ranks can divide its sequences. The model
+    loses its own attention.
 
     `attention` is the kind that trials would use.
     """
@@ -65,7 +68,8 @@ def of_model(model: nn.Module, attention: str) -> SharedHeads:
 
 
 def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
-    """Reasons why sequences cannot be shared: positions interact outside of attention, or attention is not sdpa's."""
+    """Reasons why ranks cannot divide the model's sequences: positions interact outside of attention, or attention is
+    not sdpa's."""
     config: Any = getattr(model, "config")  # noqa: B009
     if config.model_type in _DIFFERENT:
         yield "it trained something else when this was tried"
@@ -82,7 +86,7 @@ def _obstacles(model: nn.Module, attention: str) -> Iterator[str]:
 
 
 def _heads_of_calls(model: nn.Module) -> list[tuple[int, int]]:
-    """Numbers of query and key heads of each attention call.
+    """Numbers of query and key heads of each traced attention call.
 
     Raises:
         ValueError: the model weights positions itself.

@@ -19,18 +19,18 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.stage_plan import StagePlan
 
 _Loss = Callable[[nn.Module, Any], torch.Tensor]
-"""See `strategies.base.Loss`."""
+"""Loss function of one micro batch, as `strategies.base.Loss`."""
 
 
 @dataclass
 class _Relay:
-    """Hidden states that the previous stage sent for the current micro batch."""
+    """Hidden states that the previous pipeline stage sent for the current micro batch."""
 
     received: torch.Tensor | None = None
 
 
 class _LeftStageError(Exception):
-    """Signal, not an error: the stage's last block has run."""
+    """Exception raised to end the forward pass when the stage's last block has run; no error."""
 
     def __init__(self, hidden: torch.Tensor) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class _LeftStageError(Exception):
 
 
 class Stage(nn.Module):
-    """Stage of a model: maps hidden states [samples, positions, width] (none in the first stage) and tokens to hidden
-    states or the loss."""
+    """Pipeline stage of a model: maps hidden states [samples, positions, width] (none in the first stage) and tokens to
+    hidden states or the loss."""
 
     def __init__(self, model: nn.Module, loss: _Loss, relay: _Relay) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Stage(nn.Module):
         self._loss, self._relay = loss, relay
 
     def forward(self, hidden: torch.Tensor | None = None, *, tokens: torch.Tensor) -> torch.Tensor:
-        """Run one micro batch."""
+        """Run the stage's forward pass on one micro batch."""
         self._relay.received = hidden
         try:
             loss = self._loss(self.model, tokens)
@@ -62,7 +62,7 @@ class Stage(nn.Module):
 
 @dataclass(frozen=True)
 class Cut:
-    """Stage with its blocks and the names of its parameters in the whole model."""
+    """Pipeline stage cut out of a model, with its blocks and the names of its parameters in the whole model."""
 
     module: Stage
     blocks: list[nn.Module]
@@ -102,7 +102,7 @@ def cut(model: nn.Module, plan: StagePlan, index: int, stages: int, loss: _Loss,
 
 
 def _copy(module: nn.Module, names: Iterable[str]) -> nn.Module:
-    """Copy a module tree so far that the modules of these names can be replaced; all other modules are shared."""
+    """Copy a module tree so far that the modules of the given names can be replaced; all other modules are shared."""
     # A shallow copy: parameters must stay the model's own objects, whose names are looked up by identity.
     twin = copy.copy(module)
     twin._modules = dict(module._modules)
@@ -120,7 +120,7 @@ def _parameters(model: nn.Module, names: frozenset[str]) -> set[int]:
 
 
 class _Before(nn.Module):
-    """Stand-in for a block of an earlier stage: returns the received hidden states."""
+    """Replacement of a block of an earlier stage: returns the received hidden states."""
 
     def __init__(self, relay: _Relay) -> None:
         super().__init__()
@@ -132,15 +132,15 @@ class _Before(nn.Module):
 
 
 class _After(nn.Module):
-    """Stand-in for a block of a later stage: ends the forward pass."""
+    """Replacement of a block of a later stage: ends the forward pass."""
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         raise _LeftStageError(args[0] if args else kwargs["hidden_states"])
 
 
 class _Zeros(nn.Module):
-    """Stand-in for a table or matrix of another stage: masks and positions need hidden states of the right shape, not
-    their values."""
+    """Replacement of a table or matrix of another stage, which returns zeros: masks and positions need hidden states of
+    the right shape, not their values."""
 
     def __init__(self, width: int, dtype: torch.dtype, *, adds_axis: bool) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class _Zeros(nn.Module):
 
 
 def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Make the module that replaces a table, matrix or norm of another stage."""
+    """Make the module that replaces a table, matrix or norm of another pipeline stage."""
     if isinstance(module, nn.Embedding):
         return _Zeros(module.embedding_dim, dtype, adds_axis=True)
     if isinstance(module, nn.Linear):
@@ -161,7 +161,7 @@ def _stand_in(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 def _with_attributes(block: nn.Module, stand_in: nn.Module) -> nn.Module:
-    """Copy the block's plain attributes, which models read (`attention_type`), to its stand-in."""
+    """Copy a block's plain attributes, which models read (`attention_type`), to the module that replaces the block."""
     for key, value in vars(block).items():
         if not key.startswith("_") and key not in vars(stand_in) and not callable(value):
             setattr(stand_in, key, value)

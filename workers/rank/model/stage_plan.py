@@ -25,7 +25,7 @@ See `test_every_model_type_that_can_be_cut_trains_the_same`.
 
 
 class StagePlan(NamedTuple):
-    """Facts of a model that a cut into stages needs."""
+    """Facts about a model that are needed to cut it into pipeline stages."""
 
     width: int
     """Width of the hidden states."""
@@ -36,23 +36,25 @@ class StagePlan(NamedTuple):
 
 
 class StagedBlocks(NamedTuple):
-    """Fields of `ModelSummary` on pipeline parallelism."""
+    """Fields of `ModelSummary` that say whether pipeline parallelism is possible."""
 
     pipeline_blocks: int
-    """Blocks that can be spread over stages; 1 where the model cannot be cut."""
+    """Number of blocks that can be spread over pipeline stages; 1 where the model cannot be cut."""
     pipeline_note: str | None
-    """Reason why the model cannot be cut; None where it can."""
+    """Reason why the model cannot be cut into pipeline stages; None where it can."""
 
 
 def of(spec: ModelSpec, workload: Workload) -> tuple[StagePlan | None, str | None]:
-    """Build the model without memory for weights and plan its cut; returns the plan or the reason why there is none."""
+    """Build the model without memory for weights and plan its cut into pipeline stages; returns the plan or the reason
+    why there is none."""
     # Eager attention: with sdpa the masks' values are read, and the meta device has none.
     eager = workload.model_copy(update={"attention": "eager"})
     return of_model(models.build(spec, eager, experts=shared_heads.on_meta(spec)).to("meta"))
 
 
 def of_model(model: nn.Module) -> tuple[StagePlan | None, str | None]:
-    """Plan the cut of a model that is on the meta device; returns the plan or the reason why there is none."""
+    """Plan the cut of a model on the meta device into pipeline stages; returns the plan or the reason why there is
+    none."""
     try:
         return _plan(model), None
     except ValueError as error:
@@ -60,13 +62,14 @@ def of_model(model: nn.Module) -> tuple[StagePlan | None, str | None]:
 
 
 def blocks_of(model: nn.Module) -> StagedBlocks:
-    """Number of stages that a model on the meta device can have, or a note why it cannot be cut."""
+    """Number of pipeline stages that a model on the meta device can have, or a note with the reason why it cannot be
+    cut."""
     plan, note = of_model(model)
     return StagedBlocks(1 if plan is None else len(repeated_blocks(model)), note)
 
 
 def _plan(model: nn.Module) -> StagePlan:
-    """Plan the cut of a model.
+    """Plan the cut of a model into pipeline stages.
 
     Raises:
         ValueError: it cannot be cut; the message is the end of a sentence.
@@ -97,7 +100,8 @@ def _require_own_parameters(blocks: list[nn.Module]) -> None:
 
 
 def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
-    """Whether the shape of a module's output is known without its parameters (`stage_cut`)."""
+    """Whether the shape of a module's output is known without its parameters, so that a module without them can replace
+    it (`stage_cut`)."""
     if not args or not isinstance(args[0], torch.Tensor) or not isinstance(output, torch.Tensor):
         return False
     shape = tuple(args[0].shape)
@@ -109,12 +113,12 @@ def _can_stand_in(module: nn.Module, args: Any, output: Any) -> bool:
 
 
 class _BlockWatch:
-    """Recorder of one forward pass: when blocks and the modules around them run, and on which values."""
+    """Recorder of one forward pass: when the blocks and the modules around them run, and on which values."""
 
     def __init__(self, model: nn.Module, blocks: list[tuple[str, nn.Module]]) -> None:
         self._model, self._blocks = model, blocks
         self._passed = 0
-        """Number of blocks that have run."""
+        """Number of blocks that have run so far."""
         self._hidden: Any = None
         self._inside = False
         self._ran: dict[str, set[str]] = {"before": set(), "between": set(), "after": set()}
@@ -140,7 +144,7 @@ class _BlockWatch:
                 handle.remove()
 
     def plan(self) -> StagePlan:
-        """Plan the cut from the recorded pass.
+        """Plan the cut into pipeline stages from the recorded forward pass.
 
         Raises:
             ValueError: the modules did not run in a way that can be cut.

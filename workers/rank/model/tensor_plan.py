@@ -21,18 +21,19 @@ from shardtune.workers.blocks.prepare import repeated_blocks
 from shardtune.workers.rank.model.tensor_styles import GatherAtInput, Replicated, SplitAtInput
 
 _INSIDE_WHOLE = {"colwise_gather_output", "rowwise_split_input"}
-"""Styles of a child whose matrices alone are split: every rank computes the modules between them whole."""
+"""Styles of a block's child of which only the matrices are split: every rank computes the modules between them
+whole."""
 
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """Parallel styles by module name."""
+    """Tensor-parallel plan of a model: parallel styles by module name."""
 
     styles: dict[str, ParallelStyle]
     first_block: str
     """Name of the block at whose input the sequence is split."""
     divisor: int
-    """Number that the count of ranks must divide: from heads, and widths of the blocks' matrices."""
+    """Number that the count of ranks must divide, from the numbers of heads and the widths of the blocks' matrices."""
 
     def apply(self, model: nn.Module, mesh: DeviceMesh) -> None:
         """Make every parameter a DTensor over the mesh, still without values, and have modules exchange what they need."""
@@ -47,16 +48,17 @@ class TensorPlan:
 
 
 class SplitWidths(NamedTuple):
-    """Fields of `ModelSummary` on tensor parallelism."""
+    """Fields of `ModelSummary` that say whether tensor parallelism is possible."""
 
     tensor_divisor: int
-    """Number that the count of ranks must divide; 1 where the model cannot be split."""
+    """Number that the count of tensor-parallel ranks must divide; 1 where the model cannot be split."""
     tensor_note: str | None
-    """Reason why the model cannot be split; None where it can."""
+    """Reason why the model's matrices cannot be split among ranks; None where they can."""
 
 
 def widths_of(model: nn.Module) -> SplitWidths:
-    """Divisor for the number of ranks that can split a model, or a note why none can."""
+    """Number that the count of tensor-parallel ranks must divide, or a note with the reason why no ranks can split the
+    model."""
     try:
         return SplitWidths(of(model).divisor, None)
     except ValueError as error:
@@ -64,7 +66,7 @@ def widths_of(model: nn.Module) -> SplitWidths:
 
 
 def of(model: nn.Module) -> TensorPlan:
-    """Plan of a model of transformers.
+    """Tensor-parallel plan of a model of transformers.
 
     Raises:
         ValueError: there is no plan; the message is the end of a sentence.
@@ -89,7 +91,7 @@ def of(model: nn.Module) -> TensorPlan:
 def _child_styles(
     path: str, child: nn.Module, style_words: dict[str, str]
 ) -> tuple[dict[str, ParallelStyle], list[int]]:
-    """Styles of a block's child, and the widths that they split.
+    """Parallel styles of a block's child, and the widths that they split.
 
     Norms work on a part of the sequence; a child with splits gathers the sequence at its input.
     """
@@ -111,7 +113,7 @@ def _child_styles(
 
 
 def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
-    """Translate transformers' word for a split into torch's style.
+    """Parallel style of torch for the name of a split in transformers' plan.
 
     Raises:
         ValueError: torch has no such style.
@@ -135,7 +137,8 @@ def _style(name: str, word: str, module: nn.Module) -> ParallelStyle:
 
 
 def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyle]:
-    """Styles of modules outside the blocks: tables split by vocabulary, the last norm on parts of the sequence."""
+    """Parallel styles of modules outside the blocks: tables split by vocabulary, the last norm on parts of the
+    sequence."""
     inside = {id(module) for block in blocks for module in block.modules()}
     tables: Any = model
     table, head = tables.get_input_embeddings(), tables.get_output_embeddings()
@@ -154,7 +157,8 @@ def _around(model: nn.Module, blocks: list[nn.Module]) -> dict[str, ParallelStyl
 
 
 def _require_all(model: nn.Module, styles: dict[str, ParallelStyle]) -> None:
-    """Check that every module with parameters has a style: without one, its gradients would differ between ranks.
+    """Check that every module with parameters has a parallel style: without a style, its gradients would differ between
+    ranks.
 
     Raises:
         ValueError: a module has none.
@@ -169,13 +173,13 @@ def _style_word(name: str, style_words: dict[str, str]) -> str | None:
 
 
 def _is_vector(module: nn.Module, recurse: bool = True) -> bool:
-    """Whether the module has parameters, and all are scales or shifts of the last axis, as a norm's are."""
+    """Whether a module has parameters, and all are scales or shifts of the last axis, as a norm's are."""
     parameters = list(module.parameters(recurse))
     return bool(parameters) and all(parameter.dim() == 1 for parameter in parameters)
 
 
 def _heads(model: nn.Module) -> int:
-    """Common divisor of the numbers of query and key heads."""
+    """Greatest common divisor of the model's numbers of query and key heads."""
     config: Any = getattr(model, "config")  # noqa: B009 -- nn.Module's attributes are untyped
     text = config.get_text_config()
     heads = int(getattr(text, "num_attention_heads", 0) or 0)
@@ -183,7 +187,7 @@ def _heads(model: nn.Module) -> int:
 
 
 def _tied(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
-    """Owners of each parameter that several modules share."""
+    """Modules that share a parameter, for each parameter that several modules share."""
     owners: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
     for module in model.modules():
         for key, parameter in module._parameters.items():

@@ -15,11 +15,12 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 _STD = 0.02
 _CHUNK = {"cpu": 1 << 16, "cuda": 1 << 22}
-"""Elements hashed at a time, by device type: small enough on a CPU not to show in the memory peak of a tiny model."""
+"""Number of elements hashed at a time, by device type: on a CPU so few that the memory peak of a tiny model is not
+affected."""
 
 
 def key_of(*parts: object) -> int:
-    """Signed 64-bit key for any printable parts, equal on every machine."""
+    """Signed 64-bit hash key for any printable parts, equal on every machine."""
     digest = hashlib.sha256("\0".join(str(part) for part in parts).encode()).digest()
     return int.from_bytes(digest[:8], "little", signed=True)
 
@@ -43,7 +44,7 @@ def _shift_right(value: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def uniform_bits(value: torch.Tensor, bits: int = 24) -> torch.Tensor:
-    """Top `bits` of each hash, as non-negative int64; 24 fit a float32 exactly."""
+    """Top `bits` bits of each hash, as non-negative int64; 24 bits fit a float32 exactly."""
     return _shift_right(value, 64 - bits)
 
 
@@ -68,7 +69,7 @@ def fill_(out: torch.Tensor, name: str, shape: torch.Size, start: int, seed: int
 def fill_part_(
     part: torch.Tensor, name: str, shape: torch.Size, offset: Sequence[int], seed: int, round_to: torch.dtype
 ) -> None:
-    """Fill the part of a parameter that begins at `offset`.
+    """Fill a tensor with the part of a parameter's initial values that begins at `offset`.
 
     A part has whole rows of the parameter, a range of rows and columns of a matrix, or whole rows of stacked matrices.
     """
@@ -90,7 +91,7 @@ def fill_part_(
 
 
 def _in_chunks(part: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Rows of a part in groups small enough to hash at a time, each with the index of its first row."""
+    """Rows of a part of a parameter, in groups small enough to hash at a time, each with the index of its first row."""
     at_once = max(1, _CHUNK[part.device.type] // part.shape[1])
     for first in range(0, part.shape[0], at_once):
         yield first, part[first : first + at_once]

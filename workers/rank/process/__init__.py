@@ -1,1 +1,2 @@
-"""Process matters of a rank: lifetime, environment, and operators built before it. Independent of the model."""
+"""Process-level parts of a rank: lifetime, environment, and operators built before the trial. Independent of the
+model."""

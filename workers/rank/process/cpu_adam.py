@@ -35,7 +35,7 @@ _BUILD_TIMEOUT_S = 600
 
 
 def is_needed(task: Task) -> bool:
-    """Whether the task updates on the host with DeepSpeed's CPU Adam."""
+    """Whether the task's optimizer runs on the host with DeepSpeed's CPU Adam."""
     return (
         not isinstance(task, ModelSummaryTask)
         and isinstance(task.config.strategy, ZeroConfig)
@@ -44,14 +44,13 @@ def is_needed(task: Task) -> bool:
 
 
 def is_built() -> bool:
-    """Whether torch's extension cache holds the operator, built for the installed libraries."""
+    """Whether torch's extension cache contains CPU Adam, built for the installed libraries."""
     marker = _folder() / _MARKER
     return (_folder() / f"{_NAME}.so").exists() and marker.exists() and marker.read_text() == _built_for()
 
 
 def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Callable[[], None]) -> None:
-    """Build the operator if the task needs it and it is missing. Each host's first rank builds; the others wait at the
-    rendezvous.
+    """Build CPU Adam if the task needs it and it is not built.
 
     `moving` is called every second meanwhile, so that the build does not count as a standstill.
 
@@ -81,7 +80,7 @@ def ensure_built(task: TrialTask | ResumeTask | TraceTask, report_progress: Call
 
 
 def load(task: TrialTask | ResumeTask | TraceTask) -> None:
-    """Make DeepSpeed use the library as it was built."""
+    """Make DeepSpeed use the CPU Adam library that was built before."""
     # DeepSpeed would run torch's build step once more, under a lock file that a rank killed meanwhile leaves behind for
     # ever (torch 2.13): each later trial that offloads would wait for it until its deadline.
     if is_needed(task) and is_built():
@@ -120,7 +119,7 @@ def _built_for() -> str:
 
 
 def main() -> int:
-    """Build, and kill the compilers too when this process is terminated or its parent ends."""
+    """Build CPU Adam; end the compilers too when this process is terminated or its parent ends."""
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     parent_death.tie_to_parent(sign=signal.SIGTERM)
     try:

@@ -15,7 +15,7 @@ _POLL_S = 0.5
 
 
 def has_passed(folder: Path) -> bool:
-    """Whether the trial's time is over; without the file there is no limit."""
+    """Whether the trial's deadline has passed; without a deadline file there is no limit."""
     try:
         return time.clock_gettime(time.CLOCK_BOOTTIME) >= float((folder / _FILE).read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Environment variables of a configuration, put into force in a rank that already runs.
+"""Environment variables of a configuration, applied in a rank's process that already runs.
 
 A forked rank has glibc, OpenMP and torch loaded before its configuration is known, and they read the environment at that
 time. Each is therefore set by its own function as well; later libraries (DeepSpeed's operators, CUDA) read the variables.
@@ -15,11 +15,12 @@ from shardtune.workers.rank.classify import SetupError
 from shardtune.workers.rank.rank_context import RankContext
 
 _MALLOPT = {"MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_MMAP_THRESHOLD_": -3}
-"""Parameters of glibc's mallopt (malloc.h) by the variable that sets them at a process's start."""
+"""Parameter of glibc's mallopt (malloc.h) for each environment variable that sets it at a process's start."""
 
 
 def apply(config: TrialConfig, place: RankContext) -> None:
-    """Set variables, threads, malloc and the device allocator.
+    """Apply a configuration's environment variables, threads, malloc settings and device allocator settings to this
+    rank.
 
     Call it before the rank allocates or touches its device, and never before a fork: OpenMP's threads do not survive
     one.

@@ -1,4 +1,4 @@
-"""Parent-death signal: when a parent dies, however it dies, the kernel kills the process."""
+"""Parent-death signal: the kernel kills a process when its parent dies for any reason."""
 
 import ctypes
 import os
@@ -8,14 +8,16 @@ import sys
 _PR_SET_PDEATHSIG = 1
 
 PARENT_VARIABLE = "SHARDTUNE_PARENT_PID"
-"""Environment variable with the pid of the launcher that execs a rank or the fork server.
+"""Environment variable with the pid of the launcher that starts a rank or the fork server. With this pid a process
+notices that its parent died before `tie_to_parent` was called.
 
 With it, a process notices a parent that died before `tie_to_parent`.
 """
 
 
 def tie_to_parent(parent: int | None = None, sign: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel for SIGKILL (or `sign`) when the parent ends; exit at once if it has already ended.
+    """Request SIGKILL (or `sign`) from the kernel for when the parent ends; exit at once if the parent has already
+    ended.
 
     `parent` is the expected process id; without it the launcher's environment variable is used, if set.
     The kernel watches the thread that started this process, so launchers must start it from a thread that stays.

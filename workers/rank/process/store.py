@@ -21,8 +21,8 @@ class PortsTaken(Exception):
 
 
 def serve(folder: Path, ports: range, announce: Callable[[int], object]) -> NoReturn:
-    """Serve on the first free port (0: the kernel chooses) and announce it; ends with the trial's deadline at the
-    latest.
+    """Serve the rendezvous store on the first free port (0: the kernel chooses) and announce the port; ends with the
+    trial's deadline at the latest.
 
     Raises:
         PortsTaken: no port of the range is free.
@@ -47,7 +47,7 @@ def _listen(ports: range) -> TCPStore:
 
 
 def main() -> int:
-    """Serve as a separate process, for ranks that are started cold."""
+    """Serve the rendezvous store as a separate process, for ranks that are started without a fork server."""
     parent_death.tie_to_parent()
     folder, first, stop = sys.argv[1:]
     try:

@@ -1,1 +1,1 @@
-"""Training backends of a rank, one file each; `base` holds the trainer contract and the code that backends share."""
+"""Training backends of a rank, one file each; `base` has the trainer interface and the code that backends share."""

@@ -1,4 +1,5 @@
-"""Contract between the measuring loop and a backend, and the code that backends share: loss, optimizer, norm, checksum."""
+"""Interface between the measuring loop and a training backend, and the code that backends share: loss, optimizer, norm,
+checksum."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ class Trainer(Protocol):
         """Run forward and backward of one micro batch; returns its mean loss on the device, detached."""
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """Clip, update and clear gradients; returns the global norm before clipping, without waiting for it."""
+        """Clip the gradients, update the weights, and clear the gradients; returns the global norm before clipping,
+        without waiting for the device."""
 
     def parameter_checksum(self) -> tuple[float, float]:
         """Sum and sum of squares of all master weights of the whole model, in fp64."""
@@ -39,7 +41,7 @@ class Trainer(Protocol):
         """Load the state that a trainer of the same configuration saved, before the first step. Collective."""
 
     def close(self) -> None:
-        """Release resources that would outlive the process or keep its peers waiting."""
+        """Release the trainer's resources that would outlive the process or make other ranks wait."""
 
 
 def causal_loss(model: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
@@ -54,12 +56,12 @@ Loss = Callable[[nn.Module, Any], torch.Tensor]
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """Task, rank context and loss from which a strategy builds its trainer."""
+    """Task, rank context and loss function from which a backend builds its trainer."""
 
     task: TrialTask
     context: RankContext
     accumulation: int
-    """Micro batches of this rank per optimizer step."""
+    """Number of micro batches of this rank per optimizer step (gradient accumulation)."""
     loss: Loss = causal_loss
 
     @classmethod
@@ -92,7 +94,7 @@ class TrainingSetup:
 
     @property
     def cast_loss(self) -> Loss:
-        """`loss` run under autocast where the precision uses autocast, else `loss` itself."""
+        """Loss function of the setup, run under autocast where the precision uses autocast."""
         precision, device = self.task.workload.precision, self.context.device.type
         if not precision.autocast:
             return self.loss
@@ -139,7 +141,7 @@ def clip_gradients_(
     norm_parameters: list[nn.Parameter] | None = None,
     stages: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
-    """Clip gradients to a global L2 norm, if one is given; returns the norm before clipping. Does not wait for the
+    """Clip gradients to a global L2 norm, if one is configured; returns the norm before clipping. Does not wait for the
     device.
 
     Args:
@@ -160,20 +162,20 @@ def clip_gradients_(
 
 
 def _norm_of(parameters: list[nn.Parameter]) -> torch.Tensor:
-    """L2 norm of the gradients of parameters on one mesh."""
+    """L2 norm of the gradients of parameters that share one device mesh."""
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
     # Left as a DTensor of partial sums, the norm would be reduced again for every gradient it scales.
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
 
 _SUMMED_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
-"""Elements widened to fp64 at a time, by device type. Small on the CPU: the first checksums lie within the steps whose
-memory is profiled."""
+"""Number of elements converted to fp64 at a time, by device type. Small on the CPU: the first checksums lie within the
+steps whose memory is profiled."""
 
 
 @torch.no_grad()
 def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-    """fp64 [sum, sum of squares] of all elements, on the CPU."""
+    """Sum and sum of squares of all elements of the given tensors, as an fp64 tensor on the CPU."""
     total = torch.zeros(2, dtype=torch.float64)
     for tensor in tensors:
         for part in tensor.detach().flatten().split(_SUMMED_AT_ONCE[tensor.device.type]):  # type: ignore[no-untyped-call]
@@ -185,7 +187,7 @@ def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
 def reduce_checksum(
     local: torch.Tensor, place: RankContext, group: dist.ProcessGroup | None = None
 ) -> tuple[float, float]:
-    """Sum the checksums of all ranks of a group; returns (sum, sum of squares)."""
+    """Sum the parameter checksums of all ranks of a group; returns (sum, sum of squares)."""
     total = local.to(place.device)
     dist.all_reduce(total, group=group)
     return float(total[0]), float(total[1])

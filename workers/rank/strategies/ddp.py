@@ -36,14 +36,14 @@ class DdpTrainer:
         self._sync_every = config.grad_sync == "every"
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         with contextlib.nullcontext() if last or self._sync_every else self._ddp.no_sync():
             loss = self._loss(self._ddp, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         norm = base.clip_gradients_(self._parameters, self._max_norm)
         self._optimizer.step()
         # Views into buckets must survive; setting them to None would make DDP copy gradients back in.
@@ -51,17 +51,18 @@ class DdpTrainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; every rank holds all parameters, so nothing is reduced."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); every rank
+        holds all parameters, so nothing is reduced."""
         total = base.checksum_of(self._parameters)
         return float(total[0]), float(total[1])
 
     def save(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
         sharded_checkpoint.save(self._ddp, self._optimizer, folder)
 
     def load(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
         sharded_checkpoint.load(self._ddp, self._optimizer, folder)
 
     def close(self) -> None:
-        """See `Trainer`."""
+        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""

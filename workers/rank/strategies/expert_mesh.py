@@ -21,7 +21,7 @@ _EXPERT, _SHARD = "ep", "expert_shard"
 
 
 class DividedExperts:
-    """Expert layers of one rank's part of the model; empty without expert parallelism."""
+    """Expert layers of one rank's part of the model, divided among ranks; empty without expert parallelism."""
 
     def __init__(self, model: nn.Module, ranks: int, config: Fsdp2Config, setting: TrainingSetup) -> None:
         """Divide the model's experts over `ranks` ranks, in place.
@@ -44,13 +44,13 @@ class DividedExperts:
         self._layers = experts.divide(model, self._mesh[_EXPERT])
 
     def of(self, modules: Sequence[nn.Module]) -> list[nn.Module]:
-        """Expert layers within the given modules."""
+        """Expert layers that lie within the given modules."""
         inside = {id(part) for module in modules for part in module.modules()}
         return [layer for layer in self._layers if id(layer) in inside]
 
     def shard(self, modules: Sequence[nn.Module], options: dict[str, Any]) -> list[nn.Module]:
         """Apply `fully_shard` to the expert layers within the modules, with the options of the surrounding unit;
-        returns these layers."""
+        returns the sharded layers."""
         layers = self.of(modules)
         if not layers:
             return []

@@ -27,8 +27,8 @@ from shardtune.workers.rank.strategies import base, sharded_checkpoint
 
 
 class Fsdp1Trainer:
-    """Trainer that materializes and shards block by block, so that at most one whole block is in memory besides the
-    shards."""
+    """Trainer for FSDP1 that materializes and shards block by block, so that at most one whole block is in memory
+    besides the shards."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> None:
         workload, place = setting.task.workload, setting.context
@@ -43,14 +43,14 @@ class Fsdp1Trainer:
         self._sync_every = config.grad_sync == "every"
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         with contextlib.nullcontext() if last or self._sync_every else self._fsdp.no_sync():
             loss = self._loss(self._fsdp, batch)
             (loss / self._accumulation).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         # FSDP1's own clipping reduces the norm over shards; an infinite limit measures the norm and scales nothing.
         norm: torch.Tensor = self._fsdp.clip_grad_norm_(math.inf if self._max_norm is None else self._max_norm)
         self._optimizer.step()
@@ -58,7 +58,8 @@ class Fsdp1Trainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; only the shard group is summed, and padding at the end of a flat parameter is zero."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); only the shard
+        group is summed, and padding at the end of a flat parameter is zero."""
         # Replicate groups hold equal shards: a sum over all ranks would count each element once per replica.
         total = base.checksum_of(self._parameters)
         if self._sharded:
@@ -66,15 +67,15 @@ class Fsdp1Trainer:
         return float(total[0]), float(total[1])
 
     def save(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
         sharded_checkpoint.save(self._fsdp, self._optimizer, folder)
 
     def load(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
         sharded_checkpoint.load(self._fsdp, self._optimizer, folder)
 
     def close(self) -> None:
-        """See `Trainer`."""
+        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
 
 
 def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -> FullyShardedDataParallel:
@@ -102,7 +103,7 @@ def _shard(model: nn.Module, setting: base.TrainingSetup, config: Fsdp1Config) -
 
 
 def _mesh_option(config: Fsdp1Config, place: RankContext) -> dict[str, object]:
-    """Device mesh of a hybrid strategy, else nothing.
+    """Keyword argument with the device mesh of a hybrid strategy, else empty.
 
     Neighbouring ranks shard, so that a shard group lies within one host where it fits.
     """
@@ -114,7 +115,7 @@ def _mesh_option(config: Fsdp1Config, place: RankContext) -> dict[str, object]:
 
 
 def _materialize(module: nn.Module, prefix: str, setting: base.TrainingSetup) -> None:
-    """Give parameters that are still on the meta device their whole initial values."""
+    """Give parameters that are still on the meta device their initial values, unsharded."""
     seed = setting.task.workload.seed
 
     def make(name: str, old: nn.Parameter) -> nn.Parameter:

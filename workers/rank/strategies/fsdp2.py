@@ -31,8 +31,8 @@ STAGE = "pp"
 
 
 class Fsdp2Trainer:
-    """Trainer whose parameters are DTensors, sharded on axis 0 and by the tensor plan; each rank initialises only its
-    own part."""
+    """Trainer for FSDP2 whose parameters are DTensors, sharded on axis 0 and by the tensor plan; each rank initialises
+    only its own part."""
 
     def __init__(self, model: nn.Module, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
         workload, place = setting.task.workload, setting.context
@@ -70,7 +70,8 @@ class Fsdp2Trainer:
         self._max_norm = workload.max_grad_norm
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`; with pipeline stages, the call for the last micro batch trains on all of them."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; with
+        pipeline stages, the call for the last micro batch trains on all of them."""
         # `loss_parallel` computes the loss of logits that are split by vocabulary on their parts, forward and backward.
         with loss_parallel() if self._is_split else contextlib.nullcontext():
             if self._pipeline is not None:
@@ -82,7 +83,7 @@ class Fsdp2Trainer:
         return mean_loss.full_tensor() if isinstance(mean_loss, DTensor) else mean_loss
 
     def _begin_backward(self, root: nn.Module, last: bool) -> None:
-        """Tell FSDP2 whether this backward pass is the root's last of the step, and which gradients to reduce after it."""
+        """Set in FSDP2 whether this backward pass is the last of the step, and which gradients are reduced after it."""
         sharded = cast(FSDPModule, root)
         sharded.set_is_last_backward(last)
         if self._grad_sync == "last":
@@ -91,7 +92,7 @@ class Fsdp2Trainer:
             sharded.set_requires_all_reduce(last)
 
     def optimizer_step(self) -> torch.Tensor:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         if self._pipeline is not None:
             self._pipeline.sum_twins(self._twins)
         self._experts.average()
@@ -102,7 +103,8 @@ class Fsdp2Trainer:
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; shards that several ranks hold alike count once."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); shards that
+        several ranks hold alike count once."""
         total = torch.zeros(2, dtype=torch.float64)
         for parameter in self._counted:
             shard = cast(DTensor, parameter)
@@ -110,15 +112,15 @@ class Fsdp2Trainer:
         return base.reduce_checksum(total, self._place)
 
     def save(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
         sharded_checkpoint.save(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
 
     def load(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
         sharded_checkpoint.load(self._model, self._optimizer, folder, in_stages=self._pipeline is not None)
 
     def close(self) -> None:
-        """See `Trainer`."""
+        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
 
 
 def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
@@ -135,7 +137,7 @@ def make_mesh(config: Fsdp2Config, place: RankContext) -> DeviceMesh:
 
 
 def _data_axes(mesh: DeviceMesh) -> DeviceMesh:
-    """Axes of the mesh over which FSDP2 shards and replicates."""
+    """Names of the mesh axes over which FSDP2 shards and replicates."""
     names = tuple(name for name in mesh.mesh_dim_names or () if name not in (TENSOR, STAGE))
     return mesh if names == mesh.mesh_dim_names else mesh[names]
 
@@ -147,7 +149,7 @@ def copies(parameter: DTensor) -> int:
 
 
 def _split(model: nn.Module, mesh: DeviceMesh, task: TrialTask) -> None:
-    """Apply the tensor plan.
+    """Apply the tensor-parallel plan to the model.
 
     Raises:
         ValueError: the model's or the workload's sizes do not divide by the number of ranks.
@@ -191,7 +193,7 @@ def _shard(
 
 @contextlib.contextmanager
 def _one_mesh_after_forward() -> Iterator[None]:
-    """Share one mesh between units that reshard to groups of ranks of the same size."""
+    """Share one mesh between FSDP units that reshard after forward to groups of ranks of the same size."""
     # torch makes a mesh for each unit, with communicators of its own (2.13; pytorch #153302, #187155): a deep model has
     # hundreds of units, and each NCCL communicator takes memory of the device.
     module: Any = fully_shard_module
@@ -213,7 +215,8 @@ def _one_mesh_after_forward() -> Iterator[None]:
 
 
 def _materialize(part: pipeline.RankPart, setting: base.TrainingSetup, config: Fsdp2Config) -> None:
-    """Give each rank the values of its own rows; replicate groups get equal values by construction."""
+    """Give each rank the initial values of its own rows; the ranks of a replicate group get equal values by
+    construction."""
     place, model = setting.context, part.module
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.to_empty(device=torch.device("cpu") if config.cpu_offload else place.device)
@@ -232,7 +235,7 @@ def _materialize(part: pipeline.RankPart, setting: base.TrainingSetup, config: F
 
 
 def _set_prefetch(units: list[list[FSDPModule]], config: Fsdp2Config) -> None:
-    """Gather more units ahead than FSDP2 does by default (none explicitly in forward, one in backward)."""
+    """Configure FSDP2 to gather more units ahead than by default (none explicitly in forward, one in backward)."""
     for i, (unit, *_) in enumerate(units):
         if config.forward_prefetch:
             unit.set_modules_to_forward_prefetch([*chain(*units[i + 1 : i + 1 + config.forward_prefetch])])

@@ -31,7 +31,7 @@ class RankPart:
     module: nn.Module
     blocks: list[nn.Module]
     names: Mapping[str, str]
-    """Names of parameters in the whole model, by their names in this part, where they differ."""
+    """Names of the part's parameters in the whole model, by their names in the part, where the two differ."""
     twins: tuple[str, ...] = ()
     """Names of tied parameters that the first and the last stage both hold (see `stage_cut.Cut`)."""
     index: int = 0
@@ -75,7 +75,7 @@ class Pipeline:
     def __init__(
         self, parts: Sequence[RankPart], setting: base.TrainingSetup, mesh: DeviceMesh, schedule: str, sync: Sync
     ) -> None:
-        """Build stages and schedule; `parts` are this rank's stages in order."""
+        """Build the pipeline's stages and schedule; `parts` are this rank's stages in order."""
         self._group, self._ranks, self._rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
         self._device, self._accumulation = setting.context.device, setting.accumulation
         count = self._ranks * len(parts)
@@ -128,7 +128,7 @@ class Pipeline:
                 gradient.add_(self._peer_gradient(gradient.contiguous()))
 
     def _peer_gradient(self, local: torch.Tensor) -> torch.Tensor:
-        """Exchange a gradient with the other end of the pipeline; returns the peer's."""
+        """Exchange a gradient with the rank at the other end of the pipeline; returns that rank's gradient."""
         peer = dist.get_global_rank(self._group, self._ranks - 1 if self._rank == 0 else 0)
         received = torch.empty_like(local)
         operations = [
@@ -143,7 +143,7 @@ class Pipeline:
 def _make_stage(
     part: RankPart, count: int, setting: base.TrainingSetup, ranks: int, group: dist.ProcessGroup, make: Any
 ) -> PipelineStage:
-    """Make torch's stage object for one part, with its input and output shapes stated."""
+    """Make torch's stage object for one part of the model, with explicit input and output shapes."""
     task = setting.task
     assert part.width is not None
     shape = (task.config.micro_batch, task.workload.sequence_length // (task.config.sharing // ranks), part.width)
@@ -158,14 +158,14 @@ def _make_stage(
 
 
 def _make_synced_stage(sync: Sync, module: nn.Module, *args: Any, **options: Any) -> PipelineStage:
-    """Make a stage that reduces gradients, and frees parameters, as the configuration says."""
+    """Make a pipeline stage that reduces gradients, and frees parameters, as the configuration specifies."""
     stage = _ShardedStage(_OpaqueModule(module), *args, **options)
     stage.before_backward = functools.partial(sync, module)
     return stage
 
 
 class _OpaqueModule(nn.Module):
-    """Wrapper that keeps torch from seeing that a stage is under FSDP2.
+    """Wrapper that keeps torch from detecting that a pipeline stage is wrapped by FSDP2.
 
     With several stages on a rank, torch's schedules would gather such a stage whole and keep it so (2.13).
     """
@@ -180,7 +180,7 @@ class _OpaqueModule(nn.Module):
 
 
 class _ShardedStage(PipelineStage):
-    """Stage under FSDP2 whose gradients are reduced, and parameters freed, as the configuration says.
+    """Pipeline stage under FSDP2 whose gradients are reduced, and parameters freed, as the configuration specifies.
 
     torch's own stage keeps parameters and gradients whole until the last backward (2.13, `backward_maybe_with_nosync`).
     """
@@ -190,11 +190,11 @@ class _ShardedStage(PipelineStage):
     def backward_maybe_with_nosync(
         self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False
     ) -> tuple[tuple[torch.Tensor | None, ...], None]:
-        """Run one whole backward pass, after `before_backward`."""
+        """Run one whole backward pass of the stage, after the callback `before_backward`."""
         assert backward_type == "full", backward_type
         self.before_backward(last_backward)
         gradients = stage_backward(bwd_kwargs["stage_output"], bwd_kwargs["output_grads"], bwd_kwargs["input_values"])
         return gradients, None
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        """Do nothing: the last backward pass has reduced the gradients."""
+        """Do nothing: the stage's last backward pass has already reduced the gradients."""

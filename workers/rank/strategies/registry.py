@@ -1,4 +1,4 @@
-"""Registry of the backends that a rank can train with, by kind."""
+"""Registry of the training backends of a rank, by kind."""
 
 from collections.abc import Callable
 from typing import Any

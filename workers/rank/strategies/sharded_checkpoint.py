@@ -13,7 +13,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 
 def save(model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, in_stages: bool = False) -> None:
-    """Write master weights and optimizer state. Collective. `in_stages`: ranks have different parts of the model."""
+    """Write master weights and optimizer state to a checkpoint. Collective. `in_stages`: ranks have different parts of
+    the model."""
     with _unwrapped_failure():
         state_dict_saver.save(_state(model, optimizer, _options(in_stages)), checkpoint_id=folder)
 
@@ -37,7 +38,7 @@ def _options(in_stages: bool) -> StateDictOptions:
 
 @contextlib.contextmanager
 def _unwrapped_failure() -> Iterator[None]:
-    """Raise the exception of the first rank that failed."""
+    """Context that raises the exception of the first rank whose save or load failed."""
     # torch wraps it (2.13) in a BaseException, which says less and passes every `except Exception`.
     try:
         yield
@@ -47,6 +48,7 @@ def _unwrapped_failure() -> Iterator[None]:
 
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer, options: StateDictOptions) -> dict[str, Any]:
-    """Views of the weights and moments that the ranks hold; an optimizer without state gets its state by this."""
+    """Views of the weights and optimizer moments on this rank; an optimizer without state gets its state by this
+    call."""
     weights, moments = get_state_dict(model, optimizer, options=options)
     return {"model": weights, "optimizer": moments}

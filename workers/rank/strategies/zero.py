@@ -17,7 +17,7 @@ from shardtune.workers.rank.model import moe, weights
 from shardtune.workers.rank.strategies import base
 
 _TAG = "engine"
-"""Tag of the checkpoint, DeepSpeed's name for one of several in a folder; each folder here has one."""
+"""Tag of the checkpoint: DeepSpeed's name for one of several checkpoints in a folder; here each folder has one."""
 
 
 class ZeroTrainer:
@@ -54,7 +54,8 @@ class ZeroTrainer:
         self._loss = setting.loss
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`; the engine divides by the accumulation itself and counts micro batches by `step`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss; the
+        engine divides by the accumulation itself and counts micro batches by `step`."""
         loss = self._loss(self._engine, batch)
         self._engine.backward(loss)
         if not last:
@@ -62,32 +63,33 @@ class ZeroTrainer:
         return loss.detach()
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         self._engine.step()
         norm: torch.Tensor | float | None = self._engine.get_global_grad_norm()
         assert norm is not None, "DeepSpeed took no optimizer step: accumulation boundary missed"
         return norm
 
     def parameter_checksum(self) -> tuple[float, float]:
-        """See `Trainer`; padding at the end of a partition is zero and stays so."""
+        """Sum and sum of squares of all master weights of the model (see `Trainer.parameter_checksum`); padding at the
+        end of a partition is zero and stays so."""
         return base.reduce_checksum(base.checksum_of(_masters(self._engine.optimizer)), self._place)
 
     def save(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Write master weights and optimizer state into a folder that all ranks share (see `Trainer.save`)."""
         self._engine.save_checkpoint(str(folder), tag=_TAG)
 
     def load(self, folder: Path) -> None:
-        """See `Trainer`."""
+        """Load the master weights and optimizer state of a checkpoint (see `Trainer.load`)."""
         path, _ = self._engine.load_checkpoint(str(folder), tag=_TAG)
         assert path is not None, "DeepSpeed found no checkpoint"
 
     def close(self) -> None:
-        """See `Trainer`."""
+        """Release the trainer's resources at the end of the trial (see `Trainer.close`)."""
         self._engine.destroy()
 
 
 def _masters(optimizer: Any) -> list[torch.Tensor]:
-    """Flat master weights of this rank, under the attribute name of each of DeepSpeed's optimizers."""
+    """Flat master weights of this rank, from the attribute that each of DeepSpeed's optimizers uses."""
     for name in ("fp32_partitioned_groups_flat", "single_partition_of_fp32_groups", "fp32_groups_flat_partition"):
         if hasattr(optimizer, name):
             masters: list[torch.Tensor] = getattr(optimizer, name)
@@ -114,11 +116,11 @@ def _restore_buffers(model: nn.Module, buffers: dict[str, torch.Tensor]) -> None
 
 
 class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
-    """Variant of zero.Init for a model on the meta device: each rank computes its own partition instead of receiving
-    it."""
+    """Variant of DeepSpeed's zero.Init for a model on the meta device: each rank computes its own partition instead of
+    receiving it."""
 
     def place(self, parameter: Any, name: str, seed: int, round_to: torch.dtype) -> None:
-        """Turn a parameter whose memory is not yet written into a partitioned one with its initial values."""
+        """Turn a parameter without memory into a ZeRO-3 partition with its initial values."""
         self._convert_to_deepspeed_param(parameter)
         size = -(-parameter.ds_numel // self.dp_world_size)
         start = min(size * self.rank, parameter.ds_numel)
@@ -134,7 +136,7 @@ class _Partitioner(deepspeed.zero.Init):  # type: ignore[misc]
 
 
 def _partition(model: nn.Module, setting: base.TrainingSetup, document: dict[str, Any]) -> None:
-    """Replace the meta parameters by ZeRO-3 partitions; at most one whole parameter is in memory at a time."""
+    """Replace a model's meta parameters by ZeRO-3 partitions; at most one whole parameter is in memory at a time."""
     place = setting.context
     deepspeed.init_distributed(dist_backend=dist.get_backend(), dist_init_required=False, verbose=False)
     partitioner = _Partitioner(config_dict_or_path=document, dtype=setting.weights_dtype)

@@ -25,14 +25,14 @@ from shardtune.workers.rank.strategies.base import Trainer
 from shardtune.workers.rank.trial_dir import ProgressFile
 
 _POSITION = "position.json"
-"""Name of the file that completes a checkpoint: it is written last."""
+"""Name of the file that is written last and thereby marks a checkpoint as complete."""
 _BYTES_PER_PARAMETER = 16
-"""Upper bound of a checkpoint's bytes per parameter: an fp32 master and two moments; ZeRO adds the weights it computes
-with."""
+"""Upper bound of a checkpoint's bytes per parameter: fp32 master weight and two moments; ZeRO adds the weights it
+computes with."""
 _PROBE = 64 << 20
-"""Bytes of the file that measures the disk's rate before saving."""
+"""Size in bytes of the file that measures the disk's rate before a checkpoint is saved."""
 _FULL = 64 << 20
-"""Free bytes below which a failed save is blamed on a full disk."""
+"""Free bytes below which a failed save is classified as a full disk."""
 
 
 class CheckpointFolder:
@@ -42,7 +42,7 @@ class CheckpointFolder:
         self._path, self._place, self._progress = path, place, progress
 
     def save(self, trainer: Trainer, step: int, parameters: int) -> CheckpointPart:
-        """Save after `step` steps of a model with `parameters` parameters. Collective.
+        """Save a checkpoint after `step` steps of a model with `parameters` parameters. Collective.
 
         Raises:
             SetupError: the disk has too little free space.
@@ -83,14 +83,15 @@ class CheckpointFolder:
         return self._path / f"random_state_{self._place.rank}.pt"
 
     def _synchronized_s(self) -> float:
-        """Wait for all ranks; returns this rank's clock, in seconds, after the barrier."""
+        """Wait for all ranks at a barrier; returns this rank's clock, in seconds, after the barrier."""
         dist.barrier()
         return clock(self._place.accelerator)
 
     def _report_progress(
         self, phase: Literal["saving", "loading"], step: int
     ) -> contextlib.AbstractContextManager[None]:
-        """Write progress regularly meanwhile: a disk may take longer than the launcher waits for a sign of life."""
+        """Context in which the progress file is written regularly: saving may take longer than the launcher's
+        no-progress limit."""
         return self._progress.refreshed(Progress(phase=phase, step=step))
 
 
@@ -110,7 +111,8 @@ def require_room(folder: Path, needed: int) -> None:
 
 @contextlib.contextmanager
 def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
-    """Raise `SetupError` where saving failed because the disk is full, which is no fault of the configuration.
+    """Context that raises `SetupError` where saving failed because the disk is full, which is no fault of the
+    configuration.
 
     The writers report a full disk in many ways. The partial checkpoint is removed: the rank's report needs space too.
 
@@ -131,7 +133,7 @@ def full_disk_as_setup_error(folder: Path) -> Iterator[None]:
 
 
 def _has_no_space(error: BaseException | None) -> bool:
-    """Whether the error or one in its chain says that the disk is full or the quota used up."""
+    """Whether an exception or one in its chain reports that the disk is full or the quota used up."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -140,8 +142,8 @@ def _has_no_space(error: BaseException | None) -> bool:
 
 
 def _write_through(folder: Path) -> None:
-    """Flush all files to the disk and drop them from the kernel's cache, so that saving and loading are measured on the
-    disk."""
+    """Flush all files of a checkpoint to the disk and drop them from the kernel's cache, so that saving and loading are
+    measured on the disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:

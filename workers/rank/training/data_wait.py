@@ -1,4 +1,5 @@
-"""Time that a script waits for data: the seconds inside `next()` of every torch DataLoader that it iterates.
+"""Time that a user's script waits for data: the seconds inside `next()` of every torch DataLoader over which the script
+iterates.
 
 Every wrapper (Accelerate, Trainer, Lightning) ends in `DataLoader.__iter__`, so the time is counted there.
 """
@@ -19,15 +20,15 @@ class DataWait:
     def __init__(self, device: Device) -> None:
         self._device = device
         self.seconds: float | None = None
-        """Seconds waited so far; None until a DataLoader was asked for a batch."""
+        """Seconds waited for data so far; None until a DataLoader was asked for a batch."""
 
     def add(self, seconds: float) -> None:
-        """Count a wait of the host; a device that is still computing has not waited."""
+        """Count a wait of the host for data; while a device is still computing, it has not waited."""
         self.seconds = (self.seconds or 0.0) + (0.0 if self._device.is_busy() else seconds)
 
 
 class _TimedBatches:
-    """Iterator of a loader with a clock around `next`; all other attributes are the loader's."""
+    """Iterator of a DataLoader that times each `next`; all other attributes are the loader's."""
 
     def __init__(self, batches: Iterator[Any], wait: DataWait) -> None:
         self._batches, self._wait = batches, wait
@@ -51,7 +52,7 @@ class _TimedBatches:
 
 @contextlib.contextmanager
 def count_waits(wait: DataWait) -> Iterator[None]:
-    """Count this process's waits for DataLoaders while the context is open."""
+    """Context in which this process's waits for DataLoaders are counted."""
     plain = DataLoader.__iter__
 
     def timed(loader: "DataLoader[Any]") -> Any:

@@ -1,4 +1,4 @@
-"""The measuring loop of one rank: recorded first steps, warm-up, timed windows."""
+"""Measuring loop of one rank: recorded first steps, warm-up, timed windows."""
 
 import contextlib
 import gc
@@ -24,29 +24,30 @@ from shardtune.workers.rank.strategies.base import TrainingSetup
 from shardtune.workers.rank.training.step import Step
 
 PROFILED_STEPS = 2
-"""Number of first steps in which memory is profiled: the optimizer's state appears in the first, the second has all of
-it."""
+"""Number of first steps in which memory is profiled: the optimizer creates its state in the first, and has all of it in
+the second."""
 
 
 StepResult = tuple[torch.Tensor, torch.Tensor | float | None]
-"""Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed."""
+"""Result of an optimizer step: this rank's mean loss and the gradient norm, both possibly still being computed on the
+device."""
 _Result = TypeVar("_Result")
 Steps = Generator[list[Any], StepResult, _Result]
-"""Generator that yields the micro batches of each step to run, and is sent the step's result."""
+"""Generator that yields the micro batches of each step to run, and receives the step's result."""
 
 
 class StepRunner(Protocol):
     """Protocol of the trainer methods that make up a step."""
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
 
 
 def run_steps(steps: Steps[None], trainer: StepRunner) -> None:
-    """Run every step that the generator yields."""
+    """Run every step whose micro batches the generator yields."""
     with contextlib.suppress(StopIteration):
         batches = next(steps)
         while True:
@@ -61,7 +62,7 @@ def _run_step(trainer: StepRunner, batches: list[Any]) -> StepResult:
 
 @dataclass
 class LoopRecord:
-    """Records that the loop has made so far."""
+    """Figures that the measuring loop has recorded so far."""
 
     trajectory: list[StepRecord] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
@@ -70,21 +71,23 @@ class LoopRecord:
     is_steady: bool = False
     """Whether the warm-up's last steps took the same time."""
     is_pruned: bool = False
-    """See `Measurement.is_pruned`."""
+    """Whether the trial was ended early as too slow to win; see `Measurement.is_pruned`."""
     window_step_times_s: list[float] = field(default_factory=list)
     """Seconds per step of the slowest rank, one entry per timed window."""
     own_step_times_s: list[float] = field(default_factory=list)
     """Seconds per step of this rank, one entry per timed window."""
     data_wait_s: float | None = None
-    """See `RankReport.data_wait_s`."""
+    """Seconds that the script waited for data; see `RankReport.data_wait_s`."""
 
 
 Checksum = Callable[[], tuple[float | None, float | None]]
-"""See `Trainer.parameter_checksum`; returns None values where the weights cannot be read."""
+"""Function that returns a parameter checksum (see `Trainer.parameter_checksum`), with None values where the weights
+cannot be read."""
 
 
 class Loop:
-    """Yields the steps of a task's plan and measures them. Every decision is based on numbers that all ranks share."""
+    """Measuring loop that yields the steps of a task's plan and times them. Every decision is based on numbers that all
+    ranks share."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class Loop:
         step: Step | None,
         progress: trial_dir.ProgressFile,
     ) -> None:
-        """Start at step 0; `step` makes the batches, and is None where a user's script makes its own."""
+        """Prepare the loop at step 0; `step` makes the batches, and is None where a user's script makes its own."""
         self._checksum = checksum
         self._setting = setting
         self._batch_source = step
@@ -105,7 +108,7 @@ class Loop:
         self.outcome = LoopRecord()
 
     def steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Yield the whole plan: recorded first steps, warm-up, timed windows.
+        """Yield all steps of the plan: recorded first steps, warm-up, timed windows.
 
         Raises:
             NumericsError, OverLimitError: as in `_record_first_steps`.
@@ -120,7 +123,7 @@ class Loop:
             yield from self._measure()
 
     def _record_first_steps(self, meter: MemoryMeter) -> Steps[None]:
-        """Record the numeric trajectory, and the memory peak of the first two steps on the CPU.
+        """Record losses, norms and checksums of the first steps, and on the CPU the memory peak of the first two.
 
         Raises:
             NumericsError: loss or norm is not finite.
@@ -134,14 +137,14 @@ class Loop:
                 self._require_memory_limit(meter.end_of_profiled_steps())
 
     def _while_compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Write progress regularly while the first steps compile, some again where shapes differ; no step ends
-        meanwhile."""
+        """Context in which the progress file is written regularly while the first steps compile, some again where
+        shapes differ; no step ends meanwhile."""
         if not self._task.config.compiles:
             return contextlib.nullcontext()
         return self._progress.refreshed(Progress(phase="warming_up", step=self._step))
 
     def _record_step(self) -> Steps[None]:
-        """Run a step and add its figures to the trajectory."""
+        """Run a step and record its loss, gradient norm and checksum."""
         step = self._step
         loss, norm = yield self._batches(step)
         self._step += 1
@@ -158,7 +161,8 @@ class Loop:
         )
 
     def _warm_up(self) -> Steps[None]:
-        """Repeat steps until the slowest rank's time is steady, the trial is hopeless, or the plan allows no more."""
+        """Repeat steps until the slowest rank's step time is steady, the trial is too slow to win, or the plan allows
+        no more."""
         times, own_times, outcome = list[float](), list[float](), self.outcome
         while len(times) < self._plan.max_warmup_steps and not (throughput.is_steady(times) or outcome.is_pruned):
             losses, seconds = yield from self._timed([self._batches(self._step)])
@@ -174,7 +178,7 @@ class Loop:
             outcome.warmup_step_times_s = times
 
     def _measure(self) -> Steps[None]:
-        """Time windows of steps until the plan is satisfied."""
+        """Time windows of steps until the plan's precision is reached or its limits end the timing."""
         times = self.outcome.window_step_times_s
         count = throughput.steps_per_window(self.outcome.warmup_step_times_s, self._plan)
         self._planned = self._step + self._plan.min_windows * count
@@ -204,7 +208,7 @@ class Loop:
         return mesh.mean(torch.stack(losses), self._place), seconds
 
     def _batches(self, step: int) -> list[Any]:
-        """Micro batches of this rank for a step: whole samples, also where the rank trains only a part of each."""
+        """Micro batches of this rank for a step: whole samples, also where the rank trains only on a part of each."""
         if self._batch_source is None:
             return []
         setting, size = self._setting, self._task.config.micro_batch
@@ -215,7 +219,7 @@ class Loop:
         return [self._batch_source.make_batch(step, samples, self._place.device) for samples in indices]
 
     def _slowest(self, seconds: float) -> float:
-        """Seconds of the slowest rank."""
+        """Seconds of the slowest rank, by a maximum over all ranks."""
         (slowest,) = mesh.largest([seconds], self._place)
         return slowest
 

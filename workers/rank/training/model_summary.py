@@ -15,11 +15,11 @@ from shardtune.workers.rank.training import step
 
 
 def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
-    """Build the model without memory for weights and describe it.
+    """Build the model without memory for weights and return its summary.
 
     Raises:
         ValueError: transformers has no causal language model of that type.
-        OwnStepError: the entry point's code is missing or fails.
+        UserStepError: the entry point's code is missing or fails.
     """
     if spec.entry_point is not None:
         return of_model(step.of(spec, workload).build_model())
@@ -45,7 +45,8 @@ def of(spec: ModelSpec, workload: Workload) -> ModelSummary:
 
 
 def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, text: Any) -> dict[str, Any]:
-    """FLOPs, as far as the meta device can run the model; some models read the value of a tensor, which has none there."""
+    """FLOPs of a forward pass, counted on the meta device where it can run the model; some models read the value of a
+    tensor, which has none there."""
     try:
         flops, by_block = _forward_flops(model, [block.name for block in model_summary.blocks], length)
         least, _ = _forward_flops(model, [], _mean_attended(length, getattr(text, "sliding_window", None)))
@@ -60,7 +61,7 @@ def _flop_counts(model: nn.Module, model_summary: ModelSummary, length: int, tex
 
 
 def of_model(model: nn.Module) -> ModelSummary:
-    """Describe a module by its structure, without running it."""
+    """Summary of a module's structure, made without running the module."""
     blocks = repeated_blocks(model)
     parameters = list(model.parameters())
     total = sum(p.numel() for p in parameters)
@@ -95,16 +96,17 @@ def _active_parameters(model: nn.Module, pairs: list[tuple[nn.Module, nn.Module]
 
 
 def _mean_attended(length: int, window: int | None) -> int:
-    """Upper bound of the positions that a token attends to on average with a causal mask: half the sequence, or the
-    window.
+    """Upper bound of the number of positions that a token attends to on average with a causal mask: half the sequence,
+    or the window.
 
-    The cost of attention depends on these alone: unmasked, a sequence of this length costs as much per token.
+    The cost of attention per token depends on this number alone: unmasked, a sequence of this length costs as much per
+    token.
     """
     return max(1, min(length // 2, window or length))
 
 
 def _forward_flops(model: nn.Module, blocks: list[str], length: int) -> tuple[float, dict[str, float]]:
-    """FLOPs per token of the whole model and of each block, for one sample of that length."""
+    """Forward FLOPs per token of the whole model and of each block, for one sample of the given length."""
     tokens = torch.zeros(1, length, dtype=torch.int64, device="meta")
     # Without a mask, transformers looks into the position ids for packed samples, and here they hold no values.
     mask = torch.ones(1, length, dtype=torch.bool, device="meta")

@@ -1,4 +1,5 @@
-"""Resume check on one rank. The first launch trains, saves and goes on; the second loads and goes on from there.
+"""Resume check on one rank: the first launch trains, saves a checkpoint and continues; the second launch loads the
+checkpoint and continues from there.
 
 The agent launches twice over one trial directory, so that the ranks that load are new processes. The launch order says
 which launch it is.
@@ -68,11 +69,12 @@ class ResumeLoop(Loop):
     """Loop over the steps of a resume plan."""
 
     def continue_at(self, step: int) -> None:
-        """Continue the data at a step."""
+        """Continue the training data at a given step."""
         self._step = self._reported_step = step
 
     def train(self, plan: ResumePlan) -> Steps[None]:
-        """Yield the steps before the checkpoint: at least the plan's fewest, then until its time or step limit."""
+        """Yield the steps before the checkpoint: at least the plan's minimum, then until the plan's time or step
+        limit."""
         spent_s, step_count = 0.0, 0
         self._planned = plan.fewest_steps + plan.steps_after
         while step_count < plan.fewest_steps or (step_count < plan.most_steps and spent_s < plan.max_train_s):
@@ -83,7 +85,7 @@ class ResumeLoop(Loop):
             self._report_progress("training")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield `count` steps whose figures are all recorded."""
+        """Yield `count` steps and record the figures of all of them."""
         for _ in range(count):
             yield from self._record_step()
             self._report_progress("training")

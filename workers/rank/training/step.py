@@ -17,11 +17,11 @@ from shardtune.workers.rank.model.context import ContextGroup
 from shardtune.workers.rank.strategies.base import causal_loss
 
 GROUP = "shardtune.models"
-"""Entry-point group in which packages register their steps."""
+"""Entry-point group in which packages register their training steps."""
 
 
 class Step(Protocol):
-    """Model, data and loss of a training, whatever the strategy."""
+    """Model, data and loss of a training, independent of the sharding strategy."""
 
     def build_model(self) -> nn.Module:
         """Build the model in training mode, with parameters on the meta device and buffers computed."""
@@ -34,7 +34,8 @@ class Step(Protocol):
 
 
 class UserStep(Protocol):
-    """Interface of an entry point of `shardtune.models`: a module or an object with these three functions."""
+    """Interface of an entry point of `shardtune.models`: a module or an object with the functions `build_model`,
+    `make_batch` and `loss`."""
 
     def build_model(self, config: dict[str, Any], workload: Workload) -> nn.Module:
         """Build the model of the study's `model.config`. The trial replaces initial values; frozen parameters stay frozen."""
@@ -42,10 +43,11 @@ class UserStep(Protocol):
     def make_batch(
         self, config: dict[str, Any], workload: Workload, step: int, samples: range, device: torch.device
     ) -> Any:
-        """See `Step`; `samples` lies within `range(workload.global_batch)`."""
+        """Make the given samples of a step's global batch (see `Step.make_batch`); `samples` lies within
+        `range(workload.global_batch)`."""
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """See `Step`."""
+        """Scalar mean loss over the batch's samples (see `Step.loss`)."""
 
 
 class UserStepError(Exception):
@@ -53,25 +55,25 @@ class UserStepError(Exception):
 
 
 def of(spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> Step:
-    """Choose the step of a model.
+    """Training step of a task's model. `context` is the group of ranks that share samples, for a model of transformers.
 
     `context` is the group of ranks that share samples, for a model of transformers.
 
     Raises:
-        OwnStepError: the entry point is not installed, cannot be imported or lacks a function.
+        UserStepError: the entry point is not installed, cannot be imported or lacks a function.
     """
     return CausalStep(spec, workload, context) if spec.entry_point is None else EntryPointStep(spec, workload)
 
 
 class CausalStep:
-    """Next-token prediction of a transformers model on made-up tokens."""
+    """Next-token prediction of a transformers model on synthetic tokens."""
 
     def __init__(self, spec: ModelSpec, workload: Workload, context: ContextGroup | None = None) -> None:
         self._spec, self._workload, self._context = spec, workload, context
         self._vocab_size = 0
 
     def build_model(self) -> nn.Module:
-        """See `Step`."""
+        """Build the model in training mode (see `Step.build_model`)."""
         model = models.build(self._spec, self._workload)
         models.without_packed_samples()
         if self._context is not None:
@@ -85,12 +87,12 @@ class CausalStep:
         return data.samples(workload.seed, step, samples, workload.sequence_length, self._vocab_size, device)
 
     def loss(self, model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-        """Next-token cross entropy."""
+        """Next-token cross entropy of the model on one micro batch."""
         return causal_loss(model, batch) if self._context is None else self._context.loss(model, batch)
 
 
 class EntryPointStep:
-    """Step made of the three functions of an installed package."""
+    """Training step made of the three functions of an installed package."""
 
     def __init__(self, spec: ModelSpec, workload: Workload) -> None:
         assert spec.entry_point is not None
@@ -99,7 +101,7 @@ class EntryPointStep:
         self._user_step = _load(spec.entry_point)
 
     def build_model(self) -> nn.Module:
-        """See `Step`."""
+        """Build the model in training mode (see `Step.build_model`)."""
         try:
             with models.without_values():
                 model = self._user_step.build_model(self._config, self._workload)
@@ -116,11 +118,11 @@ class EntryPointStep:
         return model.train()
 
     def make_batch(self, step: int, samples: range, device: torch.device) -> Any:
-        """See `Step`."""
+        """Make the given samples of a step's global batch (see `Step.make_batch`)."""
         return self._user_step.make_batch(self._config, self._workload, step, samples, device)
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """See `Step`."""
+        """Scalar mean loss over the batch's samples (see `Step.loss`)."""
         loss = self._user_step.loss(model, batch)
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
             returned = (
@@ -133,7 +135,7 @@ class EntryPointStep:
 
 
 def _load(name: str) -> UserStep:
-    """Import the code behind an entry point's name."""
+    """Import the code behind an entry point of `shardtune.models`, by its name."""
     # Only ranks come here: an import may start threads, and a process with threads cannot fork safely.
     candidates = list(entry_points(group=GROUP, name=name))
     if len(candidates) != 1:

@@ -27,7 +27,7 @@ from shardtune.workers.rank.versions import library_versions
 from shardtune.workers.trial_dir import TRACES
 
 _WATCHED = 2
-"""Number of first steps whose memory is recorded: the optimizer's state exists from the end of the first."""
+"""Number of first steps whose memory is recorded: the optimizer's state exists from the end of the first step."""
 
 
 def moment_recorder(task: TraceTask, place: RankContext) -> MomentRecorder:
@@ -44,7 +44,7 @@ def moment_recorder(task: TraceTask, place: RankContext) -> MomentRecorder:
 
 @contextmanager
 def described_oom(recorder: MomentRecorder | None) -> Iterator[None]:
-    """Add the memory that was in use to an out-of-memory error of the device; once for each recorder.
+    """Context that adds the memory in use to an out-of-memory error of the device, once for each recorder.
 
     Raises:
         OutOfMemoryError: the original, with the recorded moment after torch's message.
@@ -100,7 +100,7 @@ class TraceLoop(Loop):
     """Loop over the steps of a trace task."""
 
     def warm_up(self, count: int) -> Steps[None]:
-        """Yield unrecorded steps, each timed; their number is fixed, whether or not they get faster."""
+        """Yield warm-up steps, each timed but not recorded; their number is fixed, whether or not they get faster."""
         self._planned = count
         for _ in range(count):
             losses, seconds = yield from self._timed([self._batches(self._step)])
@@ -109,7 +109,7 @@ class TraceLoop(Loop):
             self._report_progress("warming_up")
 
     def record(self, count: int) -> Steps[None]:
-        """Yield steps back to back; their batches are made beforehand, as in a timed window."""
+        """Yield the traced steps back to back; their batches are made beforehand, as in a timed window."""
         batches = [self._batches(self._step + i) for i in range(count)]
         dist.barrier()
         begin = clock(self._place.accelerator)
@@ -125,31 +125,31 @@ class TraceLoop(Loop):
 
 
 class NamedTrainer:
-    """Trainer that labels the parts of a step in a trace."""
+    """Trainer that labels the parts of a training step in the trace."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
 
     def micro_step(self, batch: Any, last: bool) -> torch.Tensor:
-        """See `Trainer`."""
+        """Run forward and backward of one micro batch, as `Trainer.micro_step` describes; returns the mean loss."""
         # DeepSpeed labels no parts, and the labels of torch leave out clipping.
         with record_function("shardtune::micro_batch"):
             return self._trainer.micro_step(batch, last)
 
     def optimizer_step(self) -> torch.Tensor | float:
-        """See `Trainer`."""
+        """Clip and update at the end of a step, as `Trainer.optimizer_step` describes; returns the gradient norm."""
         with record_function("shardtune::optimizer"):
             return self._trainer.optimizer_step()
 
 
 class NamedStep:
-    """Step that labels its forward pass in a trace; the rest of a micro batch is its backward pass."""
+    """Training step that labels its forward pass in the trace; the rest of a micro batch is the backward pass."""
 
     def __init__(self, step: Step) -> None:
         self.build_model, self.make_batch = step.build_model, step.make_batch
         self._loss = step.loss
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """See `Step`."""
+        """Scalar mean loss over the batch's samples (see `Step.loss`)."""
         with record_function("shardtune::forward"):
             return self._loss(model, batch)

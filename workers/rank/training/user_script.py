@@ -1,4 +1,4 @@
-"""User script as one rank of a trial: runs it and measures the steps that it reports.
+"""Run of a user's script as one rank of a trial, measured by the steps that the script reports.
 
 Plan, clock and memory meter are those of every trial (`workers.rank.training.loop`); the script runs steps.
 """
@@ -33,19 +33,20 @@ from shardtune.workers.rank.training.data_wait import DataWait, count_waits
 from shardtune.workers.rank.training.loop import Loop, Steps
 
 _SILENT_S = 60
-"""Seconds without a report after which the script's stack is written to the rank's log, once."""
+"""Seconds without a report from the script after which its stack is written to the rank's log, once."""
 _PROFILE_CONFIGS: dict[Backend, TrialConfig] = {
     "ddp": TrialConfig(strategy=DdpConfig()),
     "zero": TrialConfig(strategy=ZeroConfig(stage=2)),
     "fsdp1": TrialConfig(strategy=Fsdp1Config(dp_shard=1)),
     "fsdp2": TrialConfig(strategy=Fsdp2Config(dp_shard=1)),
 }
-"""Configurations for a model summary task, which has none; the script is ended as soon as its model is known."""
+"""Configurations for a model summary task, which has none of its own; the script is ended as soon as its model is
+known."""
 
 
 class ScriptRecorder:
-    """Receiver of a script's reports; `loop` has the measurements once it is `complete`. The memory meter runs from its
-    creation."""
+    """Receiver of a user script's reports; once it is `complete`, `loop` contains the measurements. The memory meter
+    runs from its creation."""
 
     def __init__(self, task: TrialTask, place: RankContext, folder: Path, progress: trial_dir.ProgressFile) -> None:
         setting = base.TrainingSetup.of(task, place)
@@ -62,19 +63,22 @@ class ScriptRecorder:
         self._trained = 0
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """See `ScriptTrial.takes`."""
+        """Trial configuration for the script; rejects a configuration whose backend the script does not accept (see
+        `ScriptTrial.takes`)."""
         if self._config.backend not in backends:
             raise adapter.Rejected(f"the script takes {' and '.join(backends)} only, not {self._config.backend}")
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
-        """See `Trial.prepare`."""
+        """Prepare the blocks of the script's model as configured, and count its trained parameters (see
+        `Trial.prepare`)."""
         prepare_blocks(model, self._config)
         self._model = model
         self._trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """See `Trial.report`."""
+        """Record a step's loss and gradient norm from the script; ends the script when the plan is satisfied (see
+        `Trial.report`)."""
         faulthandler.dump_traceback_later(_SILENT_S)
         if self.complete:
             raise adapter.Stopped
@@ -143,7 +147,7 @@ class _ProfileRecorder:
 
 
 def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, folder: Path) -> None:
-    """Run the script until the plan is satisfied.
+    """Run the user's script until the trial's plan is satisfied.
 
     Raises:
         AdapterError: the script ended before that, or trained in processes of its own.
@@ -163,7 +167,7 @@ def run_trial(recorder: ScriptRecorder, task: TrialTask, place: RankContext, fol
 
 
 def run_profile(task: ModelSummaryTask, folder: Path) -> None:
-    """Run the script on one process until its model is known.
+    """Run the user's script on one process until its model is known, to summarize the model.
 
     Raises:
         AdapterError: the script never called `prepare`.
@@ -189,7 +193,7 @@ def _options(task: TrialTask | ModelSummaryTask) -> dict[str, Any]:
 
 
 def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
-    """Run the worker's own command in this process, as `python` would, to its end or until the trial ends it."""
+    """Run the user's script as `python` would, in this process, to its end or until the trial ends it."""
     command = json.loads((folder / "script.json").read_text())
     path = str(command["path"])
     adapter.hand_in(trial)
@@ -223,7 +227,7 @@ def _run(folder: Path, rank: int, trial: adapter.ScriptTrial) -> None:
 
 
 def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
-    """End a copy of this rank that the script has forked, and keep its traceback for the rank."""
+    """End this process if it is a copy of the rank that the script has forked, and save its traceback for the rank."""
     if trial.is_forked_copy:
         if sys.exc_info()[0] is not None:
             note.write_text(traceback.format_exc()[-10_000:])
@@ -232,7 +236,7 @@ def _end_if_forked(trial: adapter.ScriptTrial, note: Path) -> None:
 
 
 def _require_group(place: RankContext, folder: Path) -> None:
-    """Check that the ranks joined one process group by the first report, of the worker's world size."""
+    """Check that the ranks joined one process group, of the worker's world size, before the script's first report."""
     if not dist.is_initialized():
         if place.world_size > 1:
             raise adapter.AdapterError(
@@ -248,7 +252,7 @@ def _require_group(place: RankContext, folder: Path) -> None:
 
 
 def _local_part(parameter: nn.Parameter, world_size: int) -> tuple[torch.Tensor, int]:
-    """Part of a parameter on this rank, and the number of ranks that hold the same part."""
+    """Part of a parameter that lies on this rank, and the number of ranks that have the same part."""
     if not isinstance(parameter, DTensor):
         return parameter, world_size
     axes = parameter.device_mesh

@@ -108,5 +108,5 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
 
 
 def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> float:
-    """GPU-seconds that the running retunes are likely to use from now on."""
+    """GPU-seconds that the running retunes will probably still use."""
     return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)

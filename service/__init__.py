@@ -1,1 +1,1 @@
-"""Service: HTTP and rules. The only part that imports all others but the workers; begin reading at `service.app`."""
+"""Service: HTTP API and rules. It imports all other parts except the workers; begin reading at `service.app`."""

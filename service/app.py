@@ -1,4 +1,4 @@
-"""The FastAPI application: assembles its parts, and starts and stops the background loops."""
+"""FastAPI application of the service: assembles its parts, and starts and stops the background loops."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -59,7 +59,7 @@ _LOOPS = (
     judge.keep_watching,
     retuning_loop.keep_retuning,
 )
-"""Background loops that run as long as the service does."""
+"""Background loops of the service, which run from its start to its end."""
 _ROUTES = (
     studies,
     best,
@@ -87,8 +87,8 @@ def create_app(
     migrate: bool = True,
     tracer_provider: TracerProvider | None = None,
 ) -> FastAPI:
-    """Create the service. `context` replaces database and clock in tests, `tracer_provider` the export of spans; with
-    `migrate` False, SQLite is not migrated either.
+    """Create the FastAPI application of the service. `context` replaces database and clock in tests, `tracer_provider`
+    the export of spans; with `migrate` False, not even a SQLite database is migrated.
     """
     settings = settings or (context.settings if context else Settings())
     context = context or Context.opened(settings)
@@ -120,7 +120,7 @@ def create_app(
 
 
 def _lifespan(migrate: bool) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Start the loops with the context that the application has then, and stop them at its end."""
+    """Start the background loops with the application's present context, and stop them when the application ends."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -20,11 +20,13 @@ log = logging.getLogger(__name__)
 _INTERVAL_S = 3600.0
 # A fingerprint is stored just before the row that refers to it, so a new one is not orphaned yet.
 _ORPHAN_AGE = timedelta(hours=1)
-"""Minimum age of a fingerprint that nothing refers to."""
+"""Minimum age at which a fingerprint that no row refers to is deleted."""
 
 
 def delete_old(context: Context) -> dict[str, int]:
-    """Delete what is older than the settings say, in small transactions; returns the number of rows by kind."""
+    """Delete events, messages, logs, traces and workers that are older than the settings allow, in small transactions.
+    Returns the number of deleted rows by kind.
+    """
     now, settings = context.now(), context.settings
     events_before = now - timedelta(days=settings.keep_events_days)
     logs_before = now - timedelta(days=settings.keep_logs_days)
@@ -52,7 +54,7 @@ def delete_old(context: Context) -> dict[str, int]:
 
 
 async def keep_forgetting(context: Context) -> None:
-    """Delete old entries once an hour, until cancelled."""
+    """Delete old entries from the database once an hour, until cancelled."""
 
     async def step() -> None:
         deleted = await run_in_threadpool(delete_old, context)

@@ -20,35 +20,37 @@ from shardtune.service.process.context import Context
 from shardtune.service.settings import Settings
 
 _LINGER_S = 2.0
-"""Seconds to wait for the rest of a request that was answered before its end, so that its sender can read the answer.
+"""Seconds to wait for the rest of a request that was answered before it had arrived completely, so that its sender can
+read the response.
 """
 # uvicorn answers 503 when all connections are taken, which is only needed where this does not help.
 _CROWDED_FRACTION = 0.9
-"""Fraction of the allowed connections above which a new one ends the connection with the oldest unfinished request."""
+"""Fraction of the allowed connections above which a new connection closes the one with the oldest unfinished request.
+"""
 # With Python's default of 700, collections took a twentieth of the time of claims and reports, whose sessions create
 # and free thousands of objects.
 _GC_THRESHOLD = 5_000
-"""Number of new objects between two garbage collections."""
+"""Number of newly created objects between two runs of Python's garbage collection."""
 _OTHER_FILES = 256
-"""Number of open files that the process may need beside its connections."""
+"""Number of open files that the process may need in addition to its connections."""
 
 
 class Server(uvicorn.Server):
-    """Server that passes the stop signal on to everything that waits."""
+    """uvicorn server that passes the stop signal (SIGTERM) on to everything in the process that waits."""
 
     def __init__(self, config: uvicorn.Config, context: Context) -> None:
         super().__init__(config)
         self._context = context
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve."""
+        """Start to accept connections, with garbage collection tuned for short pauses."""
         # Objects loaded until now live forever; scanning them for garbage stops all requests for 0.1 s and more.
         await super().startup(sockets)
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Record the signal; uvicorn then closes the listener, waits for running requests and ends."""
+        """Record the stop signal. uvicorn then closes the listener, waits for running requests and ends."""
         self._context.stopping.set()
         super().handle_exit(sig, frame)
 
@@ -70,11 +72,11 @@ class ServerConfig(uvicorn.Config):
         self.receive_s = settings.request_receive_s
         self.crowd = int(settings.max_connections * _CROWDED_FRACTION)
         self.arriving: dict[Connection, None] = {}
-        """Connections whose request has not arrived in full, oldest first."""
+        """Connections whose request has not arrived completely, oldest first."""
 
 
 class Connection(H11Protocol):
-    """HTTP/1.1 connection that ends if a request does not arrive in time."""
+    """HTTP/1.1 connection that is closed if a request does not arrive completely in time."""
 
     def __init__(
         self,
@@ -89,7 +91,7 @@ class Connection(H11Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start the deadline for the connection's first request."""
+        """Start the time limit for the connection's first request."""
         super().connection_made(transport)
         peer = transport.get_extra_info("socket")
         if peer is not None and peer.family in (socket.AF_INET, socket.AF_INET6):
@@ -100,7 +102,7 @@ class Connection(H11Protocol):
             next(iter(self._limits.arriving)).abort()
 
     def data_received(self, data: bytes) -> None:
-        """Restart the deadline if the request has not arrived in full."""
+        """Restart the connection's time limit if its request has not arrived completely."""
         super().data_received(data)
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_deadline()
@@ -108,7 +110,7 @@ class Connection(H11Protocol):
             self._start_deadline(self._limits.receive_s)
 
     def on_response_complete(self) -> None:
-        """Shorten the deadline for the rest of a request that was answered already."""
+        """Shorten the time limit for the rest of a request that was answered already."""
         # The rest must be read: closing with unread data would reset the connection before the sender has read the
         # answer.
         super().on_response_complete()
@@ -117,12 +119,12 @@ class Connection(H11Protocol):
             self._start_deadline(_LINGER_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the deadline of a connection that has ended."""
+        """Stop the time limit of a connection that has closed."""
         self._stop_deadline()
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """Close the connection at once, whatever is still unsent or unread."""
+        """Close the connection at once, even if data is still unsent or unread."""
         self._stop_deadline()
         self.transport.abort()
 
@@ -138,7 +140,7 @@ class Connection(H11Protocol):
 
 
 def allow_files(connections: int) -> None:
-    """Raise the process's limit of open files to what its connections need, as far as the system allows."""
+    """Raise the process's limit of open files to the number that its connections need, as far as the system allows."""
     soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = connections + _OTHER_FILES
     if soft_limit != resource.RLIM_INFINITY and soft_limit < needed:

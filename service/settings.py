@@ -15,7 +15,7 @@ from shardtune.db.session import parse_url
 
 DEFAULT_DATABASE_URL = "sqlite:///.shardtune/shardtune.sqlite3"
 SECRET_FIELDS = ("database_url", "secret_key")
-"""Names of the settings that are never repeated in an error, not even in one about reading them."""
+"""Names of secret settings, whose values no error message repeats, not even the error about parsing the settings."""
 
 
 class Settings(BaseSettings):
@@ -28,134 +28,154 @@ class Settings(BaseSettings):
     database_connections: int = Field(default=15, ge=4)
     """Maximum number of connections that this process opens to Postgres."""
     database_lock_s: float | None = Field(default=None, gt=0)
-    """Seconds for which a request waits for a row that another transaction has locked, or for a free connection.
-    Default: a fifth of `lease_s`.
+    """Maximum number of seconds that a request waits for a row locked by another transaction, or for a free database
+    connection. Default: a fifth of `lease_s`.
     """
     database_statement_s: float | None = Field(default=None, gt=0)
     """Maximum duration of one SQL statement in seconds. Default: half of `lease_s`."""
     database_idle_s: float | None = Field(default=None, gt=0)
-    """Seconds of inactivity after which Postgres ends a transaction; bounds how long a lost host holds its row locks.
-    Default: half of `lease_s`.
+    """Seconds of inactivity after which Postgres ends a transaction. Limits how long the transaction of a crashed host
+    keeps its row locks. Default: half of `lease_s`.
     """
     log_level: str = "INFO"
     """Lowest level of log lines: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
     require_keys: bool = False
-    """Reject every request without an API key, also from this machine. Set it for a service behind a proxy, which makes
-    every client look local; create the first key with `shardtune keys create`, which writes to the database directly.
+    """Reject every request without an API key, also from the service's own machine. Set it for a service behind a
+    proxy, which makes every client look local; create the first key with `shardtune keys create`, which writes to the
+    database directly.
     """
     docs_dir: Path | None = None
     """Folder of the documentation site, served under `/docs/`. Default: `build/site` of the checkout that the service
     runs from, where `make docs` builds it.
     """
     telemetry: bool = False
-    """Record a span and a duration for each request with OpenTelemetry, exported by OTLP as the `OTEL_*` variables say.
+    """Record a span and a duration for each HTTP request with OpenTelemetry, exported by OTLP as configured by the
+    `OTEL_*` environment variables.
     """
 
     lease_s: float = Field(default=20, gt=0)
-    """Seconds without a heartbeat after which a worker loses its run. Shorter: faster recovery, less patience with
-    networks.
+    """Seconds without a heartbeat after which a worker loses its run. A shorter time recovers faster from a crash, but
+    tolerates shorter network outages.
     """
     heartbeat_s: float = Field(default=2, gt=0)
     """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
     """Interval in seconds at which the service looks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
-    """Interval in seconds at which the service looks for changes on behalf of waiting requests for work."""
+    """Interval in seconds at which the service queries the database for changed studies while workers' requests for
+    work are kept open.
+    """
     worker_live_s: float = Field(default=90, gt=0)
-    """Seconds after its last request for which a worker counts as live."""
+    """Seconds since a worker's last request during which the worker counts as live."""
     fingerprint_check_s: float = Field(default=5, gt=0)
-    """Interval in seconds at which recommendations are compared with the workers' fingerprints."""
+    """Interval in seconds at which the fingerprints (hardware and software versions) of recommendations are compared
+    with those of the workers.
+    """
     fingerprint_debounce_s: float = Field(default=300, ge=0)
-    """Seconds without a further change after which a change of fingerprints is announced and a retune requested, so
-    that a rolling upgrade is one event.
+    """Seconds without a further change after which a change of workers' fingerprints (hardware and software versions)
+    is announced and a retune requested, so that a rolling upgrade causes one event.
     """
     fingerprint_gone_s: float = Field(default=3600, ge=0)
-    """Seconds for which a silent worker still counts with its last fingerprint, so that a reboot makes no
-    recommendation stale.
+    """Seconds for which a silent worker's last fingerprint (hardware and software versions) still counts, so that a
+    reboot makes no recommendation stale.
     """
     canary_period_s: float | None = Field(default=None, ge=60)
     """Interval in seconds at which a recommended configuration runs again on one worker, to detect slow-downs. Default:
     never.
     """
     canary_check_s: float = Field(default=5, gt=0)
-    """Interval in seconds at which canaries are judged and due ones begun."""
+    """Interval in seconds at which the service judges finished canaries (repeated runs of recommended configurations)
+    and starts the canaries that are due.
+    """
     run_deadline_s: float = Field(default=300, gt=0)
-    """Time limit of a run in seconds, including building the model; the time of its steps is added, at three times the
-    prediction, or as measured.
+    """Time limit of a run in seconds, including building the model. The time for its training steps is added: three
+    times the predicted step time, or the measured one.
     """
     no_progress_s: float = Field(default=60, gt=0)
-    """Seconds without progress of any rank, plus the time of three steps, after which a run is ended."""
+    """Seconds without progress of any rank after which a run is ended; the time of three steps is added."""
     stream_heartbeat_s: float = Field(default=15, gt=0)
-    """Interval in seconds at which a silent event stream gets a comment, so that proxies keep it open."""
+    """Interval in seconds at which an idle event stream gets a comment, so that proxies keep the connection open."""
     max_streams_per_client: int = Field(default=16, ge=1)
-    """Maximum number of event streams that one client may hold open at one process."""
+    """Maximum number of event streams that one client may keep open at one service process."""
     max_streams: int = Field(default=1000, ge=1)
-    """Maximum number of event streams that all clients together may hold open at one process."""
+    """Maximum number of event streams that all clients together may keep open at one service process."""
     secret_key: SecretStr | None = Field(default=None, min_length=32)
-    """Key from which the webhooks' secrets are derived; at least 32 characters, the same for every replica. Without it,
-    a key file is created beside a SQLite database.
+    """Key from which the secrets of webhooks are derived; at least 32 characters, the same for every replica of the
+    service. Without it, a key file is created beside a SQLite database.
     """
     webhook_allow_private: bool = False
-    """Allow webhooks to private and loopback addresses, such as a receiver in the same network."""
+    """Allow webhooks to send to private and loopback addresses, such as a receiver in the same network."""
     keep_events_days: float = Field(default=90, gt=0)
-    """Days for which events and finished webhook messages are kept; those of unfinished studies are kept longer."""
+    """Days for which events and finished webhook messages are kept; the events of unfinished studies are kept longer.
+    """
     keep_logs_days: float = Field(default=90, gt=0)
-    """Days for which the ends of ranks' output are kept. Measurements, attempts and results are always kept."""
+    """Days for which the last output lines of each run's ranks are kept. Measurements, attempts and results are never
+    deleted.
+    """
     keep_traces_days: float = Field(default=30, gt=0)
     """Days for which raw traces of runs under the profiler are kept; their diagnoses are always kept."""
     keep_traces_mib: float = Field(default=256, ge=0)
-    """Maximum size of a project's raw traces in MiB; the oldest are deleted to make room. 0: none are stored, and
-    traces stay with their workers.
+    """Maximum total size in MiB of the raw traces of one project; the oldest are deleted to make room. 0: the service
+    stores no traces, and each stays with the worker that recorded it.
     """
     max_trace_mib: float = Field(default=16, ge=0, le=32)
-    """Maximum size of one rank's raw trace in MiB; a larger one stays with its worker, and the diagnosis says so."""
+    """Maximum size of one rank's raw trace in MiB. A larger trace stays with the worker that recorded it, and the
+    diagnosis reports that.
+    """
     keep_workers_days: float = Field(default=90, gt=0)
-    """Days without a request after which a worker is removed from all lists, until it registers again."""
+    """Days without a request after which a worker is removed from all lists, until the worker registers again."""
     max_workers: int = Field(default=2000, ge=1)
-    """Maximum number of workers of one project, and of workers that serve every project."""
+    """Maximum number of workers of one project, and separately of workers that serve every project."""
     registrations_per_minute: int = Field(default=600, ge=1)
     """Maximum number of new workers and changed fingerprints that a project may register per minute, at each process.
     """
     requires_approval: bool = False
-    """Recommend a new best configuration only after a person has approved it, in every project and whatever its own
-    setting.
+    """Require a person's approval before a new best configuration is recommended, in every project, whatever the
+    project's own setting is.
     """
     max_webhooks: int = Field(default=100, ge=1)
-    """Maximum number of webhooks of one project, and of webhooks that receive events of every project."""
+    """Maximum number of webhooks of one project, and separately of webhooks that receive the events of every project.
+    """
     price_per_gpu_hour: float | None = Field(default=None, ge=0)
-    """Price of one GPU (or CPU rank) for an hour, for reports of costs. Default: costs are reported in GPU-seconds
-    alone.
+    """Price of one GPU (or CPU rank) for an hour, used in cost reports. Default: costs are reported in GPU-seconds
+    only.
     """
     currency: str = Field(default="USD", min_length=1, max_length=8)
-    """Currency of `price_per_gpu_hour`."""
+    """Currency of `price_per_gpu_hour`, as shown in cost reports."""
     retune_gpu_seconds_per_day: float = Field(default=86_400, ge=0)
-    """GPU-seconds (seconds × ranks) that retunes and canaries of all projects may use between two midnights; `inf`: no
-    limit.
+    """GPU-seconds (seconds × ranks) that retunes and canaries of all projects together may use per day, from midnight
+    to midnight; `inf`: no limit.
     """
     retune_timezone: str = "UTC"
-    """IANA time zone, such as `Europe/Berlin`, of the day of `retune_gpu_seconds_per_day` and of `retune_windows`."""
+    """IANA time zone, such as `Europe/Berlin`, that defines the day of `retune_gpu_seconds_per_day` and the hours of
+    `retune_windows`.
+    """
     retune_windows: tuple[str, ...] = ()
-    """Time windows in which retunes may start, such as `["22:00-06:00"]`; empty: at any time."""
+    """Time windows in which retunes may start, such as `["22:00-06:00"]`; an empty list allows any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """Time at which a retune gives its worker to a user's waiting study: `after_run`, when its run has ended, or `at_once`,
-    by giving that run up.
+    """When a retune gives up its worker to a user's waiting study: `after_run`, at the end of its current run, or
+    `at_once`, by aborting that run.
     """
     retune_every_s: float = Field(default=5, gt=0)
-    """Interval in seconds at which schedules and retunes are checked."""
+    """Interval in seconds at which the service checks schedules and retunes for due steps."""
     max_schedules: int = Field(default=100, ge=1)
     """Maximum number of schedules of one project."""
     schedule_least_gap_s: float = Field(default=300, ge=60)
-    """Minimum distance of two ticks of a schedule in seconds."""
+    """Minimum distance in seconds between two ticks of one schedule."""
     max_connections: int = Field(default=4096, ge=64)
-    """Maximum number of connections that one process holds open, with streams and waiting workers. Beyond it: 503."""
+    """Maximum number of connections that one process keeps open, including event streams and workers waiting for work.
+    Further connections get 503.
+    """
     request_receive_s: float = Field(default=30, gt=0)
-    """Seconds within which a request must arrive after its first byte, and a response be read; otherwise the connection
-    is closed.
+    """Seconds within which a request must arrive after its first byte, and within which a client must read a response;
+    otherwise the connection is closed.
     """
     measure: MeasurePlan = MeasurePlan()
-    """Warm-up and timed windows of runs; JSON in the environment."""
+    """Measurement plan of runs: number of warm-up steps and timed windows. JSON in the environment."""
     resume_check: ResumePlan = ResumePlan()
-    """Steps that the winner trains before and after it resumes from its checkpoint; JSON in the environment."""
+    """Number of steps that a study's winner trains before its checkpoint and after resuming from it (resume check).
+    JSON in the environment.
+    """
 
     @field_validator("retune_timezone")
     @classmethod
@@ -182,7 +202,9 @@ class Settings(BaseSettings):
 
     @property
     def database_limits(self) -> DatabaseLimits:
-        """Database limits: the ones that are set, and defaults derived from the lease."""
+        """Database limits (lock, statement and idle seconds): the values set by the operator, else defaults derived
+        from the lease.
+        """
         # Derived from `lease_s`: a lost replica's locks must be gone before leases of the others' workers expire.
         limits = DatabaseLimits.for_lease(self.lease_s, self.database_connections)
         limits = replace(

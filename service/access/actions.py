@@ -1,4 +1,4 @@
-"""Actions of the service, and the scopes that they require: the one table behind the API's routes and pages' forms."""
+"""Actions of the service and the scopes that each requires: one table that API routes and page forms both use."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,11 +9,11 @@ from shardtune.service.process.principal import Principal
 
 
 class Action(StrEnum):
-    """Action that a route or a form performs, as `noun.verb`."""
+    """Action that a route or a form performs, named `noun.verb`."""
 
     READ_STUDIES = "studies.read"
-    """Read studies with their schedules, retunes and canaries, the workers and fingerprints that the sender may see,
-    and the pages.
+    """Read studies with their schedules, retunes and canaries, the workers and fingerprints visible to the sender, and
+    the pages.
     """
     CREATE_STUDY = "studies.create"
     CLONE_STUDY = "studies.clone"
@@ -24,7 +24,7 @@ class Action(StrEnum):
     DELETE_STUDY = "studies.delete"
     UNDELETE_STUDY = "studies.undelete"
     DIAGNOSE_TRIAL = "trials.diagnose"
-    """Run a trial once more under the profiler."""
+    """Run a trial once more under the profiler, to diagnose where its step time goes."""
     READ_BEST = "best.read"
     RESOLVE_BEST = "best.resolve"
     PLAN_RUN = "best.plan"
@@ -39,13 +39,13 @@ class Action(StrEnum):
     DELETE_SCHEDULE = "schedules.delete"
     CANCEL_RETUNE = "retunes.cancel"
     LEASE = "workers.lease"
-    """Act as a worker: register, ask for work, renew, report."""
+    """Act as a worker: register, request work, renew a lease, report the end of a run."""
     DRAIN_WORKER = "workers.drain"
     RESUME_WORKER = "workers.resume"
     FREE_WORKER = "workers.free"
     FORGET_WORKER = "workers.forget"
     READ_KEYS = "keys.read"
-    """Read keys, projects and webhooks: the settings page."""
+    """Read API keys, projects and webhooks, as shown on the settings page."""
     CREATE_KEY = "keys.create"
     ROTATE_KEY = "keys.rotate"
     REVOKE_KEY = "keys.revoke"
@@ -90,17 +90,17 @@ _BY_SCOPE: Mapping[Scope, Sequence[Action]] = {
 SCOPES: Mapping[Action, tuple[Scope, ...]] = {
     action: tuple(scope for scope, actions in _BY_SCOPE.items() if action in actions) for action in Action
 }
-"""Scopes by action; a key needs one of them. `admin` is always among them."""
+"""Sufficient scopes of each action; an API key needs one of them. `admin` is sufficient for every action."""
 
 
 def scopes_of(action: str) -> tuple[Scope, ...]:
-    """Scopes that suffice for an action: the narrower ones, or `admin` if nothing else does."""
+    """Scopes of which one suffices to perform an action: the narrower scopes, or `admin` if no narrower one exists."""
     scopes = SCOPES[Action(action)]
     return tuple(scope for scope in scopes if scope is not Scope.ADMIN) or scopes
 
 
 def check_scope(principal: Principal, action: Action) -> None:
-    """Check that the sender may perform an action.
+    """Check that the sender of a request has a scope that allows an action.
 
     Raises:
         Forbidden: names the missing scope.

@@ -35,18 +35,19 @@ _bearer = HTTPBearer(
 
 
 def hash_of(secret: str) -> str:
-    """Hash of a secret, which is all that the database stores."""
+    """Hash of an API key's secret. The database stores only this hash."""
     # A plain SHA-256 suffices: secrets are random (256 bits), so a stolen hash cannot be searched.
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def is_valid(row: ApiKeyRow, now: datetime) -> bool:
-    """Whether a key is neither revoked nor expired."""
+    """Whether an API key is neither revoked nor expired."""
     return row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
 
 
 def authenticate_key(context: Context, secret: str | None) -> Principal | None:
-    """Principal of a secret; None: no keys exist, so that anybody on this machine may do everything.
+    """Principal (identity and permissions) that an API key's secret belongs to. None if no keys exist, so that anybody
+    on this machine may do everything.
 
     Raises:
         Unauthorized: a key is required and missing, or invalid.
@@ -68,7 +69,7 @@ def authenticate_key(context: Context, secret: str | None) -> Principal | None:
 
 
 def _check_keys_optional(context: Context) -> None:
-    """Check that the operator does not require keys.
+    """Check that the operator does not require API keys; called while the database has no key.
 
     Raises:
         Unauthorized: keys are required, and none exists yet.
@@ -82,7 +83,9 @@ def _check_keys_optional(context: Context) -> None:
 
 
 def is_still_authorized(context: Context) -> bool:
-    """Whether the sender of this request could send it again: for responses that stay open, such as streams."""
+    """Whether the request's API key is still valid, checked again while a response such as an event stream stays open.
+    Without a key: whether the database still has no keys.
+    """
     key_id = context.principal.key_id
     # A request without a key was allowed because no key existed; the first key ends it.
     if key_id is None:
@@ -98,7 +101,7 @@ def _any_key(context: Context) -> bool:
 
 
 def principal_of(row: ApiKeyRow) -> Principal:
-    """Principal of a key."""
+    """Principal (identity and permissions) of the sender that uses an API key."""
     return Principal(
         name=row.name,
         project_id=row.project_id,
@@ -109,7 +112,7 @@ def principal_of(row: ApiKeyRow) -> Principal:
 
 
 def requires(action: Action) -> Any:
-    """Security dependency of a route: the sender may perform the action."""
+    """Security dependency for a route: rejects a request unless its sender may perform the action."""
     return Security(_authorize, scopes=[action.value])
 
 
@@ -125,7 +128,7 @@ async def authenticate_before_body(request: Request) -> None:
 
 
 def _authenticated_sender(request: Request) -> Principal | None:
-    """Sender that was authenticated earlier in this request, if any."""
+    """Sender that an earlier step of this request has authenticated; None if there was no such step."""
     sender = getattr(request.state, "sender", None)
     return sender if isinstance(sender, Principal) else None
 
@@ -161,7 +164,7 @@ async def _authorize(
 
 
 def count_request(context: Context, principal: Principal) -> None:
-    """Count a request against its project's limit per minute.
+    """Count a request against its project's limit of requests per minute.
 
     Raises:
         TooMany: the limit is exceeded.

@@ -1,4 +1,4 @@
-"""Report what projects spent, by month and cause; in money if the operator set a price."""
+"""Report the GPU-seconds that projects used, by month and cause, and their price if the operator has set one."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -14,11 +14,11 @@ from shardtune.service.http.errors import NotFound
 from shardtune.service.process.context import Context
 
 MONTHS = 12
-"""Number of months shown by default."""
+"""Number of months that a cost report covers by default."""
 
 
 def report(context: Context, project_id: str | None = None, months: int = MONTHS) -> CostReport:
-    """Costs of the sender's projects, or of one of them, in the present month and the months before it.
+    """Cost report of all projects of the sender, or of one of them, for the present month and the months before it.
 
     Raises:
         NotFound: the project is not the sender's.
@@ -35,7 +35,7 @@ def report(context: Context, project_id: str | None = None, months: int = MONTHS
 
 
 def months_ago(moment: datetime, months: int) -> datetime:
-    """Beginning of a month in UTC; 0: of the month that the moment is in."""
+    """Beginning in UTC of the month that lies a number of months before a moment; 0 gives the moment's own month."""
     in_utc = moment.astimezone(UTC)
     years, month = divmod(in_utc.year * 12 + in_utc.month - 1 - months, 12)
     return datetime(years, month + 1, 1, tzinfo=UTC)

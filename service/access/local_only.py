@@ -15,11 +15,13 @@ from shardtune.service.http.errors import Forbidden
 _FORWARDING = ("forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip")
 _FORWARDING_PREFIX = "x-forwarded-"
 _OWN_SITE = ("same-origin", "none")
-"""Values of Sec-Fetch-Site that are allowed: a page of this service, or an address typed in."""
+"""Values of the header Sec-Fetch-Site that are allowed: the request comes from a page of this service, or from an
+address typed in.
+"""
 
 
 def check_is_local(request: Request) -> None:
-    """Reject a request that does not come from this machine, or that a page of another site made.
+    """Reject a request that comes from another machine, or that a page of another website sent.
 
     Raises:
         Forbidden: with the reason.
@@ -58,7 +60,7 @@ def _other_site(request: Request) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine."""
+    """Whether an IP address or host name is a loopback address, that is, means this machine."""
     if host == "localhost":
         return True
     try:

@@ -23,7 +23,7 @@ _PREFIX_LENGTH = len(_PREFIX) + 6
 
 
 def create(context: Context, spec: KeySpec, idempotency: IdempotencyKey = NO_KEY) -> KeyCreated:
-    """Create a key, and its project if it does not exist.
+    """Create an API key, and its project if the project does not exist.
 
     Raises:
         Forbidden: an administrator of one project asks for a key beyond that project.
@@ -45,7 +45,7 @@ def create(context: Context, spec: KeySpec, idempotency: IdempotencyKey = NO_KEY
 
 
 def list_keys(context: Context, token: str | None, limit: int) -> ApiKeyPage:
-    """Keys of the projects that the sender sees, newest first."""
+    """API keys of the projects visible to the sender, newest first."""
     project_id = context.principal.project_id
     after = paging.parse_token(token, [project_id], paging.moment_and_id)
     with context.db.read() as session:
@@ -57,7 +57,7 @@ def list_keys(context: Context, token: str | None, limit: int) -> ApiKeyPage:
 
 
 def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: IdempotencyKey = NO_KEY) -> KeyCreated:
-    """Replace a key by one with a new secret; the old one ends now, or after its grace period.
+    """Replace an API key by one with a new secret; the old secret ends now, or after the grace period.
 
     Raises:
         Conflict: the key is not valid any more.
@@ -77,7 +77,9 @@ def rotate(context: Context, key_id: str, request: RotateRequest, idempotency: I
 
 
 def revoke(context: Context, key_id: str, idempotency: IdempotencyKey = NO_KEY) -> ApiKey:
-    """Revoke a key at once; its row stays, so that the history of decisions can be read."""
+    """Revoke an API key at once. Its row stays in the database, so that the history of decisions can still name the
+    key.
+    """
     with idempotency.write(context) as session:
         row = _lock_key(context, session, key_id)
         if row.revoked_at is None:
@@ -115,7 +117,9 @@ def _insert_key(
 
 
 def _without_secret(created: KeyCreated) -> KeyCreated:
-    """Answer as it may be stored."""
+    """Response to a key's creation without the secret, in the form in which it may be stored for repetitions of the
+    request.
+    """
     # A secret in the database would be worth stealing.
     return created.model_copy(update={"secret": None})  # nosec B105 # The secret is left out.
 

@@ -1,4 +1,4 @@
-"""Projects and their limits."""
+"""Read and change projects and their limits."""
 
 import logging
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def list_projects(context: Context, token: str | None, limit: int) -> ProjectPage:
-    """Projects that the sender sees, by id."""
+    """Projects visible to the sender, sorted by id."""
     project_id = context.principal.project_id
     after = paging.parse_token(token, [project_id], str)
     with context.db.read() as session:
@@ -32,7 +32,7 @@ def read(context: Context, project_id: str) -> Project:
 
 
 def put_project(context: Context, project_id: str, spec: ProjectSpec, if_match: str | None = None) -> Project:
-    """Set a project's limits; creates the project if it does not exist.
+    """Set the limits of a project; creates the project if it does not exist.
 
     Raises:
         Forbidden: the sender is bound to one project.
@@ -51,7 +51,7 @@ def put_project(context: Context, project_id: str, spec: ProjectSpec, if_match: 
 
 
 def project_view(row: ProjectRow) -> Project:
-    """Project in the form of the API."""
+    """Convert a project's database row into the API's model."""
     return Project(
         project_id=row.id,
         quotas=row.quotas,

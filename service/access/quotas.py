@@ -1,4 +1,4 @@
-"""Quotas of a project: running studies, and GPU-seconds per day."""
+"""Check the quotas of a project: number of running studies, and GPU-seconds per day."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,12 +11,12 @@ from shardtune.service.http.errors import NotFound, TooManyRequests
 
 # Nobody knows when a study ends, so this is only a reasonable interval.
 _STUDY_RETRY_S = 60
-"""Seconds after which a client may ask again for a running study."""
+"""Seconds sent as Retry-After to a client whose project has the maximum number of running studies."""
 
 
 def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
-    """Check that one more study may run. The project stays locked, so that two requests cannot both take the last
-    place.
+    """Check that a project may run one more study. The project's row stays locked until the transaction ends, so that
+    two requests cannot both take the last place.
 
     Raises:
         NotFound: the project does not exist.
@@ -43,16 +43,16 @@ def check_study_quota(session: Session, project_id: str, now: datetime) -> None:
 
 @dataclass(frozen=True)
 class QuotaUse:
-    """A project's quotas and its use of them."""
+    """Quotas of a project, and how much of each is used."""
 
     quotas: Quotas
     running_studies: int
     gpu_seconds_today: float
-    """GPU-seconds since midnight UTC."""
+    """GPU-seconds that the project has used since midnight UTC."""
 
 
 def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Use of a project's quotas; None: the project does not exist."""
+    """Quotas of a project and how much of each is used. None: the project does not exist."""
     row = keys.project(session, project_id)
     if row is None:
         return None
@@ -61,7 +61,7 @@ def quota_use(session: Session, project_id: str, now: datetime) -> QuotaUse | No
 
 
 def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> QuotaUse | None:
-    """Use of a project's quotas; None: the project does not exist, or nothing is limited."""
+    """Quotas of a project and how much of each is used. None: the project does not exist, or it has no limits."""
     # Without a limit the day's attempts need not be added up.
     row = keys.project(session, project_id)
     is_limited = row is not None and row.quotas.limits_use
@@ -69,7 +69,7 @@ def quota_use_if_limited(session: Session, project_id: str, now: datetime) -> Qu
 
 
 def is_exhausted(session: Session, project_id: str, quotas: Quotas, now: datetime) -> bool:
-    """Whether the project's GPU-seconds of the day are used up."""
+    """Whether a project has used up its GPU-seconds of the day."""
     limit = quotas.gpu_seconds_per_day
     return limit is not None and keys.gpu_seconds_since(session, project_id, _midnight(now)) >= limit
 

@@ -1,4 +1,5 @@
-"""Budget of retuning: GPU-seconds per day for the fleet (SHARDTUNE_RETUNE_GPU_SECONDS_PER_DAY) and for each project.
+"""Budget of retuning: GPU-seconds per day for all projects together (SHARDTUNE_RETUNE_GPU_SECONDS_PER_DAY) and for each
+project.
 
 A day runs from midnight to midnight in the limit's time zone. Attempts of retunes and canaries that ended in it count,
 and every running one with its likely cost. A run that would not fit is not leased.
@@ -19,32 +20,32 @@ from shardtune.service.process.context import Context
 
 # Later retunes are expected to cost what the last one did.
 _CHALLENGE_FRACTION = 1 / 3
-"""Fraction of the cost of the study that found an answer, expected for its first retune."""
+"""Fraction of a study's cost that the first retune of its result is expected to cost."""
 _RUN_S = 60.0
-"""Seconds expected of a run if nothing similar was ever run."""
+"""Seconds that a run is expected to take if no similar run was ever measured."""
 
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """Limit on GPU-seconds per day."""
+    """Limit on the GPU-seconds that retunes and canaries may use per day."""
 
     owner: str
     gpu_seconds: float
     timezone: str
     project_id: str | None
-    """Project of the limit; None: the fleet's limit."""
+    """Id of the project that the limit applies to; None: the limit applies to all projects together."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Limit, and the GPU-seconds that are left of it."""
+    """Limit on retuning per day, and the GPU-seconds left of it today."""
 
     limit: BudgetLimit
     gpu_seconds_left: float
 
     @property
     def explanation(self) -> str:
-        """Explanation of the limit, for a reason."""
+        """Text that describes a limit on retuning and what is left of it, used in the reason why a retune waits."""
         limit = self.limit
         return (
             f"{limit.owner} may use {limit.gpu_seconds:g} GPU-seconds a day for retuning ({limit.timezone}), "
@@ -53,20 +54,24 @@ class Account:
 
 
 def policy_of(session: Session, project_id: str) -> RetunePolicy:
-    """Project's policy for retuning."""
+    """Retuning policy that a project has set, or the default policy if the project has set none."""
     row = keys.project(session, project_id)
     return (row.retuning if row is not None else None) or RetunePolicy()
 
 
 def lock_ledger(session: Session) -> None:
-    """Lock the budget until the transaction ends."""
+    """Lock the row of the retuning budget until the transaction ends, so that two replicas cannot both spend the rest
+    of the day's budget.
+    """
     # Every spender waits here, so that two replicas cannot both spend what is left. One row for the fleet: the default
     # project's, which always exists (note [lock order]).
     keys.lock_project(session, DEFAULT_PROJECT)
 
 
 def budgets_of(context: Context, session: Session, project_id: str) -> list[Account]:
-    """Limits that apply to a project's retunes, with what is left; the tightest first."""
+    """Limits that apply to a project's retunes, each with the GPU-seconds left today; the limit with the least left
+    comes first.
+    """
     now, settings, policy = context.now(), context.settings, policy_of(session, project_id)
     limits = []
     if math.isfinite(settings.retune_gpu_seconds_per_day):
@@ -88,7 +93,7 @@ def budgets_of(context: Context, session: Session, project_id: str) -> list[Acco
 
 
 def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether the next run of a system study fits into what is left of the day."""
+    """Whether the next run of a system study (retune or canary) fits into the retuning budget left for the day."""
     tightest = budgets_of(context, session, study.project_id)[:1]
     return all(
         account.gpu_seconds_left >= likely_run_cost(session, study.id, study.cluster.world_size) for account in tightest
@@ -96,7 +101,9 @@ def admits_run(context: Context, session: Session, study: StudyRow) -> bool:
 
 
 def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
-    """GPU-seconds that one more run may take: the most expensive run of this study, or of the study that it retunes."""
+    """GPU-seconds that one more run of a study may take: the cost of the most expensive run of this study, or of the
+    study that it retunes.
+    """
     of_study = costs.most_expensive_attempt(session, [study_id])
     origin = costs.tested_study(session, study_id)
     of_origin = costs.most_expensive_attempt(session, [origin]) if origin is not None else None
@@ -104,8 +111,8 @@ def likely_run_cost(session: Session, study_id: str, ranks: int) -> float:
 
 
 def likely_cost(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds that a retune may take: those of the target's last retune, else a third of the search that found its
-    answer.
+    """GPU-seconds that a retune may take: the cost of the last retune of the same tuning target, else a third of the
+    cost of the search that found the configuration.
     """
     last = costs.last_retune_cost(session, row.project_id, row.target_key)
     if last is not None:
@@ -118,6 +125,6 @@ def likely_cost(session: Session, row: RetuneRow) -> float:
 
 
 def most_expensive_run(session: Session, row: RetuneRow) -> float:
-    """GPU-seconds of the most expensive run of the study that found the recommended configuration; 0 if unknown."""
+    """GPU-seconds of the most expensive run of the study that found a recommended configuration; 0 if unknown."""
     origin = costs.incumbent_study(session, row.project_id, row.target_key)
     return (costs.most_expensive_attempt(session, [origin]) or 0.0) if origin is not None else 0.0

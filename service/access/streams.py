@@ -1,4 +1,4 @@
-"""Limit event streams per client, and end each stream when its key is no longer valid."""
+"""Limit the number of event streams per client, and end each stream when the client's API key is no longer valid."""
 
 import logging
 import time
@@ -20,14 +20,16 @@ _HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class StreamPermit:
-    """Permission to keep a stream open, checked once per keep-alive interval."""
+    """Permission of a client to keep an event stream open, checked once per keep-alive interval."""
 
     def __init__(self, context: Context, is_authorized: Callable[[], bool]) -> None:
         self._is_authorized, self._interval_s = is_authorized, context.settings.stream_heartbeat_s
         self._checked_s = time.monotonic()
 
     async def is_valid(self) -> bool:
-        """Whether the stream may go on; if not, it ends, and the next request is told why."""
+        """Whether an event stream may stay open. If not, the stream ends, and the client's next request gets the reason
+        as an error.
+        """
         if time.monotonic() - self._checked_s < self._interval_s:
             return True
         self._checked_s = time.monotonic()
@@ -40,7 +42,7 @@ class StreamPermit:
 
 
 def open_stream(context: Context, request: Request, content: AsyncIterator[bytes]) -> Response:
-    """Open a stream that counts towards its client's limit until it ends, however it ends.
+    """Open an event stream that counts towards its client's limit until the stream ends, for whatever reason.
 
     Raises:
         TooMany: this client, or all together, have the maximum of open streams.
@@ -58,7 +60,9 @@ def open_stream(context: Context, request: Request, content: AsyncIterator[bytes
 
 
 class _CountedStream(EventSourceResponse):
-    """Stream response that frees its place also if the client was gone before it began."""
+    """Event stream response that frees its place in the client's limit even if the client disconnected before the first
+    byte.
+    """
 
     def __init__(self, content: AsyncIterator[bytes], free_place: Callable[[], None]) -> None:
         super().__init__(content, headers=_HEADERS)

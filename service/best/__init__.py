@@ -1,1 +1,3 @@
-"""Lookup of recommendations, and detection of stale ones. Recording and deciding live in `recommendations`."""
+"""Lookup of recommended configurations, and detection of stale recommendations. `recommendations` records them and
+applies users' decisions.
+"""

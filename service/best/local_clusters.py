@@ -1,4 +1,4 @@
-"""Find the cluster that `local` means in a request for a recommendation."""
+"""Find the clusters that the name `local` means in a request for a recommendation."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from shardtune.service.workers import compatibility, registry
 
 
 def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
-    """Clusters that `local` means: the live workers' cluster, else the clusters of present recommendations.
+    """Clusters that the name `local` means: the live workers' cluster, else the clusters of present recommendations.
 
-    Several only where they differ in memory alone.
+    Several clusters are returned only if they differ in memory alone.
 
     Raises:
         Invalid: there is none, or there are different ones.

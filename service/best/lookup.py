@@ -1,4 +1,6 @@
-"""Find the recommended configuration for a tuning target: an exact one, or the nearest with every difference named."""
+"""Find the recommended configuration for a tuning target (model, workload, cluster): one measured for exactly this
+target, or the nearest with every difference listed.
+"""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -30,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def find_by_key(context: Context, target_key: str, project_id: str | None = None) -> BestConfig:
-    """Recommendation under a target key.
+    """Recommendation stored under a target key (id of a tuning target on a fingerprint).
 
     Raises:
         NotFound: there is none, or it waits for approval.
@@ -47,10 +49,10 @@ def find_by_key(context: Context, target_key: str, project_id: str | None = None
 def find_by_target(
     context: Context, cases: Sequence[TuningTarget], lowest: ConfidenceLevel | None, project_id: str | None = None
 ) -> BestConfig:
-    """Recommendation for the first of these targets that has one, on any fingerprint, fresh before stale; else the
-    nearest to the first.
+    """Recommendation for the first of these tuning targets that has one, measured on any fingerprint, fresh before
+    stale; else the recommendation nearest to the first target.
 
-    `lowest`: minimum confidence of the nearest one; None: exact matches only.
+    `lowest`: minimum confidence of a nearest recommendation; None: exact matches only.
 
     Raises:
         NotFound: no recommendation qualifies, or it waits for approval.
@@ -72,7 +74,9 @@ def find_by_target(
 
 
 def _no_recommendation(case: TuningTarget, lowest: ConfidenceLevel | None, wider_match: BestConfig | None) -> NotFound:
-    """Error for a target without a recommendation; `other` is what a wider request would give."""
+    """Error for a tuning target without a recommendation; `other` is the recommendation that a request with fewer
+    restrictions would return.
+    """
     remedy = "POST /v1/best:resolve starts a study"
     if wider_match is None:
         return NotFound("unknown_best", f"nothing is recommended for {case.model.name} here; {remedy}")
@@ -94,9 +98,9 @@ def targets_of(
     cluster: Cluster | None,
     project_id: str | None = None,
 ) -> list[TuningTarget]:
-    """Tuning targets that a request means; several only if its precision or cluster cannot be decided.
+    """Tuning targets that a request can mean; several only if its precision or cluster is ambiguous.
 
-    `cluster` None: `local`. A precision that the request omits is the one that a new study there would get.
+    `cluster` None: `local`. A request without a precision gets the one that a new study on that cluster would get.
 
     Raises:
         Invalid: `local` could mean several clusters, or none.
@@ -119,13 +123,14 @@ def targets_of(
 
 
 def tag_of(best_config: BestConfig) -> str:
-    """Entity tag of a recommendation, independent of its age."""
+    """Entity tag of a recommendation, independent of the recommendation's age."""
     # The age changes with every request, and the key that was asked for is no part of the content.
     return etags.tag_of(best_config.model_copy(update={"age_s": 0.0, "asked_key": None}))
 
 
 def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None) -> None:
-    """Reject a decision about a target that is not as its sender saw it: its recommendation, or its history.
+    """Reject a decision about a tuning target whose recommendation or history has changed since the client read it (If-
+    Match).
 
     Raises:
         PreconditionFailed: it has changed.
@@ -135,7 +140,7 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
 
 
 def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]:
-    """Ready-to-use files of a recommendation."""
+    """Ready-to-use configuration files of a recommendation."""
     with context.db.read() as session:
         row = create_and_read.get_study(context, session, best_config.study_id)
         return export.files(create_and_read.study_views(session, [row])[0], best_config.best)
@@ -144,7 +149,9 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find_in_session(
     context: Context, session: Session, project_id: str, case: TuningTarget, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Recommendation for a target, else the nearest one, as in `find_by_target`."""
+    """Find the recommendation for a tuning target in the caller's transaction, else the nearest recommendation, as in
+    `find_by_target`.
+    """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:
         return _best_config(min(exact_rows, key=lambda row: row.freshness != Freshness.FRESH), (), context.now())

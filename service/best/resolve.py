@@ -1,4 +1,4 @@
-"""Find a recommendation, or start the study that will give one (`POST /v1/best:resolve`)."""
+"""Find a recommendation, or start the study that will produce one (`POST /v1/best:resolve`)."""
 
 from sqlalchemy.exc import IntegrityError
 
@@ -20,7 +20,8 @@ from shardtune.service.workers import compatibility, registry
 def resolve(
     context: Context, request: ResolveRequest, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
 ) -> tuple[Resolved, int]:
-    """Present recommendation, with 200; else the running or new study that will give one, with 202.
+    """Return the present recommendation with status 200, else the running or new study that will produce one with
+    status 202.
 
     Raises:
         Invalid: nothing is known, and no worker offers the cluster.
@@ -42,7 +43,7 @@ def resolve(
 
 
 def _find_without_worker(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
-    """Present recommendation for a request that no live worker could measure; None: there is none."""
+    """Find the present recommendation for a request whose cluster no live worker has. None: there is no recommendation."""
     study = request.study
     precision, _ = stated_precision(study)
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})
@@ -97,7 +98,7 @@ def _resolve_with_worker(
 def _store_answer(
     context: Context, idempotency: IdempotencyKey, resolved: Resolved, status: int
 ) -> tuple[Resolved, int]:
-    """Store the response if the request has an idempotency key, and return it."""
+    """Store the response under the request's Idempotency-Key, if there is one, and return the response."""
     if idempotency.key is not None:
         with idempotency.write(context) as session:
             idempotency.answer(session, resolved, status)

@@ -1,7 +1,9 @@
-"""Decide whether a recommendation for one tuning target may be given for another, and with what confidence.
+"""Decide whether a recommendation for one tuning target (model, workload, cluster) may be returned for another target,
+and with what confidence.
 
 Never for another architecture, or for a model of more than twice or less than half the parameters. Other differences in
-model, cluster or software give low confidence, and are given only to requests that accept it.
+model, cluster or software give low confidence; such a recommendation is returned only if the request accepts low
+confidence.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,30 +13,34 @@ from shardtune.api_schemas.recommendations.best import ConfidenceLevel
 from shardtune.api_schemas.recommendations.tuning_targets import Flat
 
 MAX_SIZE_RATIO = 2.0
-"""Maximum ratio of the larger model's parameters to the smaller one's."""
+"""Maximum ratio of the larger model's number of parameters to the smaller model's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
-"""Fields that hardly change speed and memory."""
+"""Fields of a tuning target that hardly change speed and memory."""
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _FEED_FORWARD = ("intermediate_size", "n_inner", "ffn_dim")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _FEED_FORWARD_RATIO = 4
-"""Assumed ratio of feed-forward width to hidden size, if a config states no width."""
+"""Assumed ratio of feed-forward width to hidden size for a model config that contains no feed-forward width."""
 
 
 def distance(names: Collection[str]) -> int:
-    """Distance of two tuning targets that differ in these fields."""
+    """Distance of two tuning targets that differ in these fields: the sum of the fields' weights."""
     return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
 def is_far(names: Collection[str]) -> bool:
-    """Whether the targets differ in more than their workload."""
+    """Whether two tuning targets differ so much that a recommendation for one has low confidence for the other: in more
+    than the workload.
+    """
     return distance(names) >= _WEIGHTS["cluster"]
 
 
 def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
-    """Whether the recommendation of one target is given for another, at this minimum confidence."""
+    """Whether the recommendation of the measured tuning target may be returned for the requested target at this minimum
+    confidence.
+    """
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
     sizes = [_approximate_parameters(case) for case in (requested, measured)]
@@ -45,7 +51,7 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
 
 
 def _approximate_parameters(case: Flat) -> float | None:
-    """Approximate number of parameters of a transformers model; None: its config does not tell."""
+    """Approximate number of parameters of a transformers model. None: the model's config lacks the needed dimensions."""
     hidden, layers = _first_positive(case, _HIDDEN), _first_positive(case, _LAYERS)
     if hidden is None or layers is None:
         return None

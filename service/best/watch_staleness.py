@@ -1,4 +1,5 @@
-"""Compare recommendations with the present workers: mark stale ones, and announce a change after the debounce period.
+"""Compare recommendations with the present workers' hardware and software: mark stale recommendations, and announce a
+change after the debounce period.
 
 Safe in any number of replicas: a row is written only if it is as it was read, so one replica writes it.
 """
@@ -36,12 +37,12 @@ log = logging.getLogger(__name__)
 
 # A change counts once it has lasted for the debounce period, so time alone can make one due.
 _MAX_INTERVAL_S = 30.0
-"""Seconds between two checks while nothing changed."""
+"""Maximum seconds between two checks while nothing has changed."""
 
 
 @dataclass(frozen=True)
 class _MarkChange:
-    """Planned change of one row's marks."""
+    """Planned change of the freshness marks in one recommendation's row."""
 
     case: TargetFreshness
     was: StoredFreshness
@@ -54,8 +55,8 @@ class _MarkChange:
 
 
 def mark_stale_and_fresh(context: Context) -> int:
-    """Mark recommendations that the present workers make stale or fresh, and announce settled changes; returns the
-    number of changed rows.
+    """Mark recommendations as stale or fresh according to the present workers, and announce changes that lasted for the
+    debounce period. Returns the number of changed rows.
     """
     with context.db.read() as session:
         moves = list(_find_changes(context, session))
@@ -63,7 +64,7 @@ def mark_stale_and_fresh(context: Context) -> int:
 
 
 async def keep_watching(context: Context) -> None:
-    """Watch until cancelled."""
+    """Repeat the check for stale recommendations until cancelled."""
     state: object = None
     min_interval_s = min(_MAX_INTERVAL_S, context.settings.fingerprint_debounce_s / 10)
     checked_s = -min_interval_s
@@ -90,7 +91,7 @@ def _fleet_state(context: Context) -> object:
 def suitable_machines(
     context: Context, periods: Sequence[FingerprintPeriodRow], project_id: str, cluster: Cluster
 ) -> tuple[Machine, ...]:
-    """Workers that have the hardware of a cluster and run the project's studies."""
+    """Workers that have the hardware of a cluster and run the studies of a project."""
     live_from = live_since(context)
     return tuple(
         Machine(
@@ -103,7 +104,7 @@ def suitable_machines(
 
 
 def current_fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
-    """Workers that count: live ones, and silent ones for a limited time."""
+    """Workers whose fingerprints count for staleness: live workers, and silent workers for a limited time."""
     # A reboot must not make stale what the worker will run again.
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
 
@@ -147,9 +148,10 @@ def _find_changes(context: Context, session: Session) -> Iterator[_MarkChange]:
 def _keys_in_use(
     ranking_states: Sequence[tuple[TargetFreshness, TargetMeasurement | None]],
 ) -> dict[tuple[str, str], str]:
-    """Key of the recommendation that a request for each target would get: the newest fresh one before stale ones.
+    """Target key of the recommendation that a request for each tuning target would get: the newest fresh one before
+    stale ones.
 
-    Returned by project and target without fingerprint. `ranking_states` come newest first.
+    Returned by project and by target without fingerprint. `ranking_states` are sorted newest first.
     """
     best_by_target: dict[tuple[str, str], tuple[bool, str]] = {}
     for case, ranking_state in ranking_states:
@@ -187,7 +189,9 @@ def _apply_change(context: Context, move: _MarkChange) -> bool:
 
 
 def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasurement, now: datetime) -> None:
-    """Record the change in the history, notify webhooks, and request a retune if schedules and project want one."""
+    """Announce that a recommendation has become stale: record this in the history, notify webhooks, and request a
+    retune if schedules and project require one.
+    """
     assert row.recommended is not None
     described = "; ".join(change.describe() for change in ranking_state.changes if change.effect == Effect.STALE)
     record_decision(session, row, row.recommended, DecisionAction.STALE, SERVICE, described, now)
@@ -218,7 +222,9 @@ def _announce(session: Session, row: TuningTargetRow, ranking_state: TargetMeasu
 
 
 def _retract(context: Context, session: Session, row: TuningTargetRow, now: datetime) -> None:
-    """Undo an announcement: the workers have changed back, so a retune for that reason is dropped unless it runs."""
+    """Withdraw the announcement of a change that the workers have undone: a retune requested for that reason is dropped
+    unless it already runs.
+    """
     assert row.recommended is not None
     record_decision(
         session,

@@ -1,1 +1,1 @@
-"""Canaries: repeated runs of recommended configurations that show whether they became slower."""
+"""Canaries: repeated runs of recommended configurations that reveal whether these became slower."""

@@ -1,8 +1,9 @@
-"""Judge canaries: run recommended configurations again from time to time, and compare them with their measured speed.
+"""Judge canaries: repeated runs of recommended configurations are compared with the speed measured earlier.
 
-One canary of a target runs on one worker at a time, in turn (service.canaries.send). If it looks slow, a peer runs the
-same: if the peer has normal speed, the worker is at fault; if it is slow too, or there is none, the target is retuned.
-tuner.freshness.drift has the statistics. Several replicas may take each step, and again after a crash.
+One canary of a tuning target runs on one worker at a time, in turn (service.canaries.send). If the run seems slow, a
+second worker (peer) runs the same configuration. If the peer has normal speed, the first worker is at fault; if the
+peer is slow too, or there is no peer, the target is retuned. tuner.freshness.drift computes the statistics. Several
+replicas may execute each step, and repeat it after a crash.
 """
 
 import logging
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 def judge_and_begin(context: Context) -> int:
-    """Judge canaries that have run, and begin those that are due; returns the number of both."""
+    """Judge canaries that have run, and start the canaries that are due; returns the number of both."""
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]
     judged = sum_unlocked(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
@@ -45,14 +46,14 @@ def judge_and_begin(context: Context) -> int:
 
 
 async def keep_watching(context: Context) -> None:
-    """Watch until cancelled."""
+    """Judge and start canaries at intervals until cancelled."""
     await run_every(
         context.settings.canary_check_s, looking_after_canaries=partial(run_in_threadpool, judge_and_begin, context)
     )
 
 
 def _judge(context: Context, canary_id: str, study_id: str) -> bool:
-    """Judge a canary whose study has ended, or whose peer has."""
+    """Judge a canary whose study has ended, or whose peer (the same run on a second worker) has ended."""
     peer_worker_id: str | None = None
     with context.db.write() as session:
         study, now = studies.lock(session, study_id), context.now()
@@ -98,7 +99,7 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
 def _cancel_without_worker(
     context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime
 ) -> bool:
-    """End a canary whose worker is gone or has changed; the next period has another."""
+    """End a canary whose worker has disappeared or changed; the next period starts a new canary."""
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
     if worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
@@ -108,7 +109,9 @@ def _cancel_without_worker(
 
 
 def _is_slow(session: Session, canary: CanaryRow, study: StudyRow, row: TuningTargetRow, now: datetime) -> bool:
-    """Read the study's measurement; returns True if it looks slow and a peer has to run."""
+    """Read the measurement of a canary's study; returns True if the run seems slow, so that a second worker has to
+    repeat it.
+    """
     assert study.system_study is not None and row.recommended is not None
     runs = reference.trial_speeds(session, study)
     if study.state is not StudyState.COMPLETE or not runs:
@@ -146,7 +149,7 @@ def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
 
 
 def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
-    """End a canary whose worker alone is slow, and record it on the worker."""
+    """End a canary that was slow on one worker only, and record the fault on that worker."""
     reason = f"{canary.reason}; {peer.worker.name} has its normal speed with the same configuration"
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
@@ -161,7 +164,7 @@ def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, n
 def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
-    """End a canary whose target became slower, and request a retune."""
+    """End a canary whose configuration became slower on all workers, and request a retune of its tuning target."""
     assert row.recommended is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
     _end(canary, CanaryVerdict.DRIFT, reason, now)

@@ -1,6 +1,6 @@
-"""Reference speed of a recommendation: the runs that it rests on, and its canaries since.
+"""Reference speed of a recommendation, computed from the runs that led to it and from its later canaries.
 
-A recommendation that a retune kept, on the fingerprint it was measured on before, keeps its earlier reference.
+A recommendation that a retune has kept on the same fingerprint keeps its earlier reference.
 """
 
 from collections.abc import Collection
@@ -18,25 +18,27 @@ from shardtune.tuner.freshness import drift
 from shardtune.tuner.freshness.drift import ExpectedSpeed
 
 _REFERENCE_RUNS = 9
-"""Number of runs below which a reference also takes in its first normal canaries."""
+"""Number of runs below which a reference speed also includes the first normal canaries."""
 
 
 @dataclass(frozen=True)
 class CanaryReference:
-    """Reference speed that a canary is compared with."""
+    """Reference speed of a recommendation, with which canaries (repeated runs of its configuration) are compared."""
 
     reference: ExpectedSpeed | None
-    """Reference speed; None: there are fewer runs than it needs."""
+    """Reference speed of a recommendation. None: too few runs were measured."""
     missing_runs: int
-    """Number of runs that are missing for a reference."""
+    """Number of runs that must still be measured before a reference speed exists."""
     worker_speeds: list[float]
-    """Speeds of one worker's canaries since, in order, in tokens per second of one rank."""
+    """Speeds measured by one worker's later canaries, in order of time, in tokens per second of one rank."""
 
 
 def reference_of(
     session: Session, row: TuningTargetRow, serving: RecommendationRow, worker_id: str | None = None
 ) -> CanaryReference:
-    """Reference of a recommendation, and a worker's canaries of it since."""
+    """Reference speed of a recommendation, and the speeds of one worker's later canaries of the recommended
+    configuration.
+    """
     target_canaries = canaries.of_target(session, row.project_id, row.target_key)
     lineage = _lineage(
         session,
@@ -64,7 +66,7 @@ def reference_of(
 
 
 def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """Recommendation and the earlier ones that it renewed on this fingerprint, oldest first."""
+    """A recommendation and the earlier recommendations that it renewed on the same fingerprint, oldest first."""
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
     lineage, config = [serving], serving.answer.result.best.config
@@ -77,12 +79,14 @@ def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[s
 
 
 def _recommendation_speeds(session: Session, recommendation: RecommendationRow) -> list[float]:
-    """Speeds of the runs that a recommendation rests on, in tokens per second of one rank."""
+    """Speeds of the runs that led to a recommendation, in tokens per second of one rank."""
     return trial_speeds(session, recommendation.study, recommendation.answer.result.best.trial_number)
 
 
 def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
-    """Speeds by which a canary counts: its fastest run, or all runs of a canary that served as reference."""
+    """Speeds of a canary that count: that of its fastest run, or of all its runs if the canary contributed to the
+    reference speed.
+    """
     assert canary.tokens_per_s_per_gpu is not None
     system_study = canary.study.system_study
     if system_study is not None and system_study.repeat_below is None:
@@ -91,7 +95,7 @@ def _canary_speeds(session: Session, canary: CanaryRow) -> list[float]:
 
 
 def trial_speeds(session: Session, study: StudyRow, trial_number: int = 0) -> list[float]:
-    """Speeds of a trial's runs, in tokens per second of one rank."""
+    """Speeds of the runs of a trial, in tokens per second of one rank."""
     trial = trials.by_number(session, study.id, trial_number)
     if trial is None:
         return []

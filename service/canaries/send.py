@@ -1,6 +1,8 @@
-"""Send canaries: decide when one is due and which worker runs it. service.canaries.judge judges the results.
+"""Send canaries (repeated runs of recommended configurations): decide when one is due and which worker runs it.
+service.canaries.judge judges the results.
 
-A canary stands for a moment (the start of a period, or a schedule's tick), so any number of replicas send it once.
+Each canary belongs to a moment (the start of a period, or a schedule's tick), so that any number of replicas sends it
+only once.
 """
 
 import hashlib
@@ -32,19 +34,19 @@ _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Sent:
-    """A canary was created."""
+    """Result of sending: a canary was created."""
 
 
 @dataclass(frozen=True)
 class NotSent:
-    """No canary was created for this moment."""
+    """Result of sending: no canary was created for this moment."""
 
     reason: str
 
 
 def watched_targets(context: Context, session: Session) -> list[tuple[str, str, float | None]]:
-    """Project and target key of each watched recommendation, with the period of its canaries; None: drift schedules
-    send them.
+    """Project and target key of each recommendation that canaries watch, with the period of its canaries. None: only
+    drift schedules send its canaries.
     """
     period_s, drifts = context.settings.canary_period_s, schedules.with_cron(session, Trigger.DRIFT)
     watched_targets = []
@@ -60,10 +62,10 @@ def watched_targets(context: Context, session: Session) -> list[tuple[str, str, 
 
 
 def begin_if_due(context: Context, project_id: str, target_key: str, period_s: float | None) -> bool:
-    """Send the canary that is due now, if any; returns whether one was sent.
+    """Send the canary of a recommendation that is due now, if there is one; returns whether a canary was sent.
 
-    A recommendation with too few runs for a reference gets its first canary at once, which completes the reference.
-    With period None it gets no other.
+    A recommendation with too few runs for a reference speed gets its first canary at once, which completes the
+    reference. With period None it gets no further canary.
     """
     with context.db.read() as session:
         row = best.get_target(session, project_id, target_key)
@@ -81,7 +83,7 @@ def begin_if_due(context: Context, project_id: str, target_key: str, period_s: f
 def send_canary(
     context: Context, session: Session, project_id: str, target_key: str, moment: datetime
 ) -> Sent | NotSent:
-    """Send a target's canary of a moment, in the caller's transaction.
+    """Send the canary of a tuning target for a moment, in the caller's transaction.
 
     Raises:
         IntegrityError: another replica sent it just now.
@@ -98,7 +100,7 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Have another worker run the same as a canary that looks slow."""
+    """Let a second worker run the same configuration as a canary that seems slow."""
     try:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
@@ -113,14 +115,14 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
 def suitable_workers(
     context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow
 ) -> list[WorkerRow]:
-    """Workers on which the recommendation was measured, judged by their fingerprints."""
+    """Live workers with a fingerprint on which the recommendation was measured, so that speeds are comparable."""
     answer = serving.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, serving.study)]
 
 
 def _due_moment(context: Context, session: Session, row: TuningTargetRow, period_s: float | None) -> datetime | None:
-    """Moment whose canary is due by now; None: none is."""
+    """Moment for which a canary of a recommendation is due now. None: no canary is due."""
     serving, now = row.recommended, context.now()
     if serving is None:
         return None
@@ -134,7 +136,9 @@ def _due_moment(context: Context, session: Session, row: TuningTargetRow, period
 
 
 def _choose_worker(context: Context, session: Session, row: TuningTargetRow, moment: datetime) -> WorkerRow | NotSent:
-    """Choose the worker for the canary of a moment: the one whose last canary is oldest; else a reason why none runs."""
+    """Choose the worker for the canary of a moment: the worker whose last canary is oldest. Returns the reason instead
+    if no canary can run.
+    """
     if row.recommended is None or row.superseded_by is not None or row.freshness != Freshness.FRESH:
         return NotSent("the recommendation is not fresh")
     target_canaries = canaries.of_target(session, row.project_id, row.target_key)
@@ -197,5 +201,7 @@ def _insert_canary(
 
 
 def _seconds(moment: datetime) -> int:
-    """Whole seconds since a fixed epoch, so that canaries of any period, and of schedules, have one order."""
+    """Whole seconds of a moment since a fixed epoch, by which canaries of any period and of schedules are numbered in
+    one order.
+    """
     return int((moment - _EPOCH).total_seconds())

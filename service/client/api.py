@@ -80,7 +80,9 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", "/v1/studies", spec.model_dump(mode="json"), params))
 
     def best_config(self, target_key: str) -> BestConfig:
-        """Return the current recommendation for a tuning target, by the `target_key` of an earlier answer."""
+        """Return the current recommendation for a tuning target (model, workload, cluster), by the `target_key` of an
+        earlier response.
+        """
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
@@ -91,7 +93,7 @@ class ServiceClient(FleetClient):
     def decide(
         self, target_key: str, action: UserDecision, note: str | None = None, recommendation_id: str | None = None
     ) -> Recommendation:
-        """Pin, unpin, approve, reject or roll back the recommendation of a tuning target."""
+        """Pin, unpin, approve, reject or roll back the recommendation of a tuning target (model, workload, cluster)."""
         body = {"note": note, "recommendation_id": recommendation_id}
         answer = self._calls.send("POST", f"/v1/best:{action}", body, {"target_key": target_key})
         return Recommendation.model_validate(answer)
@@ -117,7 +119,8 @@ class ServiceClient(FleetClient):
         timeout_s: float | None = None,
         poll_s: float = 2.0,
     ) -> Study:
-        """Follow a study until it ends; `seen` receives the study now and after each of its events.
+        """Follow a study until it ends, and return it; the callback `seen` receives the study now and after each of its
+        events.
 
         Raises:
             TimeoutError: the study had not ended after `timeout_s`.
@@ -146,7 +149,7 @@ class ServiceClient(FleetClient):
 
     @contextmanager
     def owning(self, study_id: str) -> Iterator[None]:
-        """Cancel the study if the `with` body is interrupted (Ctrl-C)."""
+        """Context manager that cancels the study if the `with` body is interrupted (Ctrl-C)."""
         try:
             yield
         except KeyboardInterrupt:
@@ -163,7 +166,7 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:cancel"))
 
     def delete(self, study_id: str, withdraw: bool = False) -> Study:
-        """Hide a study from all lists; `withdraw`: its recommendation is withdrawn, too."""
+        """Delete a study, which hides it from all lists; with `withdraw`, its recommendation is withdrawn, too."""
         params = {"withdraw": str(withdraw).lower()}
         return Study.model_validate(self._calls.send("DELETE", f"/v1/studies/{study_id}", params=params))
 
@@ -172,7 +175,7 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:undelete"))
 
     def extend(self, study_id: str, more: Extension) -> Study:
-        """Extend a study's budget, even when the study has ended."""
+        """Raise the budget of a study, even if the study has ended."""
         body = more.model_dump(mode="json", exclude_none=True)
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:extend", body))
 
@@ -192,27 +195,33 @@ class ServiceClient(FleetClient):
         return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
-        """Return the answer of a finished study; the service rejects the request with 409 before it is finished."""
+        """Return the result of a complete study; the service rejects the request with 409 while the study is not
+        complete.
+        """
         return StudyResult.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/best"))
 
     def diagnose(self, study_id: str, number: int) -> TrialDiagnosis:
-        """Request a profiled run of a trial of an ended study; a request in progress is returned, not repeated."""
+        """Request a profiled run of a trial of an ended study. If such a run is already waiting or executing, it is
+        returned and no second one added.
+        """
         return TrialDiagnosis.model_validate(
             self._calls.send("POST", f"/v1/studies/{study_id}/trials/{number}:diagnose")
         )
 
     def diagnosis(self, study_id: str, number: int) -> TrialDiagnosis:
-        """Return a trial's latest diagnosis, or the state of its run; rejected with 404 where none was requested."""
+        """Return the latest diagnosis of a trial, or the state of its profiled run; rejected with 404 if no diagnosis
+        was requested.
+        """
         return TrialDiagnosis.model_validate(
             self._calls.send("GET", f"/v1/studies/{study_id}/trials/{number}/diagnosis")
         )
 
     def pareto(self, study_id: str) -> ParetoFront:
-        """Return the fastest trial for each amount of memory."""
+        """Return the fastest trial of a study for each amount of memory (Pareto front)."""
         return ParetoFront.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/pareto"))
 
     def importance(self, study_id: str) -> Importance:
-        """Return the importance of each knob for speed."""
+        """Return the importance of each knob (tuned parameter) for the speed of a study's trials."""
         return Importance.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/importance"))
 
     def compare(self, picks: Sequence[str]) -> Comparison:
@@ -220,6 +229,6 @@ class ServiceClient(FleetClient):
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
-        """Return the files of a configuration: `best`, `baseline` or a trial's number, in a format."""
+        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export format."""
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))

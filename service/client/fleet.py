@@ -1,4 +1,4 @@
-"""Calls about workers, demand, fingerprints, costs, schedules and retunes, which belong to no single study."""
+"""Client calls about workers, demand, fingerprints, costs, schedules and retunes, which belong to no single study."""
 
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ _RETUNES = TypeAdapter(list[Retune])
 
 
 class FleetClient:
-    """The part of `shardtune.client.ServiceClient` for workers, schedules and costs."""
+    """Part of `shardtune.client.ServiceClient` with the calls about workers, schedules and costs."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
@@ -28,7 +28,7 @@ class FleetClient:
         return _WORKERS.validate_python(self._calls.pages("/v1/workers", "workers"))
 
     def drain(self, worker_id: str, draining: bool = True) -> Worker:
-        """Drain a worker (no new runs), or resume it."""
+        """Drain a worker (it gets no new runs), or resume it."""
         action = "drain" if draining else "resume"
         return Worker.model_validate(self._calls.send("POST", f"/v1/workers/{worker_id}:{action}"))
 
@@ -43,11 +43,11 @@ class FleetClient:
         return CostReport.model_validate(self._calls.send("GET", "/v1/costs", params=params))
 
     def demand(self) -> Demand:
-        """Return the workers that open studies need."""
+        """Return the demand for workers: the hardware that open studies need."""
         return Demand.model_validate(self._calls.send("GET", "/v1/demand"))
 
     def forget_worker(self, worker_id: str) -> None:
-        """Remove a worker that is gone from all lists."""
+        """Remove a worker that has disappeared from all lists."""
         self._calls.send("DELETE", f"/v1/workers/{quote(worker_id, safe='')}")
 
     def fingerprints(self, worker: str | None = None, current_only: bool = False) -> list[FingerprintRecord]:
@@ -59,7 +59,7 @@ class FleetClient:
         ]
 
     def fingerprint(self, fingerprint_id: str) -> FingerprintDetail:
-        """Return a fingerprint and the recommendations measured under it."""
+        """Return a fingerprint (hardware and software versions) and the recommendations measured under it."""
         return FingerprintDetail.model_validate(
             self._calls.send("GET", f"/v1/fingerprints/{quote(fingerprint_id, safe='')}")
         )
@@ -73,7 +73,7 @@ class FleetClient:
         return Schedule.model_validate(self._read_or_act("schedules", schedule_id, action))
 
     def create_schedule(self, spec: ScheduleSpec, project: str | None = None) -> Schedule:
-        """Create a schedule that measures recommendations again."""
+        """Create a schedule on which recommendations are measured again."""
         params = {"project": project} if project else None
         return Schedule.model_validate(self._calls.send("POST", "/v1/schedules", spec.model_dump(mode="json"), params))
 

@@ -24,15 +24,17 @@ _TIMEOUT_S = 30.0
 
 
 class ServiceError(Exception):
-    """A request failed."""
+    """Base of all errors of the client: a request to the service failed."""
 
 
 class ServiceUnreachable(ServiceError):
-    """No service answers at the address."""
+    """Error: no service answers at the client's address."""
 
 
 class ServiceRejected(ServiceError):
-    """The service answered with an RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value, message."""
+    """Error: the service answered with an RFC 9457 problem: `status`, `code`, `detail`, and `errors` with field, value,
+    message.
+    """
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
@@ -46,23 +48,23 @@ class ServiceRejected(ServiceError):
 
     @property
     def is_input_error(self) -> bool:
-        """Whether the request is at fault, not the service."""
+        """Whether the request caused the error (status 4xx), not the service."""
         return 400 <= self.status < 500
 
     def lines(self) -> list[str]:
-        """Format the problem for a person: one line per field, or the detail."""
+        """Format the service's error response for a person: one line per wrong field, or the detail text."""
         lines = [field_line(error) for error in self.errors]
         return lines or [self.detail]
 
 
 class _Bearer(httpx.Auth):
-    """Authentication that sends the key, and after a rejection the key that the file holds by then."""
+    """Authentication that sends the API key, and after a rejection sends the key that its file contains by then."""
 
     def __init__(self, keys: KeySource) -> None:
         self._keys = keys
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """Send the request with the key, and once more if the key's file has changed."""
+        """Send a request with the API key, and once more if the content of the key's file has changed."""
         if self._keys.key is not None:
             request.headers["authorization"] = f"Bearer {self._keys.key}"
         response = yield request
@@ -85,7 +87,7 @@ class Calls:
         )
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the client's connections to the service."""
         self._http.close()
 
     def ready(self) -> bool:
@@ -96,7 +98,7 @@ class Calls:
             return False
 
     def send(self, method: str, path: str, body: object = None, params: Mapping[str, Any] | None = None) -> Any:
-        """Send a request and return the JSON of the answer; None for an empty answer.
+        """Send a request and return the JSON of the response; None for an empty response.
 
         Raises:
             ServiceUnreachable: the service does not answer.
@@ -124,7 +126,7 @@ class Calls:
     def pages(
         self, path: str, name: str, params: Mapping[str, Any] | None = None, at_most: int | None = None
     ) -> list[Any]:
-        """Return the entries of all pages of a list, or the first `at_most`."""
+        """Return the entries of all pages of a list, or only the first `at_most` entries."""
         rows: list[Any] = []
         query = dict(params or {}) | {"limit": min(500, at_most or 500)}
         while True:
@@ -146,7 +148,9 @@ class Calls:
 
 
 def _pause_s(response: httpx.Response, attempt: int) -> float:
-    """Return the seconds to wait: the answer's Retry-After, or an exponential pause."""
+    """Return the seconds to wait before a request is repeated: the response's Retry-After, or an exponentially growing
+    pause.
+    """
     # Jitter: clients that were rejected together must not return together.
     retry_after = response.headers.get("retry-after", "")
     if retry_after.isdecimal():

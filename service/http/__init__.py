@@ -1,1 +1,1 @@
-"""Everything HTTP that belongs to no noun: errors, paging, ETags, idempotent requests, input at the border."""
+"""HTTP machinery shared by all routes: errors, paging, ETags, idempotent requests, and checks of input."""

@@ -29,7 +29,7 @@ _HTTP_CODES = {
     413: "content_too_large",
     422: "invalid_request",
 }
-"""Codes of errors that the framework raises, by status."""
+"""Error codes of this API for errors that the web framework raises, by HTTP status."""
 _RETRY_S = 2
 _MAX_ERRORS = 50
 
@@ -48,7 +48,7 @@ def install(app: FastAPI) -> None:
 def problem(
     status: int, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """Error response in problem+json."""
+    """Build an error response in the problem+json format (RFC 9457)."""
     body = Problem(
         type=f"urn:shardtune:error:{code}",
         title=HTTPStatus(status).phrase,
@@ -77,13 +77,13 @@ def _http_error(request: Request, error: Exception) -> JSONResponse:
 
 
 def _client_disconnected(_request: Request, _error: Exception) -> JSONResponse:
-    """Answer for a sender that disconnected within its body."""
+    """Build the response for a client that disconnected before its request body was complete."""
     # Nobody reads this answer; without the handler the framework would log an error of the service.
     return problem(400, "bad_request", "the request ended before its body did; send it again")
 
 
 def _allowed_methods(request: Request) -> str:
-    """Methods of the address, for the Allow header."""
+    """HTTP methods that an address supports, for the Allow header of a 405 response."""
     # The framework names only the methods of the first route that matches, but others may match, too.
     matching = [
         (route.path_format or "", route.methods or ())

@@ -1,4 +1,4 @@
-"""Codes of errors, each with its status and meaning: the part of an error that programs may rely on."""
+"""Error codes of the API, each with its HTTP status and meaning. Programs may rely on a code; messages may change."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, JsonValue
 
 
 class Meaning(NamedTuple):
-    """Status and meaning of an error code."""
+    """HTTP status and meaning of one error code."""
 
     status: int
     text: str
@@ -16,11 +16,11 @@ class FieldError(BaseModel):
     """Mistake in one field of a request."""
 
     field: str
-    """Dotted path in the body, such as `workload.global_batch`."""
+    """Dotted path of the wrong field in the request body, such as `workload.global_batch`."""
     value: JsonValue = None
-    """Value that was sent; long values are cut."""
+    """Value that the client sent in the wrong field; long values are cut."""
     message: str
-    """Description of the mistake, and the remedy."""
+    """Description of the mistake in the field, and the remedy."""
 
 
 class Problem(BaseModel):
@@ -31,7 +31,7 @@ class Problem(BaseModel):
     status: int
     detail: str
     code: str
-    """Stable code for programs."""
+    """Stable error code that programs can rely on."""
     errors: list[FieldError] = []
 
 
@@ -124,7 +124,7 @@ CODES: dict[str, Meaning] = {
 
 
 def problems(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """`responses` entry of a route that can answer with these codes, for the OpenAPI document."""
+    """OpenAPI `responses` entry for a route that can answer with these error codes."""
     responses: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         status, text = CODES[code]

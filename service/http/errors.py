@@ -20,7 +20,7 @@ from shardtune.service.http.validation_errors import FIELD_FIRST, NAMED_FIRST, s
 
 
 class ApiError(Exception):
-    """Error response: a code, a detail, and the mistakes of single fields."""
+    """Base of all error responses: an error code, a detail text, and the mistakes in single fields."""
 
     def __init__(
         self, code: str, detail: str, errors: Sequence[FieldError] = (), headers: Mapping[str, str] | None = None
@@ -30,7 +30,7 @@ class ApiError(Exception):
 
     @property
     def status(self) -> int:
-        """HTTP status of the code."""
+        """HTTP status that belongs to the error's code."""
         return CODES[self.code].status
 
 
@@ -50,11 +50,11 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """Error for a request that the present state forbids."""
+    """Error for a request that conflicts with the present state of the resource, such as a study that has not finished."""
 
 
 class Invalid(ApiError):
-    """Error for a request that is wrong in itself."""
+    """Error for a request that is invalid in any state: field, value and remedy of each mistake."""
 
 
 class WrongProtocol(ApiError):
@@ -66,11 +66,11 @@ class NotAcceptable(ApiError):
 
 
 class PreconditionFailed(ApiError):
-    """Error for an If-Match header that names another version."""
+    """Error for an If-Match header whose tag differs from the resource's present version."""
 
 
 class TooManyRequests(ApiError):
-    """Error for a quota that is used up."""
+    """Error for a request beyond a quota of its project."""
 
     def __init__(self, code: str, detail: str, retry_after_s: float = 10) -> None:
         # Rounded up: a client that trusts the header must not come back too early.
@@ -78,12 +78,12 @@ class TooManyRequests(ApiError):
 
 
 def invalid(field: str, value: JsonValue, message: str, code: str = "invalid_request") -> Invalid:
-    """Error for a single mistake in one field."""
+    """Create the error for a request with a single mistake in one field."""
     return Invalid(code, message, [FieldError(field=field, value=shown_value(value), message=message)])
 
 
 def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
-    """Error from a rule of the tuner, whose message already names field, value and remedy."""
+    """Convert the ValueError of a tuner's rule, whose message names field, value and remedy, into an API error."""
     # The tuner knows nothing of HTTP, so its messages are parsed: `field (value) must be …`.
     message = str(error)
     missing_key = NAMED_FIRST.match(message)
@@ -98,6 +98,6 @@ def invalid_from_value_error(field: str, error: ValueError) -> Invalid:
 
 
 def suggest_names(name: str, candidates: Sequence[str], otherwise: str) -> str:
-    """Remedy for a misspelt name: similar names, else `otherwise`."""
+    """Remedy text for a misspelt name: suggests the similar names, or returns `otherwise` if there are none."""
     close = difflib.get_close_matches(name, candidates, n=3)
     return f"did you mean {' or '.join(close)}?" if close else otherwise

@@ -1,4 +1,4 @@
-"""Entity tags: strong identifiers of a resource's content, for If-None-Match (reading) and If-Match (changing)."""
+"""Entity tags: strong identifiers of a resource's content, compared in If-None-Match (reading) and If-Match (changing)."""
 
 import hashlib
 from typing import Annotated, Any
@@ -15,16 +15,16 @@ IfMatchParam = Annotated[
 
 
 UNCHANGED: dict[int | str, dict[str, Any]] = {304: {"description": "`If-None-Match` names the present version"}}
-"""`responses` entry for routes that may answer 304."""
+"""OpenAPI `responses` entry for routes that may answer 304 (not modified)."""
 
 
 def tag_of(value: BaseModel) -> str:
-    """Tag of a value in its JSON form."""
+    """Entity tag of a value, computed from its JSON form."""
     return f'"{hashlib.sha256(value.model_dump_json().encode()).hexdigest()[:32]}"'
 
 
 def check(if_match: str | None, value: BaseModel) -> None:
-    """Reject a change of a resource that is not as its sender saw it.
+    """Reject a change of a resource whose content has changed since the client read it (If-Match).
 
     Raises:
         PreconditionFailed: the present tag differs.
@@ -33,7 +33,8 @@ def check(if_match: str | None, value: BaseModel) -> None:
 
 
 def check_tags(if_match: str | None, *present: str) -> None:
-    """Reject a change of something that is visible in several resources; the tag of any of them suffices.
+    """Reject a change of an object that appears in several resources, unless If-Match has the present entity tag of one
+    of them.
 
     Raises:
         PreconditionFailed: none of the present tags matches.
@@ -48,7 +49,7 @@ def check_tags(if_match: str | None, *present: str) -> None:
 
 
 def set_etag(request: Request, response: Response, value: BaseModel, tag: str | None = None) -> Response | None:
-    """Set the response's tag; returns a 304 response if the client already has this version, else None."""
+    """Set a response's entity tag. Returns a 304 response if the client already has this version, else None."""
     tag = tag or tag_of(value)
     if_none_match = request.headers.get("if-none-match")
     if if_none_match is not None and (if_none_match.strip() == "*" or tag in _parse_tags(if_none_match)):
@@ -60,6 +61,6 @@ def set_etag(request: Request, response: Response, value: BaseModel, tag: str | 
 
 
 def _parse_tags(header: str) -> list[str]:
-    """Tags of a header."""
+    """Parse the entity tags of an If-Match or If-None-Match header."""
     # Weak comparison is right for If-None-Match; the service's own tags are never weak.
     return [tag.strip().removeprefix("W/") for tag in header.split(",")]

@@ -13,20 +13,24 @@ from shardtune.service.process.context import context_of
 from shardtune.service.process.fair_queue import FairQueue
 
 MAX_REQUESTS = 8
-"""Number of requests handled at a time; some of them wait for the database."""
+"""Number of requests that one process handles at a time; some of them wait for the database."""
 _MAX_PER_SENDER = MAX_REQUESTS // 2
-"""Number of slots of one sender, so that rows which its requests wait for delay no other sender."""
+"""Maximum number of request slots of one sender, so that a sender whose requests wait for locked rows delays no other
+sender.
+"""
 _EXEMPT_PATHS = frozenset({"/v1/leases", "/healthz"})
-"""Paths without a slot: `/v1/leases` waits for work in a queue of its own, `/healthz` costs nothing."""
+"""Request paths that need no slot: `/v1/leases` waits for work in a separate queue, `/healthz` costs nothing."""
 
 
 def install(app: FastAPI) -> None:
-    """Add the fair queue; call it before authentication is added in front, which rejects without taking a slot."""
+    """Add the fair queue to the application. Call it before adding authentication, which runs in front and rejects
+    requests without taking a slot.
+    """
     app.add_middleware(FairQueueMiddleware)
 
 
 class FairQueueMiddleware:
-    """Middleware that holds a slot from the end of a request until its response begins."""
+    """Middleware that occupies a slot of the fair queue from a request's complete arrival until its response begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app, self._queue = app, FairQueue(MAX_REQUESTS, _MAX_PER_SENDER)
@@ -60,7 +64,7 @@ class FairQueueMiddleware:
 
 
 class _RequestSlot:
-    """Slot of one request, taken at most once and freed at most once."""
+    """Slot of the fair queue that belongs to one request; taken at most once and freed at most once."""
 
     def __init__(self, queue: FairQueue, sender: str) -> None:
         self._queue, self._sender = queue, sender

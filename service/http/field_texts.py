@@ -11,11 +11,11 @@ from typing import Any
 
 _MOMENT = "2026-01-31T12:00:00Z"
 _MAX_DEPTH = 6
-"""Maximum depth of references that an example follows: a strategy within a trial within a study."""
+"""Maximum depth of nested models in a generated example, such as a strategy within a trial within a study."""
 
 
 class FieldTexts:
-    """Descriptions and examples for one OpenAPI document."""
+    """Adds descriptions and examples to the fields of one OpenAPI document."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
@@ -25,7 +25,7 @@ class FieldTexts:
         )
 
     def describe_all(self) -> None:
-        """Describe the fields of every schema and the parameters of every route; existing descriptions stay."""
+        """Add a description to the fields of every schema and to the parameters of every route, unless they have one."""
         for schema in self._schemas.values():
             for name, field in schema.get("properties", {}).items():
                 self._describe(name, field)
@@ -47,7 +47,7 @@ class FieldTexts:
             field["description"] = description
 
     def _example(self, name: str, field: Mapping[str, Any], depth: int) -> Any:
-        """Example of a field: from the document, else by the field's name, else by its type."""
+        """Example value of an OpenAPI field: taken from the document, else by the field's name, else by its type."""
         if field.get("$ref", "").endswith("/JsonValue"):
             return self._texts_by_name.get(name, {}).get("example")
         if "$ref" in field:
@@ -95,7 +95,7 @@ class FieldTexts:
 
 
 def _example_number(field: Mapping[str, Any]) -> float:
-    """Smallest whole number that is allowed; 1 without a limit."""
+    """Smallest whole number that an OpenAPI field allows; 1 if it has no lower limit."""
     low = field.get("minimum", field.get("exclusiveMinimum", 0.0))
     high = field.get("maximum", field.get("exclusiveMaximum", low + 2))
     number = max(low, 1.0) if low + 1 < high else (low + high) / 2

@@ -23,16 +23,16 @@ from shardtune.service.http.errors import Invalid, invalid
 from shardtune.service.process.context import Context, ContextDep
 
 KEY_LIFETIME = timedelta(days=1)
-"""Time after which a key may be used for another request."""
+"""Time after which an Idempotency-Key is forgotten and may be used for another request."""
 
 _EVERY_PROJECT = "*"
-"""Scope of senders that see every project; no project has this name."""
+"""Scope of stored responses for senders that see every project; no project can have this name."""
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Replayed(Exception):
-    """Signal that the change was made before; carries the stored response."""
+    """Signal that the same request was executed before; carries the stored response."""
 
     def __init__(self, status: int, answer: str) -> None:
         super().__init__(status)
@@ -41,7 +41,9 @@ class Replayed(Exception):
 
 @dataclass(frozen=True)
 class IdempotencyKey:
-    """Identity of a POST request, under which it takes effect once; without a key it takes effect each time."""
+    """Identity of a POST request: requests with the same Idempotency-Key take effect once, requests without a key each
+    time.
+    """
 
     scope: str = ""
     key: str | None = None
@@ -49,7 +51,7 @@ class IdempotencyKey:
 
     @contextmanager
     def write(self, context: Context) -> Iterator[Session]:
-        """Open the transaction of the change; call `answer` inside.
+        """Open the database transaction of a POST request's change; call `answer` inside.
 
         Raises:
             Replayed: the change was made before.
@@ -65,14 +67,16 @@ class IdempotencyKey:
             assert self.key is None or idempotency.is_answered(session, self.scope, self.key), "answer() was not called"
 
     def answer(self, session: Session, value: Answer, status: int = 200, stored: Answer | None = None) -> Answer:
-        """Store the response and return it; a repetition gets `stored` instead if the response holds a secret."""
+        """Store the response of a POST request and return it. Repetitions get `stored` instead if the response contains
+        a secret.
+        """
         if self.key is not None:
             text = (stored or value).model_dump_json()
             idempotency.store(session, self.scope, self.key, status, text)
         return value
 
     def replay(self, context: Context) -> None:
-        """Raise the stored response if this request was answered before; takes no lock.
+        """Check for an earlier response to the same POST request, without taking a lock, and raise it if there is one.
 
         Raises:
             Replayed: with the stored response.
@@ -102,7 +106,7 @@ class IdempotencyKey:
 
 
 NO_KEY = IdempotencyKey()
-"""Identity of a request without a key."""
+"""Identity of every POST request without an Idempotency-Key."""
 
 
 async def _read_key(
@@ -135,7 +139,7 @@ IdempotencyDep = Annotated[IdempotencyKey, Depends(_read_key)]
 
 
 def _canonical_body(body: bytes) -> str:
-    """Body as text; JSON in one spelling, so that the order of keys makes no difference."""
+    """Request body as text with JSON keys in a fixed order, so that their order makes no difference in comparisons."""
     try:
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
@@ -143,7 +147,7 @@ def _canonical_body(body: bytes) -> str:
 
 
 def install(app: FastAPI) -> None:
-    """Answer repeated requests with their stored responses."""
+    """Register the handler that answers a repeated POST request with its stored response."""
     app.add_exception_handler(Replayed, _replay_response)
 
 

@@ -42,18 +42,18 @@ async def _check_request(request: Request) -> None:
 
 
 INPUT_GUARD = Depends(_check_request)
-"""Dependency of the whole application; it adds no second read of what FastAPI has read."""
+"""Application-wide dependency that rejects invalid input; it reuses the body and parameters that FastAPI has parsed."""
 
 
 def _query_names(dependant: Dependant) -> Iterator[str]:
-    """Names of the query parameters that a route and its dependencies read."""
+    """Names of the query parameters that a route and its dependencies accept."""
     yield from (parameter.alias for parameter in dependant.query_params)
     for inner in dependant.dependencies:
         yield from _query_names(inner)
 
 
 def _check_names(query: Mapping[str, str], accepted: Sequence[str]) -> None:
-    """Reject query parameters that the route does not read.
+    """Reject a request with query parameters that its route does not accept.
 
     Raises:
         Invalid: names the first such parameter.
@@ -97,7 +97,8 @@ async def _check_json(request: Request) -> None:
 
 
 def check_value(value: object, field: str) -> None:
-    """Reject a value that cannot be stored or expressed.
+    """Reject a request value that a database cannot store or JSON cannot express (NUL, half surrogates, NaN, integers
+    beyond 64 bits).
 
     Raises:
         Invalid: names the place within `field`.
@@ -111,7 +112,7 @@ def check_value(value: object, field: str) -> None:
 
 
 def _leaves(value: Any) -> Iterator[tuple[tuple[object, ...], object]]:
-    """All names, texts and numbers of a value, each with its path."""
+    """Iterate over all names, texts and numbers inside a JSON value, each with its path."""
     # Iterative, since the sender decides how deep the value is nested.
     stack: list[tuple[tuple[object, ...], Any]] = [((), value)]
     while stack:

@@ -22,7 +22,9 @@ _PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schema
 
 
 def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
-    """Replace the app's document by one with all errors and required scopes, and serve it."""
+    """Replace the application's OpenAPI document by one that lists all errors and required scopes of each route, and
+    serve it.
+    """
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -56,7 +58,7 @@ def install(app: FastAPI, scopes_of: Callable[[str], Sequence[str]]) -> None:
 
 
 def _name_scopes(operation: dict[str, Any], scopes_of: Callable[[str], Sequence[str]]) -> None:
-    """List each sufficient scope as a security requirement of its own."""
+    """List each scope that suffices for a route as a separate security alternative in the OpenAPI document."""
     # OpenAPI reads several scopes of one requirement as all required.
     if "security" in operation:
         operation["security"] = [
@@ -93,5 +95,5 @@ def _possible_codes(operation: Mapping[str, Any]) -> list[str]:
 
 
 def _is_fastapi_default(answer: Mapping[str, Any] | None) -> bool:
-    """Whether a response is the one that FastAPI adds to every route with input."""
+    """Whether an OpenAPI response entry is the validation error that FastAPI adds to every route with input."""
     return answer is not None and answer.get("description") == "Validation Error"

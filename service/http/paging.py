@@ -1,4 +1,6 @@
-"""Keyset pages: a token names the last row of a page and its list, so rows that are added meanwhile shift nothing."""
+"""Keyset paging of lists: a page token names the last row of a page and its list, so rows added meanwhile shift no
+page.
+"""
 
 import base64
 import hashlib
@@ -21,7 +23,7 @@ Row = TypeVar("Row")
 
 
 def moment_and_id(value: object) -> tuple[datetime, str]:
-    """Position of a row in a list by time."""
+    """Parse the page position in a list that is sorted by time: a moment and an id."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(value)
     moment = datetime.fromisoformat(str(value[0]))
@@ -31,14 +33,14 @@ def moment_and_id(value: object) -> tuple[datetime, str]:
 
 
 def name_and_id(value: object) -> tuple[str, str]:
-    """Position of a row in a list by name."""
+    """Parse the page position in a list that is sorted by name: a name and an id."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(value)
     return str(value[0]), str(value[1])
 
 
 def whole_number(value: object) -> int:
-    """Position of a row in a list by number."""
+    """Parse the page position in a list that is sorted by a whole number."""
     # A token comes from outside: a larger number would exceed the database's integer column.
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) >= 2**31:
         raise ValueError(value)
@@ -46,7 +48,7 @@ def whole_number(value: object) -> int:
 
 
 def parse_token(token: str | None, filters: Sequence[object], parse_position: Callable[[object], Row]) -> Row | None:
-    """Position after which a page begins; None: at the start.
+    """Parse a page token into the position after which the page begins; None: the first page.
 
     Raises:
         Invalid: the token is not from this list.
@@ -68,7 +70,7 @@ def parse_token(token: str | None, filters: Sequence[object], parse_position: Ca
 def split_page(
     rows: Sequence[Row], limit: int, filters: Sequence[object], position_of: Callable[[Row], object]
 ) -> tuple[Sequence[Row], str | None]:
-    """Split `limit` + 1 rows into a page, and the token of the next page, if there is one."""
+    """Split `limit` + 1 rows into a page of `limit` rows and the token of the next page, if more rows follow."""
     if len(rows) <= limit:
         return rows, None
     content = {"at": position_of(rows[limit - 1]), "f": _filters_key(filters)}

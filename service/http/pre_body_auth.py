@@ -18,22 +18,22 @@ from shardtune.service.process.fair_queue import FairQueue
 
 # For a stranger without a valid key this is all the work that the service does, so it is bounded.
 _AT_ONCE, _OF_ONE_SENDER = 12, 4
-"""Number of API keys that are looked up at a time, in total and for one sender."""
+"""Maximum number of API keys that are checked in the database at a time, in total and for one sender."""
 
 WITH_BODY = ("POST", "PUT", "PATCH")
-"""Methods with which a route may read a body."""
+"""HTTP methods with which a route may read a request body."""
 API = "/v1/"
-"""Path prefix of the API; all other addresses are pages, or have no body."""
+"""Path prefix of the API. All other addresses are pages, or accept no body."""
 
 _KIB = 1024
 _DEFAULT_MAX_BYTES = 64 * _KIB
-"""Maximum size of a body whose address the table below does not name."""
+"""Maximum size in bytes of a request body whose address has no entry in the table below."""
 # Each value may be a mistake, whose description takes about a kilobyte. A prediction for a thousand configurations has
 # half as many values.
 _MAX_VALUES = 50_000
-"""Maximum number of values of any body, counted by its separators."""
+"""Maximum number of values in a request body, estimated by counting its separators."""
 _COMPRESSED = r"/v1/runs/[^/]+/traces/[^/]+"
-"""Path of compressed bodies, which nobody parses: their separators are no values."""
+"""Path of compressed request bodies, whose separators are not counted because nobody parses them."""
 _MAX_BYTES_BY_PATH = tuple(
     (re.compile(pattern), kibibytes * _KIB)
     for pattern, kibibytes in (
@@ -51,20 +51,20 @@ _MAX_BYTES_BY_PATH = tuple(
 )
 
 Authenticate = Callable[[Request], Awaitable[None]]
-"""Function that authenticates the sender, or raises."""
+"""Function that authenticates the sender of a request, or raises an error."""
 
 
 class AuthPrefix(NamedTuple):
-    """Authentication of the addresses with a prefix."""
+    """Authentication that applies to all addresses with a path prefix."""
 
     prefix: str
     authenticate: Authenticate | None
-    """Authenticates the sender; None: anybody may send."""
+    """Function that authenticates the sender of a request; None: anybody may send requests."""
 
 
 def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
-    """Add the middleware; the first entry whose prefix matches counts. Call it last, after all error handlers are
-    registered.
+    """Add the middleware to the application; the first entry with a matching path prefix applies. Call it last, after
+    all error handlers are registered.
     """
     # A middleware is outside the app's own exception handling, so it gets a copy of the handlers that exist now.
     handlers = {kind: handler for kind, handler in app.exception_handlers.items() if kind is not Exception}
@@ -105,7 +105,7 @@ def _max_bytes(path: str) -> int:
 
 
 def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
-    """Wrap `receive` to count what arrives, whatever Content-Length says."""
+    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length claims."""
     received_bytes = values = 0
 
     async def receive_counted() -> Message:

@@ -1,4 +1,4 @@
-"""Timestamps in requests, in the one spelling that the API documents."""
+"""Timestamps in requests, accepted only in RFC 3339 format as documented for the API."""
 
 import re
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ _RFC_3339 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)
 
 
 def _check_rfc_3339(value: object) -> object:
-    """Reject other spellings than RFC 3339."""
+    """Reject a timestamp that is not in RFC 3339 format."""
     # Pydantic would also take a number, as seconds since 1970.
     if not isinstance(value, str) or not _RFC_3339.fullmatch(value):
         raise ValueError("must be a date and time with its zone, such as 2026-01-31T12:00:00Z; correct it")

@@ -1,4 +1,4 @@
-"""Describe pydantic's validation errors in the service's words: the field, what was sent, and the remedy."""
+"""Convert pydantic's validation errors into the service's own messages: the field, the value sent, and the remedy."""
 
 import json
 import re
@@ -11,13 +11,13 @@ from shardtune.api_schemas.known_fields import model_named, rephrase_error, sugg
 from shardtune.service.http.error_codes import FieldError
 
 FIELD_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) \((?P<value>[^)]*)\)")
-"""Beginning of messages of the service's own rules: `field (value)`."""
+"""Pattern that matches the beginning of an error message of the service's own rules: `field (value)`."""
 NAMED_FIRST = re.compile(r"^(?P<field>[a-z][a-z0-9_.]*) is (?:no key|(?P<missing>missing))\b")
-"""Beginning of messages about a name that is wrong or missing, and has no value to repeat."""
+"""Pattern that matches the beginning of an error message about a wrong or missing name, which repeats no value."""
 _PATTERN_TEXT = "constrained-str"
-"""Pydantic's name, in an error's path, for text with a pattern."""
+"""Part of an error's path by which pydantic marks text with a pattern."""
 _SCALARS = ("bool", "int", "float", "str")
-"""Pydantic's names, in an error's path, for members of a union of plain values."""
+"""Parts of an error's path by which pydantic marks the plain-value members of a union."""
 _EXPECTED_KINDS = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -29,15 +29,17 @@ _EXPECTED_KINDS = {
     "model_type": "an object",
     "model_attributes_type": "an object",
 }
-"""Expected kind of value, by type of error."""
+"""Description of the expected kind of value, by type of pydantic error."""
 NO_OBJECT = ("model_type", "model_attributes_type", "dict_type")
-"""Types of errors about a value that is no object."""
+"""Types of pydantic errors for a value that is not an object."""
 _MAX_VALUE = 200
 _MAX_TEXT = 2000
 
 
 def field_error(item: Mapping[str, Any], known_fields: Sequence[str] = ()) -> FieldError:
-    """Describe one of pydantic's errors; `known_fields` are the fields that may stand there."""
+    """Convert one pydantic error into the API's field error. `known_fields` are the accepted field names, used for
+    suggestions.
+    """
     path = error_path(item)
     path_in_body = path[1:] if path and path[0] in ("body", "query", "path") else path
     field = ".".join(str(part) for part in path_in_body) or str(path[0] if path else "body")
@@ -62,14 +64,14 @@ def field_error(item: Mapping[str, Any], known_fields: Sequence[str] = ()) -> Fi
 
 
 def _with_fields(item: Mapping[str, Any]) -> str:
-    """Required fields of an object, found by the class name in pydantic's error."""
+    """Required fields of an object, found by the class name in a pydantic error."""
     model = model_named(str(item.get("ctx", {}).get("class_name")))
     needed = [] if model is None else [name for name, field in model.model_fields.items() if field.is_required()]
     return f" with {' and '.join(needed)}" if needed else ""
 
 
 def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
-    """Field and value that a rule over a whole object names in its message."""
+    """Field and value named in the message of a rule that checks a whole object."""
     named = FIELD_FIRST.match(message)
     if named is None or named["field"] == field.rpartition(".")[2]:
         return field, value
@@ -77,7 +79,7 @@ def _named_field(field: str, value: Any, message: str) -> tuple[str, Any]:
 
 
 def drop_union_noise(items: Sequence[Any]) -> list[Any]:
-    """Drop errors about members of a union that the sender clearly did not mean."""
+    """Remove the errors about members of a union that the client evidently did not intend."""
     # Where a field takes a word or an object and got an object, the errors about the word are noise.
     relevant = [item for item in items if not (_is_about_a_word(item) and isinstance(item.get("input"), dict))]
     relevant = [item for item in relevant if not (is_short_by_rejections(item, items) or _is_wrong_inside(item, items))]
@@ -85,7 +87,7 @@ def drop_union_noise(items: Sequence[Any]) -> list[Any]:
 
 
 def _merge_kind_errors(items: Sequence[Any]) -> list[Any]:
-    """Merge the errors by which each member of a union rejects the kind of a value into one."""
+    """Merge the errors in which every member of a union rejects a value's kind into one error."""
     kinds: dict[tuple[object, ...], list[str]] = {}
     for item in items:
         if item["type"] in _EXPECTED_KINDS:
@@ -112,7 +114,7 @@ def _is_about_a_word(item: Any) -> bool:
 
 
 def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
-    """Whether another member of the union took the value and found a mistake inside."""
+    """Whether another member of a union accepted the kind of a value and found a mistake inside it."""
     if item["type"] not in _EXPECTED_KINDS:
         return False
     item_path = error_path(item)
@@ -124,12 +126,12 @@ def _is_wrong_inside(item: Any, items: Sequence[Any]) -> bool:
 
 
 def error_path(item: Any) -> list[object]:
-    """Path of an error: names of fields and numbers of entries, without the members of unions."""
+    """Path of a validation error: names of fields and indices of entries, without the members of unions."""
     return [part for part in item["loc"] if not _is_branch(part)]
 
 
 def is_short_by_rejections(item: Any, items: Sequence[Any]) -> bool:
-    """Whether a list is too short only because its entries were rejected, each with an error of its own."""
+    """Whether a list counts as too short only because entries were rejected, each with a separate error."""
     item_path = tuple(item["loc"])
     return item["type"] == "too_short" and any(
         len(other["loc"]) > len(item_path) and tuple(other["loc"][: len(item_path)]) == item_path for other in items
@@ -137,20 +139,20 @@ def is_short_by_rejections(item: Any, items: Sequence[Any]) -> bool:
 
 
 def _is_branch(part: object) -> bool:
-    """Whether a part of an error's path is a member of a union."""
+    """Whether a part of a validation error's path names a member of a union instead of a field."""
     # Pydantic puts the tried member into the path: a class name, `literal[…]`, `dict[…]`, or a plain type.
     return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in (_PATTERN_TEXT, *_SCALARS))
 
 
 def describe_mistake(item: FieldError) -> str:
-    """Describe a mistake on one line."""
+    """Describe the mistake in a field on one line: field, value and remedy."""
     if item.value is None or item.message.startswith(f"{item.field} ("):
         return item.message if item.message.startswith(item.field) else f"{item.field}: {item.message}"
     return f"{item.field} ({json.dumps(item.value, ensure_ascii=False)}): {item.message}"
 
 
 def shown_value(value: Any) -> JsonValue:
-    """Value as sent; a long or unusual value as the beginning of its text."""
+    """Value as the client sent it; a long or unusual value is shortened to the beginning of its text."""
     if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float):
@@ -160,5 +162,5 @@ def shown_value(value: Any) -> JsonValue:
 
 
 def truncate(text: str, longest: int = _MAX_TEXT) -> str:
-    """Beginning of a text: errors repeat what was sent, which can be long."""
+    """Shorten a text from a request to its beginning, since error messages repeat it."""
     return text if len(text) <= longest else text[: longest - 1] + "…"

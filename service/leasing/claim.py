@@ -34,35 +34,40 @@ log = logging.getLogger(__name__)
 # waits. The second pass waits: the other replica's result raises the study's version, which wakes the workers that
 # wait.
 _AT_ONCE_S, _PATIENCE_S = 0.001, 2.0
-"""Seconds to wait for a study's ask lock: on the first pass over the studies, and on the second."""
+"""Maximum seconds to wait for a study's ask lock (one process plans a study at a time): on the first pass over the
+studies, and on the second.
+"""
 
 
 @dataclass(frozen=True)
 class Idle:
-    """A worker without a lease, for which there is no work now."""
+    """Result for a worker without a lease for which no work exists at the moment."""
 
     worker: WorkerRow
     worker_kind: str
-    """Hardware, software, project and drain state: equal for workers that can run the same studies."""
+    """Key of a worker's hardware, software, project and drain state; equal for workers that can run the same studies.
+    """
     reserved_worker_ids: frozenset[str] = frozenset()
-    """Ids of workers that have a run reserved for them: this worker's empty answer does not hold for them."""
+    """Ids of workers that have a run reserved for them. The answer "no work" of another worker does not apply to them.
+    """
 
 
 @dataclass(frozen=True)
 class _StudyOffer:
-    """Studies that may have work for a worker."""
+    """Running studies that may have work for one worker."""
 
     users: Sequence[OpenStudy]
-    """Studies of users, who wait for the result."""
+    """Studies created by users, which come before the service's own studies because users wait for the result."""
     background: Sequence[OpenStudy]
     rejected: Sequence[str]
-    """Ids of studies that this worker must not run, because its measurements would not be comparable."""
+    """Ids of studies that this worker must not run, because its measurements would not be comparable with the study's.
+    """
     reserved: frozenset[str]
     """Ids of workers that have a run reserved for them."""
 
 
 def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
-    """Record that a worker asks for work; returns its live lease if it holds one."""
+    """Record that a worker requests work; returns the worker's live lease if there is one."""
     check_protocol(request.protocol_version)
     # Read first, write only if needed: an idle worker asks every few seconds, and a write transaction for each question
     # would make the studies' writers wait on SQLite.
@@ -79,7 +84,7 @@ def record_request(context: Context, request: LeaseRequest) -> Lease | Idle:
 
 
 def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None = None) -> Lease | Idle:
-    """Lease a waiting run or a new trial of the first study that has one for this worker; users' studies come first.
+    """Lease a worker a waiting run or a new trial of the first study that has work; users' studies come first.
 
     `worker_row`: the worker's row, if the caller has just read it.
     """
@@ -119,7 +124,9 @@ def claim(context: Context, request: LeaseRequest, worker_row: WorkerRow | None 
 
 
 def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerRow, study_id: str) -> Lease | None:
-    """Lease the next run of a comparison block that the worker began, unless other work goes first."""
+    """Lease the next run of a comparison block (paired runs on the same devices) that the worker has begun, unless
+    other work has priority.
+    """
     if worker.is_draining:
         return None
     with context.db.read() as session:
@@ -139,7 +146,9 @@ def claim_next_in_block(context: Context, request: LeaseRequest, worker: WorkerR
 def _select_studies(
     context: Context, session: Session, worker: WorkerRow, open_studies: Sequence[OpenStudy]
 ) -> _StudyOffer:
-    """Select the running studies that concern a worker."""
+    """Select the running studies that may have work for a worker, in order of priority, with the studies that reject
+    this worker and the runs reserved for other workers.
+    """
     spent = _spent_projects(context, session, open_studies)
     open_studies = [open_study for open_study in open_studies if open_study.study.project_id not in spent]
     # Filter by the cached idle state before reading specs: a spec is large JSON, and most studies have nothing to give
@@ -185,7 +194,7 @@ def _select_studies(
 def _first_with_work(
     context: Context, open_studies: Sequence[OpenStudy], asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a run of the first study that has one; otherwise report which workers have runs reserved for them."""
+    """Lease a worker a run of the first study that has one; otherwise report which workers have runs reserved for them."""
     reserved = frozenset[str]()
     # The list grows while it is walked: a study that another process was asking comes up again at the end.
     attempts = [(open_study, open_study.has_waiting, _AT_ONCE_S) for open_study in open_studies]
@@ -207,9 +216,9 @@ def _first_with_work(
 
 
 def _is_blocked_by_running_runs(open_study: OpenStudy) -> bool:
-    """Whether the study can get no new run until one that is executing ends.
+    """Whether a study can get no new run until one of its executing runs ends.
 
-    Only a search plans beside its running trials; a waiting run may be leased at any time.
+    Only a search plans new runs beside running trials; a waiting run may be leased at any time.
     """
     system_study = open_study.study.system_study
     is_searching = open_study.study.phase is StudyPhase.SEARCH and (
@@ -228,13 +237,13 @@ def _idle(worker: WorkerRow, request: LeaseRequest) -> Idle:
 
 
 def _spent_projects(context: Context, session: Session, open_studies: Sequence[OpenStudy]) -> set[str]:
-    """Ids of the projects whose quota of GPU-seconds is used up today."""
+    """Ids of the projects that have used up their GPU-seconds of the day."""
     projects = {open_study.study.project_id: open_study.study.project for open_study in open_studies}
     return {row.id for row in projects.values() if quotas.is_exhausted(session, row.id, row.quotas, context.now())}
 
 
 def _note_rejection(context: Context, study_id: str, worker_session: str) -> None:
-    """Record on the study why a worker with suitable hardware gets none of its runs."""
+    """Record in the study's reason why a worker with suitable hardware gets none of the study's runs."""
     with context.db.read() as session:
         study, worker = studies.get(session, study_id), worker_of_session(context, session, worker_session)
         assert study is not None

@@ -1,4 +1,4 @@
-"""A worker's request for a run of one study, and its possible results."""
+"""Worker's request for a run of one study, and the possible results of that request."""
 
 from dataclasses import dataclass
 
@@ -7,39 +7,43 @@ from shardtune.api_schemas.trials.leases import Lease
 
 @dataclass(frozen=True)
 class WorkRequest:
-    """A worker's request for work."""
+    """Request of a worker session for a run of one study."""
 
     session: str
     """Id of the worker session: a new one is issued at each start of the worker."""
     ends_in_s: float | None = None
-    """Seconds until the worker must end, for example at the end of its Slurm job; None: unknown."""
+    """Seconds until the worker must end, for example at the end of its Slurm job. None: unknown."""
 
 
 @dataclass(frozen=True)
 class Granted:
-    """A run of the study was leased to the worker."""
+    """Result of a request for work: a run of the study was leased to the worker."""
 
     lease: Lease
 
 
 @dataclass(frozen=True)
 class NoRun:
-    """The study has no run for this worker now."""
+    """Result of a request for work: the study has no run for this worker at the moment."""
 
     reserved_worker_ids: frozenset[str] = frozenset()
-    """Ids of workers that have a run reserved for them; mostly empty."""
+    """Ids of workers for which a run of the study is reserved; mostly empty."""
 
 
 @dataclass(frozen=True)
 class StudyBusy:
-    """Another process is asking this study for its next run; the result is known when it is done."""
+    """Result of a request for work: another process is planning this study's next run, so whether the study has work is
+    unknown until then.
+    """
 
 
 @dataclass(frozen=True)
 class HostBusy:
-    """A run waits for this worker until its host is less busy; until then the worker gets no other run."""
+    """Result of a request for work: a run waits until the worker's host is less busy. Until then the worker gets no
+    other run.
+    """
 
 
 @dataclass(frozen=True)
 class NoWaitingRun:
-    """No waiting run suits the worker; the study may plan a new one."""
+    """Result of a request for work: no waiting run suits the worker, and the study may plan a new run."""

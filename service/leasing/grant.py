@@ -1,6 +1,6 @@
-"""Lease a worker a run of one study: a waiting run, or a new one.
+"""Lease a worker a run of one study: a waiting run or a new run.
 
-Queries live in db.queries.leases; service.planning.study_plan decides what runs next; service.leasing.claim picks the
+Queries are in db.queries.leases; service.planning.study_plan plans the next run; service.leasing.claim chooses the
 study.
 """
 
@@ -33,18 +33,18 @@ log = logging.getLogger(__name__)
 # Written on every request it would cost a write transaction per idle worker every few seconds; workers count as live
 # for 90 s.
 SEEN_WRITE_INTERVAL = timedelta(seconds=15)
-"""Interval at which a worker's last-seen time is written."""
+"""Minimum interval between two writes of a worker's last-seen time."""
 _MOST_RACES = 16
-"""Number of plans that other processes may overtake before the worker is told to ask again."""
+"""Number of plans that other processes may make obsolete before the worker is told to request work again."""
 
 
 def lease_run(
     context: Context, open_study: OpenStudy, asking: WorkRequest, *, has_waiting: bool, patience_s: float
 ) -> Granted | NoRun | StudyBusy | HostBusy:
-    """Lease a run of one study: a waiting run if there is one, else a new one.
+    """Lease a worker a run of one study: a waiting run if there is one, else a new run.
 
-    `open_study`: the study as just listed. Returns `StudyBusy` if another process asks the same study for longer than
-    `patience_s`.
+    `open_study`: the study as just listed. Returns `StudyBusy` if another process plans the study's next run for longer
+    than `patience_s`.
     """
     # A waiting run needs no plan, so it is taken without the ask lock, which another process may hold for the seconds
     # that sampling takes.
@@ -57,7 +57,9 @@ def lease_run(
 def lease_waiting(
     context: Context, open_study: OpenStudy, asking: WorkRequest
 ) -> Granted | NoRun | HostBusy | NoWaitingRun:
-    """Lease the first waiting run, or report who alone may have it; needs no history of the study."""
+    """Lease a worker the first waiting run of a study without reading the study's history, or return the ids of the
+    workers for which that run is reserved.
+    """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
         if study is None:
@@ -75,7 +77,7 @@ def lease_waiting(
 def _plan_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, patience_s: float
 ) -> Granted | NoRun | StudyBusy | HostBusy:
-    """Plan the next run outside the transaction, then commit it if the study has not changed."""
+    """Plan a study's next run outside any transaction, then store and lease it if the study has not changed meanwhile."""
     study_id = open_study.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as has_lock:
         if not has_lock:
@@ -100,7 +102,9 @@ def _plan_and_lease(
 def _apply_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, snapshot: StudySnapshot, step: Step
 ) -> Granted | NoRun | HostBusy | None:
-    """Apply the planned step and lease the run that waits then; None: the study has changed, so plan again."""
+    """Apply the planned step of a study and lease the run that waits then. None: the study has changed, so it must be
+    planned again.
+    """
     with context.db.write() as session:
         study = _lock_study(context, session, open_study)
         if study is None:
@@ -133,9 +137,10 @@ def _apply_and_lease(
 
 
 def _read_snapshot(context: Context, open_study: OpenStudy, is_first: bool) -> StudySnapshot | None:
-    """Read the study's snapshot and calibrations; None: the study may spend no more today.
+    """Read a study's snapshot and calibrations.
 
-    `is_first`: the study was listed just now, so a snapshot cached at that version is used without reading it again.
+    None: the study may use no more GPU-seconds today. `is_first`: the study was listed just now, so a snapshot cached
+    at the listed version is used without reading it again.
     """
     study = open_study.study
     with context.db.read() as session:
@@ -187,7 +192,7 @@ def _has_resume_worker(context: Context, session: Session, study_id: str) -> boo
 
 
 def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> StudyRow | None:
-    """Lock the study until the transaction ends; None: it may get no run."""
+    """Lock a study until the transaction ends. None: the study may get no run."""
     if open_study.is_background:
         # The budget's row is locked before the study's: see note [lock order].
         retune_budget.lock_ledger(session)
@@ -203,7 +208,9 @@ def _lock_study(context: Context, session: Session, open_study: OpenStudy) -> St
 def _lease_waiting(
     context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow, asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a waiting run, or report who alone may have it; no run if the worker must end too soon."""
+    """Lease a worker a waiting run, or return the ids of the workers for which that run is reserved. No run is leased
+    if the worker must end too soon.
+    """
     if asking.ends_in_s is not None and lease_message.foreseen_s(context, study, run) > asking.ends_in_s:
         return NoRun()
     # Runs of one block are compared with each other, so they stay on the devices of the worker that began it as long as
@@ -239,7 +246,7 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
 
 
 def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
-    """Renew the lease that the session already holds; None: the lease was lost just now."""
+    """Renew the lease that a worker session already has. None: the lease was lost just now."""
     # An answer that never arrived makes the worker ask again; it must get the run it already holds instead of a second
     # one.
     until = context.now() + timedelta(seconds=context.settings.lease_s)

@@ -26,22 +26,23 @@ from shardtune.service.process.context import Context
 # A waiting worker asks at least every few seconds, and its last-seen time is written every 15 s: three writes must have
 # been missed.
 _SILENT = timedelta(seconds=45)
-"""Age of a worker's last request after which it loses its place in the queue."""
+"""Time since a worker's last request after which the worker loses its place in its host's queue."""
 
 Outcome = TypeVar("Outcome", Measurement, Failure)
 
 
 def is_alone(purpose: RunPurpose, system_study: SystemStudy | None) -> bool:
-    """Whether a run needs the host alone: validation runs, resume checks, traces, canaries and challenges do."""
+    """Whether a run needs its host alone, with no other worker's run beside it: true for validation runs, resume
+    checks, traces, canaries and challenges.
+    """
     is_search = system_study is None or system_study.kind == SystemStudyKind.SEARCH
     return not is_search or purpose not in (RunPurpose.MODEL_SUMMARY, RunPurpose.SEARCH)
 
 
 def admits(context: Context, session: Session, study: StudyRow, run: RunRow, worker: WorkerRow) -> bool:
-    """Whether a waiting run may begin on a worker of a shared host; if not, the worker queues for the host from here
-    on.
+    """Whether a waiting run may begin on a worker that shares its host; if not, the worker is queued for the host.
 
-    The caller holds the study, and leases the run in this transaction.
+    The caller has locked the study, and leases the run in this transaction.
     """
     assert worker.host_id is not None and worker.offer.share is not None
     # Reading the co-tenants and writing the lease happen under this lock, so that two replicas never both find the host
@@ -66,8 +67,8 @@ def admits(context: Context, session: Session, study: StudyRow, run: RunRow, wor
 
 
 def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTenant) -> bool:
-    """Whether a run on a host partition has to wait for a co-tenant: for its current run, or for its earlier place in
-    the queue.
+    """Whether a run on a host partition has to wait for another worker on the same host: for that worker's current run,
+    or for its earlier place in the queue.
     """
     if co_tenant.purpose is not None:
         co_tenant_is_alone = is_alone(co_tenant.purpose, co_tenant.system_study)
@@ -82,7 +83,9 @@ def must_wait_for(partition: HostPartition, own_wait: HostWait, co_tenant: CoTen
 
 
 def with_co_tenants(session: Session, run: RunRow, ended: JudgedEnd) -> JudgedEnd:
-    """Add the number of workers that ran something on the same host meanwhile. The caller holds the run."""
+    """Add to a run's measurement the number of other workers that ran something on the same host meanwhile. The caller
+    has locked the run.
+    """
     count = hosts.count_concurrent_workers(session, run) if run.host_id is not None else 0
     if not count:
         return ended

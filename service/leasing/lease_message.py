@@ -1,4 +1,4 @@
-"""Build the lease message for a worker: its task, and its limits as seconds from now."""
+"""Build the lease message for a worker: the task of the run, and time limits in seconds from now."""
 
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
@@ -10,7 +10,7 @@ from shardtune.tuner.objective import available_gib
 
 
 def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
-    """Build the lease of a run's live attempt."""
+    """Build the lease message of a run's current attempt."""
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
     # Limits are sent as seconds from now, not as times: the worker's clock may be wrong, and it must count on a
@@ -33,7 +33,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
 
 
 def foreseen_s(context: Context, study: StudyRow, run: RunRow) -> float:
-    """Seconds that a waiting run will hardly exceed."""
+    """Number of seconds that a waiting run is not expected to exceed."""
     return run_limits.foreseen_s(run, _task(context, study, run))
 
 
@@ -63,7 +63,7 @@ def _task(context: Context, study: StudyRow, run: RunRow) -> Task:
 
 
 def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial: TrialRow) -> MeasurePlan:
-    """Measurement plan that is as precise as the run's decision needs."""
+    """Measurement plan whose precision matches the decision that a run is for."""
     # Only sampled trials may be pruned. Baselines, defaults and validation runs are what an answer rests on, so they
     # are always timed in full.
     update: dict[str, object] = {"undecided_s": run.undecided_s}

@@ -1,4 +1,4 @@
-"""Hold workers' requests for work open in async code; a thread is taken only for each claim."""
+"""Keep workers' requests for work open in async code (long polling); a thread is used only while a claim runs."""
 
 import time
 from functools import partial
@@ -16,7 +16,7 @@ from shardtune.service.process.context import Context
 
 
 async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease | None:
-    """Work for a worker session within `wait_s` seconds, else None."""
+    """Wait up to `wait_s` seconds for work for a worker session; returns its lease, or None if there was no work."""
     work_signal = context.work_signal
     asked_s = time.monotonic()
     until_s = asked_s + request.wait_s
@@ -51,7 +51,7 @@ async def lease(context: Context, http: Request, request: LeaseRequest) -> Lease
 
 
 def _check_in(context: Context, request: LeaseRequest) -> Lease | claim.Idle:
-    """Find the worker's live lease, else lease the next run of a block that it began."""
+    """Find the worker's live lease, else lease the next run of a comparison block that the worker has begun."""
     # Nobody else may take that run, so this claim does not queue behind other workers of the kind.
     begun = context.planner_cache.take_begun_block(request.session)
     entry = claim.record_request(context, request)
@@ -68,8 +68,8 @@ async def _claim_in_turn(
     at_once_s: float | None,
     worker: WorkerRow | None,
 ) -> Lease | None:
-    """Claim a run, unless another claim has answered for this kind of worker meanwhile. The caller holds the kind's
-    lock.
+    """Claim a run for a worker, unless another claim has meanwhile found no work for workers of the same kind. The
+    caller has locked this kind of worker.
     """
     work_signal, sender = context.work_signal, context.principal.sender
     if context.stopping or not work_signal.may_have_work(entry.worker_kind, entry.worker.id, at_once_s):
@@ -89,14 +89,18 @@ async def _claim_in_turn(
 def _claim_if_authorized(
     context: Context, request: LeaseRequest, worker: WorkerRow | None
 ) -> Lease | claim.Idle | None:
-    """Claim a run; None: the API key was revoked during the wait, which the worker learns from its next request."""
+    """Claim a run for a worker. None: the API key was revoked during the wait; the worker's next request is rejected
+    with that reason.
+    """
     if worker is None and not auth.is_still_authorized(context):
         return None
     return claim.claim(context, request, worker)
 
 
 async def keep_looking(context: Context) -> None:
-    """Tell the work signal which studies changed, as long as a request waits; runs until cancelled."""
+    """Poll the running studies while any request for work waits, and pass the changed ones to the work signal; runs
+    until cancelled.
+    """
 
     async def step() -> None:
         if context.work_signal.waiting_requests:

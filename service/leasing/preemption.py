@@ -1,4 +1,4 @@
-"""Take a worker from a retune's run at once when a user's study needs it, if the operator wants that."""
+"""Take a worker from a retune's run at once when a user's study needs that worker, if the operator has chosen this."""
 
 from sqlalchemy.orm import Session
 
@@ -11,8 +11,8 @@ from shardtune.service.workers import compatibility
 
 
 def preempt_if_needed(context: Context, run_id: str, worker_session: str) -> None:
-    """End a run of the service's own if a user's study needs its worker; the run is repeated later without using up a
-    try.
+    """End a run of a system study (retune or canary) if a user's study needs its worker. The run is repeated later, and
+    this end does not count as a try.
     """
     with context.db.read() as session:
         run, worker = leases.get(session, run_id), workers.by_session(session, worker_session)
@@ -37,7 +37,9 @@ def _is_leased_to(run: RunRow, worker_session: str) -> bool:
 
 
 def _is_needed_by_user(session: Session, worker: WorkerRow) -> bool:
-    """Whether a user's study that the worker can run has nothing running, so that its next run waits for a worker."""
+    """Whether a worker is needed by a user's study: one that the worker can run, and of which no run executes at the
+    moment.
+    """
     if worker.is_draining:
         return False
     busy = studies.with_running_runs(session)

@@ -1,7 +1,7 @@
-"""Renew and finish leases.
+"""Renew leases, and finish them with workers' reports.
 
-Queries live in db.queries.leases; service.lifecycle.outcomes decides what an end means; service.leasing.claim leases
-runs.
+Queries are in db.queries.leases; service.lifecycle.outcomes decides what the end of a run means; service.leasing.claim
+leases runs.
 """
 
 from datetime import timedelta
@@ -28,11 +28,15 @@ _RESULT_FIELD = {
     RunPurpose.RESUME_CHECK: "resume_check",
     RunPurpose.TRACE: "diagnosis",
 }
-"""Field of a report that holds the result of a run, by purpose; runs of other purposes report a measurement."""
+"""Name of the report field that contains the result of a run, by the run's purpose. Runs of other purposes report a
+measurement.
+"""
 
 
 def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswer:
-    """Extend a lease and store progress; tells the worker to stop if the run is no longer its own."""
+    """Extend a worker's lease and store the progress of its run; tells the worker to stop if the run was taken away
+    from it.
+    """
     check_protocol(heartbeat.protocol_version)
     now, lease_s = context.now(), context.settings.lease_s
     if context.settings.retune_yields == "at_once":
@@ -57,7 +61,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
 
 
 def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
-    """Store the end of an attempt. Repeating the same report changes nothing.
+    """Store a worker's report of the end of an attempt. Repeating the same report changes nothing.
 
     Raises:
         NotFound: the run does not exist.
@@ -108,7 +112,7 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
 
 
 def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, report: Report) -> float:
-    """GPU-seconds of all final comparisons so far, from the snapshot before this report."""
+    """GPU-seconds of all final comparisons of a study so far, from the snapshot taken before the present report."""
     # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
     return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.VALIDATION else 0.0)
@@ -133,7 +137,7 @@ def _check_is_leaseholder(run: RunRow, attempt: AttemptRow | None, report: Repor
 
 
 def _check_single_result(run: RunRow, report: Report) -> None:
-    """Check that a report carries exactly one result, of the kind that the run has."""
+    """Check that a report contains exactly one result, of the kind that belongs to the run's purpose."""
     expected = _RESULT_FIELD.get(run.purpose, "measurement")
     reported = [name for name in _RESULT_FIELDS if getattr(report, name) is not None]
     if len(reported) != 1 or reported[0] not in (expected, "failure"):

@@ -8,18 +8,20 @@ from shardtune.db.tables.studies import RunRow, TrialRow
 from shardtune.service.settings import Settings
 
 _SLOWDOWN = 3
-"""Factor by which a step may be slower than predicted; beyond it, the worker extends the limit by the steps it sees."""
+"""Factor by which a step may be slower than predicted within a run's time limit. For even slower steps, the worker
+extends the limit by the measured step time.
+"""
 
 
 class LeaseLimits(NamedTuple):
-    """Time limits of a run in seconds: from its start, and without any progress."""
+    """Time limits of a run in seconds: the total since its start, and the time without any progress."""
 
     deadline_s: float
     no_progress_s: float
 
 
 def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
-    """Limits of a run of this task."""
+    """Time limits of a run with this task."""
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return LeaseLimits(settings.run_deadline_s, settings.no_progress_s)
     # The prediction is loaded with the trial; reading the search run's measurement would take another SQL statement.
@@ -28,13 +30,15 @@ def of(settings: Settings, run: RunRow, task: Task) -> LeaseLimits:
 
 
 _START_AND_END_S = 60.0
-"""Seconds for starting and ending a run, for trials that have not run before."""
+"""Seconds for starting and ending a run, assumed for trials that have not run before."""
 _SPARE_FACTOR = 1.5
-"""Factor by which a run may take longer than foreseen."""
+"""Factor by which a run may take longer than expected."""
 
 
 def foreseen_s(run: RunRow, task: Task) -> float:
-    """Seconds that a run will hardly exceed: by its trial's search run, else by the predicted step time."""
+    """Number of seconds that a run is not expected to exceed, from its trial's search run, else from the predicted step
+    time.
+    """
     if run.trial is None or isinstance(task, ModelSummaryTask):
         return _START_AND_END_S
     # A search run of the same trial covers start, warm-up and windows, so its whole duration is the best estimate.
@@ -46,7 +50,7 @@ def foreseen_s(run: RunRow, task: Task) -> float:
 
 
 def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:
-    """Fewest steps that a task's plan asks for, after as much warm-up as it allows."""
+    """Smallest number of steps that a task's measurement plan requires, after the longest warm-up that the plan allows."""
     if isinstance(task, TraceTask):
         return task.warmup_steps + _SLOWDOWN * task.steps
     if isinstance(task, TrialTask):
@@ -55,13 +59,13 @@ def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:
 
 
 def _measured_step_s(trial: TrialRow) -> float | None:
-    """Step time of the trial's search run in seconds; None: not measured."""
+    """Step time in seconds measured by the trial's search run. None: not measured."""
     measured = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
     return None if measured is None else measured.step_time_s
 
 
 def _predicted_step_s(trial: TrialRow, task: TrialTask | ResumeTask | TraceTask) -> float | None:
-    """Predicted step time in seconds; None: nothing was predicted."""
+    """Predicted step time of a trial in seconds. None: no prediction exists."""
     if trial.prediction is None or trial.prediction.tokens_per_s_per_gpu is None:
         return None
     return task.workload.tokens_per_step / trial.prediction.tokens_per_s_per_gpu / task.cluster.world_size

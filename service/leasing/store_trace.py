@@ -12,7 +12,7 @@ _GZIP = b"\x1f\x8b"
 
 
 def check_size(context: Context, size: int) -> None:
-    """Reject a trace that is too large, before it is read.
+    """Reject a raw trace larger than the limit before its content is read.
 
     Raises:
         ApiError: 413, with both figures.
@@ -28,8 +28,8 @@ def check_size(context: Context, size: int) -> None:
 
 
 def store(context: Context, run_id: str, rank: int, worker_session: str, attempt: int, content: bytes) -> None:
-    """Store a rank's raw trace, replacing those of the trial's earlier runs; removes the project's oldest traces if it
-    has too many.
+    """Store a rank's raw trace, replacing the traces of the trial's earlier runs. Deletes the project's oldest traces
+    if the project's traces exceed their limit.
 
     Raises:
         NotFound: the run does not exist.

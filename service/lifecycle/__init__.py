@@ -1,3 +1,3 @@
-"""State machines of studies, trials and runs: transitions, ends of attempts, expiry, applying planned steps. Planning
-lives in `planning`.
+"""State machines of studies, trials and runs: state changes, ends of attempts, expiry of leases, applying planned
+steps. `planning` plans the steps.
 """

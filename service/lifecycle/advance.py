@@ -40,11 +40,12 @@ log = logging.getLogger(__name__)
 
 # More than two means that other processes race this one; the next request or sweep goes on.
 _MAX_STEPS = 8
-"""Maximum number of steps in a row; a study needs at most two without a worker."""
+"""Maximum number of steps that a study takes in a row; without a worker a study needs at most two."""
 
 
 def advance(context: Context, study_id: str, current: StudySnapshot | None = None) -> bool:
-    """Take every step that needs no worker: end the search, choose the finalists, store the result.
+    """Take every step of a study that needs no worker: end the search, choose the finalists, store the result. Returns
+    whether any step was taken. `current`: the study's present snapshot, if the caller has it.
 
     Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
@@ -68,7 +69,9 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 def begin_next(
     context: Context, session: Session, locked_run: LockedRun, snapshot: StudySnapshot
 ) -> tuple[StudySnapshot, bool]:
-    """Add the next run of a user's final comparison in the transaction that ended the previous run.
+    """Add the next run of a user's final comparison in the same transaction that ended the previous run. Returns the
+    study's snapshot after it, and whether the new run belongs to the same comparison block. `snapshot`: the study after
+    the previous run's end. The caller has locked the study.
 
     Returns the snapshot after it, and whether the new run belongs to the same comparison block. `snapshot`: the study
     after the end. The caller holds the study.
@@ -90,7 +93,7 @@ def begin_next(
 
 
 def snapshot_after(snapshot: StudySnapshot, step: Step, version: int, state: TrialState) -> StudySnapshot:
-    """Snapshot after the run that this step made, without reading the study again."""
+    """Snapshot of a study after a step has added a run, built without reading the study again."""
     # Derived, not read: reading a study's whole history for each new run would cost the more the longer the study runs.
     snapshot = replace(
         snapshot,
@@ -126,7 +129,7 @@ def _read(context: Context, study_id: str) -> StudySnapshot:
 
 
 def read_snapshot(context: Context, session: Session, study: StudyRow) -> StudySnapshot:
-    """Read the study's snapshot in this transaction; its history is read only if its version changed."""
+    """Read a study's snapshot in this transaction; the study's history is read only if its version has changed."""
     cached = context.planner_cache.snapshot(study.id, study.version)
     if cached is not None:
         open_states = leases.open_states(session, [study.id]).get(study.id, set())
@@ -137,14 +140,16 @@ def read_snapshot(context: Context, session: Session, study: StudyRow) -> StudyS
 
 
 def catch_up(context: Context) -> None:
-    """Take the steps that a killed service owes: a report is stored first, its consequences in later transactions."""
+    """Take the steps that are still due for studies because the service was killed: a report is stored first, and its
+    consequences follow in later transactions.
+    """
     with context.db.read() as session:
         running = studies.running_versions(session)
     sum_unlocked(running, partial(advance, context), str)
 
 
 def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
-    """Plan the study's next step; an exception in the planner fails the study."""
+    """Plan a study's next step. An exception in the planner fails the study."""
     # Planning is pure, so it would raise again at every request, and no study behind this one would get a worker.
     try:
         if snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH:
@@ -156,9 +161,9 @@ def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
 
 
 def still_holds(context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot) -> bool:
-    """Whether a new trial may still be added though the study's version has changed since it was planned.
+    """Whether a planned trial may still be added although the study's version has changed since planning.
 
-    The caller holds the study and its ask lock.
+    The caller has locked the study and has its ask lock.
     """
     # Sampling takes longest, so runs often end meanwhile. Their results reach the sampler one trial later, as those of
     # runs that end right after do; throwing the plan away would only cost time.
@@ -173,9 +178,10 @@ def still_holds(context: Context, session: Session, study: StudyRow, step: Step,
 def apply_step(
     context: Context, session: Session, study: StudyRow, step: Step, snapshot: StudySnapshot
 ) -> RunRow | None:
-    """Apply one step; returns the run it makes, if any.
+    """Apply one planned step to a study; returns the run that the step adds, if any.
 
-    The caller holds the study, at the version that the step was planned for or at one where it `still_holds`.
+    The caller has locked the study, at the version that the step was planned for or at one for which `still_holds` is
+    true.
     """
     now, extra = context.now(), {"study": study.id}
     run: RunRow | None = None

@@ -1,4 +1,4 @@
-"""Decide whether a successful run counts, or is repeated because other programs disturbed its machine."""
+"""Decide whether a successful run counts, or must be repeated because other programs disturbed its machine."""
 
 from sqlalchemy.orm import Session
 
@@ -11,9 +11,10 @@ from shardtune.tuner.verdict import disturbance
 
 
 def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> Measurement | Failure:
-    """Mark the measurement as disturbed where it counts all the same, or return the failure that repeats the run.
+    """Check a run's measurement for disturbance by other programs: returns the failure that repeats the run, or marks a
+    measurement that counts nevertheless as disturbed.
 
-    The caller holds the run.
+    The caller has locked the run.
     """
     study, repeat_limit = locked_run.study, locked_run.study.spec.budget.repeat_disturbed
     reason = (

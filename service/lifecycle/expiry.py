@@ -1,4 +1,6 @@
-"""End attempts whose worker is gone: its lease expired, or a new session of the worker replaced it."""
+"""End attempts whose worker has disappeared: the lease expired, or a new session of the same worker replaced the old
+one.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +19,7 @@ from shardtune.service.process.context import Context
 
 
 def sweep(context: Context) -> int:
-    """End every expired attempt; returns the number of expired leases."""
+    """End every attempt with an expired lease; returns the number of expired leases."""
     with context.db.read() as session:
         # Read without locks; each attempt is checked again under its lock, since its worker may renew meanwhile.
         expired = leases.expired(session, context.now())
@@ -34,9 +36,10 @@ def _end_expired(context: Context, run: RunRow) -> bool:
 def end_lost_attempt(
     context: Context, run_id: str, condition: Callable[[RunRow], bool], reason: str, is_release: bool = False
 ) -> bool:
-    """End the live attempt of a run as `worker_lost` if `condition` holds for the locked run; returns whether it was ended.
+    """End the current attempt of a run as `worker_lost` if `condition` is true for the locked run; returns whether it
+    was ended.
 
-    `is_release`: end it as if its worker had handed it back, which is nobody's fault.
+    `is_release`: end the attempt as if the worker had returned the run, which does not count as a fault.
     """
     with context.db.write() as session:
         locked_run = lock_run(session, run_id)
@@ -59,7 +62,7 @@ def end_lost_attempt(
 
 
 async def keep_sweeping(context: Context) -> None:
-    """Catch up with the steps that a killed service owes, then sweep until cancelled."""
+    """Take the due steps left by a killed service, then end expired attempts at intervals until cancelled."""
     # Without this loop no lost run would ever be retried.
     task: Callable[[Context], object] = advance.catch_up
 
@@ -78,7 +81,9 @@ def _is_expired(context: Context, run: RunRow) -> bool:
 
 
 def _gpu_seconds_until_silence(context: Context, study: StudyRow, run: RunRow) -> float:
-    """GPU-seconds up to the worker's last sign of life, which is one lease before the lease expires."""
+    """GPU-seconds of an attempt up to the last request of its worker, which is one lease duration before the lease
+    expires.
+    """
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s

@@ -1,4 +1,4 @@
-"""A run that a transaction has locked in order to end it."""
+"""Run that a transaction has locked in order to end it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow
 
 @dataclass
 class LockedRun:
-    """Study and run, locked until the transaction ends; other rows are read on first use."""
+    """Run and its study, locked until the transaction ends; related rows are read on first use."""
 
     study: StudyRow
     run: RunRow
     attempts: Sequence[AttemptRow]
-    """All attempts at this run, in order."""
+    """All attempts at the locked run, in order."""
 
     def attempt(self, number: int) -> AttemptRow | None:
-        """Attempt with this number, if there is one."""
+        """Attempt of the locked run with this number; None if there is none."""
         return next((row for row in self.attempts if row.attempt == number), None)
 
     @property
     def ends(self) -> list[AttemptEnd]:
-        """Ends of the finished attempts."""
+        """Ends of all finished attempts at the locked run."""
         return [row.end for row in self.attempts if row.end is not None]
 
     @cached_property
     def trials(self) -> Sequence[TrialRow]:
-        """All trials of the study with their runs, which a result is compared with."""
+        """All trials of the run's study with their runs, for comparison with the run's result."""
         # Loaded lazily: ends of trace and model-summary runs need neither trials nor rejections.
         return trials.of_study(self._session, self.study.id)
 
     @cached_property
     def rejected(self) -> tuple[Rejection, ...]:
-        """Configurations of the study that the memory gate rejected."""
+        """Configurations of the run's study that the memory gate rejected (predicted not to fit)."""
         return tuple(row.value for row in trials.rejections(self._session, self.study.id))
 
     @property
@@ -48,7 +48,7 @@ class LockedRun:
 
 
 def lock_run(session: Session, run_id: str) -> LockedRun | None:
-    """Lock a run and its study until the transaction ends; None: the run does not exist."""
+    """Lock a run and its study until the transaction ends. None: the run does not exist."""
     # The attempts are read after the lock: before it, another process could end one.
     rows = leases.lock_with_study(session, run_id)
     return LockedRun(*rows, leases.attempts(session, run_id)) if rows is not None else None

@@ -25,19 +25,21 @@ from shardtune.tuner.verdict import disturbance, ranking, resume_check
 log = logging.getLogger(__name__)
 
 _MAX_EQUAL_ENDS = 2
-"""Number of equal ends that is final: a platform fault is retried once."""
+"""Number of equal ends of attempts after which a run is not repeated: a platform fault is retried once."""
 # The study, or a measured trial, depends on these runs, so they get one try more. A lost node never counts by itself:
 # only the total number of tries ends the run.
 _MAX_EQUAL_ENDS_LENIENT = 3
-"""Number of equal ends that is final for a lost worker in a model-summary or validation run."""
+"""Number of equal ends of attempts after which a model-summary or validation run is not repeated, if its worker was
+lost each time.
+"""
 # A run that never ends the same way twice would otherwise be retried forever.
 _MAX_TRIES = 4
-"""Maximum number of tries, whatever the ends."""
+"""Maximum number of attempts at one run, whatever their ends."""
 
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """End of an attempt: exactly one of measurement, model summary, resume check, diagnosis and failure."""
+    """End of an attempt with exactly one result: a measurement, model summary, resume check, diagnosis or failure."""
 
     gpu_seconds: float
     measurement: Measurement | None = None
@@ -51,7 +53,7 @@ class JudgedEnd:
 
     @property
     def end(self) -> AttemptEnd:
-        """Value for the attempt's row."""
+        """Value that stores this end in the attempt's database row."""
         if self.is_release:
             return AttemptEnd.RELEASED
         return AttemptEnd(self.failure.kind) if self.failure else AttemptEnd.COMPLETE
@@ -60,9 +62,9 @@ class JudgedEnd:
 def next_state(
     purpose: RunPurpose, ended: JudgedEnd, earlier: Sequence[AttemptEnd], might_fit: bool = False
 ) -> TrialState:
-    """State of a run after an attempt; `earlier` holds the ends of the previous attempts.
+    """State of a run after an attempt has ended; `earlier` contains the ends of the previous attempts.
 
-    `might_fit`: it ran out of memory near the limit, which must happen twice before it counts.
+    `might_fit`: the run went out of memory near the limit, which must happen twice before it counts.
     """
     failure = ended.failure
     if failure is None:
@@ -96,9 +98,9 @@ def next_state(
 
 
 def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, now: datetime) -> None:
-    """End the live attempt of a run, and apply everything that follows from it.
+    """End the current attempt of a run, and update run, trial and study accordingly.
 
-    A measurement over the memory limit, or of a training that diverges from the reference, becomes a failure.
+    A measurement over the memory limit, or of a training that diverges from the reference losses, becomes a failure.
     """
     study, run, attempt = locked_run.study, locked_run.run, locked_run.attempt(locked_run.run.attempt)
     assert run.state is TrialState.RUNNING and attempt is not None and attempt.end is None, "no live attempt"
@@ -121,7 +123,7 @@ def apply_end(session: Session, locked_run: LockedRun, reported_end: JudgedEnd, 
 
 
 def _close_run(run: RunRow, state: TrialState, reported_end: JudgedEnd, failure: Failure | None, now: datetime) -> None:
-    """Set the run's final columns; a run that will be repeated keeps only the attempt's output."""
+    """Set the final columns of a run. A run that will be repeated keeps only the output of its attempt."""
     transitions.run(run, state, now)
     # A retried run must not show the failed attempt's values while it waits.
     is_over = state is not TrialState.WAITING
@@ -150,7 +152,7 @@ def _find_failure(session: Session, locked_run: LockedRun, reported_end: JudgedE
 
 
 def _is_near_memory_limit(study: StudyRow, run: RunRow, failure: Failure | None) -> bool:
-    """Whether the run ran out of memory near the limit, so that it gets a second try."""
+    """Whether a run went out of memory near the memory limit, so that it gets a second try."""
     # Validation runs need no second try here: their trial has been measured before.
     if failure is None or run.trial is None or run.purpose != RunPurpose.SEARCH:
         return False
@@ -170,7 +172,7 @@ def _close_attempt(
 
 
 def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_end: JudgedEnd, now: datetime) -> None:
-    """Apply the run's new state to its trial and study."""
+    """Update a run's trial and study after the run's state has changed."""
     study, run = locked_run.study, locked_run.run
     if run.purpose == RunPurpose.TRACE:
         return  # The study has its answer; neither a trace nor its failure changes it.
@@ -192,8 +194,8 @@ def _apply_to_trial_and_study(session: Session, locked_run: LockedRun, judged_en
 
 
 def _leaves_trial_unchanged(study: StudyRow, run: RunRow, judged_end: JudgedEnd) -> bool:
-    """Whether a failed resume check leaves trial and comparison unchanged: the platform failed, or the baseline had
-    won.
+    """Whether a failed resume check leaves its trial and the final comparison unchanged, because the platform failed or
+    the baseline had won.
     """
     # The baseline is what its user runs today; a failed check is reported and takes nothing away.
     if run.purpose != RunPurpose.RESUME_CHECK:
@@ -226,7 +228,9 @@ def _apply_model_summary(session: Session, study: StudyRow, run: RunRow, judged_
 
 
 def _judge_trajectories(session: Session, study: StudyRow, trials: Sequence[TrialRow], now: datetime) -> None:
-    """Compare all trajectories again, and mark complete trials that diverge as infeasible."""
+    """Compare the loss trajectories of all trials again, and mark complete trials that diverge from the reference as
+    infeasible.
+    """
     # All again, not only the new one: its measurement may change which trajectory is the reference.
     rows = {row.number: row for row in trials}
     history = [study_snapshot.observation(row, study.comparison_round) for row in rows.values()]

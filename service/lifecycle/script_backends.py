@@ -5,7 +5,9 @@ from shardtune.db.tables.studies import StudyRow
 
 
 def restrict_backends(study: StudyRow, model_summary: ModelSummary) -> str | None:
-    """Remove unsupported backends from the study's space; returns why the study cannot run, or None."""
+    """Remove backends that the user's script does not support from the study's search space. Returns the reason why the
+    study cannot run, or None.
+    """
     if model_summary.backends is None:
         return None
     supported = " and ".join(model_summary.backends)

@@ -15,7 +15,7 @@ from shardtune.tuner.diagnosis.findings import traced_trial
 
 
 def why_not_traceable(study: StudyRow) -> str | None:
-    """Reason why no trial of the study can be traced; None: it can."""
+    """Reason why no trial of a study can be run under the profiler. None: the trials can."""
     if study.spec.model.script is not None:
         return (
             f"model.script ({study.spec.model.script}) trains by itself; record traces in it: shardtune explain --trace"
@@ -31,8 +31,8 @@ def why_not_traceable(study: StudyRow) -> str | None:
 
 
 def request_trace(session: Session, study: StudyRow, trial: TrialRow, now: datetime) -> RunRow:
-    """Request a trace of a trial; returns the open trace run, else a new one. The caller holds the study, which has
-    ended.
+    """Request a run of a trial under the profiler; returns the trial's unfinished trace run if there is one, else a new
+    run. The caller has locked the study, which has ended.
     """
     # Idempotent while a trace is open: two people who ask at once get one run.
     open_trace = trials.newest_trace(session, trial)
@@ -45,7 +45,7 @@ def request_trace(session: Session, study: StudyRow, trial: TrialRow, now: datet
 
 
 def request_traces_after_verdict(session: Session, study: StudyRow, now: datetime) -> None:
-    """Request traces of the winner and of its baseline, if the study's budget says so."""
+    """Request runs under the profiler for a study's winner and baseline, if the study's budget includes them."""
     result = study.result
     if (
         not study.spec.budget.profile
@@ -62,9 +62,8 @@ def request_traces_after_verdict(session: Session, study: StudyRow, now: datetim
 
 
 def explain_diagnosis(context: Context, run_id: str, diagnosis: Diagnosis) -> Diagnosis:
-    """Complete a diagnosis with what is known of the trial.
-
-    Adds remedies that the study's space and the memory gate admit, and the predicted parts of a step.
+    """Complete a diagnosis with data about its trial: remedies that the study's space and the memory gate allow, and
+    the predicted parts of a step.
     """
     with context.db.read() as session:
         run = leases.get(session, run_id)

@@ -1,4 +1,4 @@
-"""State changes of trials, runs and studies: the only code that makes them."""
+"""State changes of trials, runs and studies; no other module changes their states."""
 
 from datetime import datetime
 
@@ -12,11 +12,11 @@ from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 
 
 class IllegalTransition(AssertionError):
-    """Programming error: the state machine has no such transition."""
+    """Programming error: the state machine does not allow this change of state."""
 
 
 def check(state: TrialState, new_state: TrialState) -> None:
-    """Check that the table allows the move.
+    """Check that the state machine's table allows a change of state.
 
     Raises:
         IllegalMove: it does not.
@@ -26,7 +26,7 @@ def check(state: TrialState, new_state: TrialState) -> None:
 
 
 def trial(row: TrialRow, new_state: TrialState, now: datetime, failure: Failure | None = None) -> None:
-    """Move a trial to a state; an end is stamped with the time, and the failure stored with it."""
+    """Move a trial to a new state. A final state also stores the time, and the failure if there is one."""
     check(row.state, new_state)
     row.state = new_state
     row.finished_at = None if new_state.is_open else now
@@ -34,14 +34,14 @@ def trial(row: TrialRow, new_state: TrialState, now: datetime, failure: Failure 
 
 
 def run(row: RunRow, new_state: TrialState, now: datetime) -> None:
-    """Move a run that no worker holds, or that is taken away from its worker."""
+    """Move a run to a new state, either while no worker executes it or in order to take it away from its worker."""
     check(row.state, new_state)
     row.state = new_state
     row.finished_at = None if new_state.is_open else now
 
 
 def begin_study(study: StudyRow, now: datetime) -> None:
-    """Start a study whose worker has arrived."""
+    """Start a study that was waiting for a worker, because a suitable worker has registered."""
     assert study.state is StudyState.WAITING, study.state.value
     study.state, study.started_at = StudyState.RUNNING, now
     # Each change raises the version: cached snapshots and waiting requests for work are compared with it.
@@ -49,14 +49,16 @@ def begin_study(study: StudyRow, now: datetime) -> None:
 
 
 def pause_study(study: StudyRow, paused: bool) -> None:
-    """Stop leasing runs of a study, or resume. Runs that are executing may finish, and count."""
+    """Stop leasing runs of a study, or resume it. Executing runs may finish, and count."""
     assert study.state.is_open, study.state.value
     study.state = StudyState.PAUSED if paused else StudyState.RUNNING
     study.version += 1
 
 
 def end_study(session: Session, study: StudyRow, state: StudyState, reason: str | None, now: datetime) -> None:
-    """End a study for good, and cancel its open runs; workers learn of it with their next heartbeat."""
+    """End a study for good, and cancel its unfinished runs; their workers are informed in the response to their next
+    heartbeat.
+    """
     assert study.state.is_open, f"{study.state.value} → {state.value}"
     # The attempt is closed here, not by the worker's report: that report will be rejected as a lost lease.
     for row in leases.open_runs(session, study.id):
@@ -73,7 +75,7 @@ def end_study(session: Session, study: StudyRow, state: StudyState, reason: str 
 
 
 def reopen_study(study: StudyRow) -> None:
-    """Let an ended study run again, in the phase that the caller has set."""
+    """Reopen an ended study in the phase that the caller has set."""
     assert not study.state.is_open and study.phase is not StudyPhase.DONE, study.state.value
     study.state, study.finished_at = StudyState.RUNNING, None
     study.version += 1

@@ -9,10 +9,10 @@ _STANDARD_FIELDS = set(vars(logging.makeLogRecord({}))) | {"message", "asctime",
 
 
 class JsonFormatter(logging.Formatter):
-    """Formatter for one JSON object per record: the message, and everything passed as `extra`."""
+    """Formatter that writes each log record as one JSON object: the message, and all values passed as `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record as one line of JSON."""
+        """Format a log record as one line of JSON."""
         entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -28,7 +28,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send all logs of the process to stderr in this format."""
+    """Send all logs of the process to stderr as JSON lines."""
     stream = logging.StreamHandler(sys.stderr)
     stream.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[stream], force=True)

@@ -16,7 +16,7 @@ _NEED = ["device", "gpu", "nodes", "gpus_per_node", "state"]
 
 
 class Metrics:
-    """Counters of one process."""
+    """Prometheus counters of one service process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -32,11 +32,11 @@ class Metrics:
         self._granted = Counter("shardtune_leases_granted", "Leases granted", ["purpose"], registry=self._registry)
 
     def count_grant(self, purpose: str) -> None:
-        """Count a lease that was granted."""
+        """Count a lease that was granted to a worker."""
         self._granted.labels(purpose).inc()
 
     def count_end(self, purpose: str, end: str, gpu_seconds: float) -> None:
-        """Count an attempt whose end is committed."""
+        """Count an attempt at a run whose end has been stored."""
         self._ended.labels(purpose, end).inc()
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
@@ -73,7 +73,7 @@ class Metrics:
 
 
 def _costs(registry: CollectorRegistry, spent: CostReport) -> None:
-    """Add cost gauges by month: the present month's grow, earlier ones are final."""
+    """Add gauges of costs by month to the metrics: the present month's values grow, those of earlier months are final."""
     seconds = Gauge(
         "shardtune_project_gpu_seconds", "Seconds × ranks by project, cause and month", _COST, registry=registry
     )
@@ -94,5 +94,5 @@ def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float)
 
 
 def _age_s(moment: datetime | None, now: datetime) -> float:
-    """Age in seconds; 0 without a moment."""
+    """Age of a moment in seconds; 0 if there is no moment."""
     return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

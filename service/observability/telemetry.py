@@ -21,7 +21,7 @@ _POLLED_PATHS = ("/healthz", "/readyz", "/metrics")
 
 
 def telemetry_config(settings: Settings) -> TelemetryConfig:
-    """Telemetry configuration of FastAPI."""
+    """FastAPI's telemetry configuration that follows from the service's settings."""
     if not settings.telemetry:
         return _OFF
     if not any(name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("ENDPOINT") for name in os.environ):
@@ -35,7 +35,7 @@ def _is_polled(scope: MutableMapping[str, Any]) -> bool:
 
 
 async def _name_span(request: Request) -> None:
-    """Add the request's path parameters to its span: study, run, worker."""
+    """Add the request's path parameters (study, run, worker) as attributes to its OpenTelemetry span."""
     span = trace.get_current_span()
     for name, value in request.path_params.items():
         span.set_attribute(f"shardtune.{name}", str(value))

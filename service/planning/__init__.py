@@ -1,1 +1,3 @@
-"""Planning of studies' next steps, without a transaction: snapshot, plan, and caches. `lifecycle` applies the steps."""
+"""Planning of studies' next steps outside any transaction: snapshots, plans, and caches. `lifecycle` applies the
+planned steps.
+"""

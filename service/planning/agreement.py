@@ -1,4 +1,6 @@
-"""Decide whether a finished search has a winner: trials of two backends must have trained the same thing."""
+"""Decide whether a finished search has a winner, which requires that trials of two backends trained with equal losses
+(parity).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,14 +16,14 @@ from shardtune.tuner.verdict.parity import ParityGroups
 
 @dataclass(frozen=True)
 class FinalParity:
-    """Final parity groups of a search, and notes on how they were found."""
+    """Final parity groups of a search (trials with equal losses), and notes on how the groups were formed."""
 
     parity_groups: ParityGroups
     notes: tuple[str, ...] = ()
 
 
 def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec) -> FinalParity:
-    """Group the measured trials by parity, confirmed by two backends.
+    """Group the measured trials of a search by parity (equal losses), confirmed by two backends.
 
     One backend is enough if every other backend was tried and has no feasible configuration.
     """
@@ -42,7 +44,7 @@ def final_parity_groups(history: Sequence[Observation], rejected: Sequence[Rejec
 def why_no_winner(
     history: Sequence[Observation], rejected: Sequence[Rejection], spec: StudySpec, parity_groups: ParityGroups
 ) -> str | None:
-    """Reason why the search has no winner; None: it has one."""
+    """Reason why a finished search has no winner. None: the search has a winner."""
     measured = [obs for obs in history if obs.is_measured]
     if not measured:
         return _nothing_feasible(history, rejected)
@@ -61,7 +63,9 @@ def why_no_winner(
 
 
 def _tried_without_success(history: Sequence[Observation], rejected: Sequence[Rejection]) -> set[str]:
-    """Backends with a configuration that the memory gate rejected, or that ended without a valid measurement."""
+    """Backends that were tried without success: their configurations were rejected by the memory gate, or ended without
+    a valid measurement.
+    """
     ended = (TrialState.INFEASIBLE, TrialState.FAILED)
     unsuccessful = {obs.config.backend for obs in history if obs.state in ended}
     return unsuccessful | {rejection.config.backend for rejection in rejected}

@@ -1,5 +1,5 @@
-"""Calibrate the predictor with the stored runs of a fingerprint; each run is read once, and compared with its
-prediction once.
+"""Calibrate the predictor with the stored runs of a fingerprint (hardware and software versions). Each run is read and
+compared with its prediction only once.
 
 A row that cannot be read (edited by hand, or of another version) is left out with a log line: it belongs to another
 study, and must not keep this one from its next lease.
@@ -29,12 +29,14 @@ from shardtune.tuner.prediction.learning import ComparedRun, MeasuredTrials
 log = logging.getLogger(__name__)
 
 MOST_RUNS = 400
-"""Maximum number of runs, the newest first; enough to estimate the factors separately."""
+"""Maximum number of runs used for calibration, newest first; enough to estimate the correction factors separately."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """Measured knowledge of a fingerprint, beyond the catalogue's figures."""
+    """Measurements collected under one fingerprint (hardware and software versions), which refine the catalogue's
+    figures.
+    """
 
     calibrations: Calibrations = NO_CALIBRATIONS
     hardware: MeasuredHardware | None = None
@@ -45,7 +47,7 @@ class Experience:
 def experience_of(
     planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str
 ) -> Experience:
-    """Calibrations from all studies measured on a fingerprint; nothing before a study's first lease.
+    """Calibrations of the predictor from all studies measured on a fingerprint; empty before a study's first lease.
 
     A project learns from its own workers and from those that serve every project. Measurements by workers of another
     project count for that project alone.
@@ -72,7 +74,7 @@ def _compared(
     hardware: MeasuredHardware | None,
     run_ids: Sequence[str],
 ) -> dict[str, ComparedRun]:
-    """Compare runs with their predictions; returns those that teach something, by run id."""
+    """Compare runs with their predictions; returns the runs that are useful for calibration, by run id."""
     by_study: dict[str, list[tuple[str, TrialConfig, Measurement]]] = defaultdict(list)
     for run in _read_runs(session, run_ids):
         if run.measurement is not None:
@@ -98,7 +100,9 @@ def _compared(
 
 
 def _read_subject(session: Session, study_id: str) -> Subject | None:
-    """Model, workload and cluster of a study; None: its runs teach nothing, or not yet."""
+    """Read the model, workload and cluster of a study. None: the study's runs are not useful for calibration, or not
+    yet.
+    """
     study = _read_study(session, study_id)
     if study is None or study.model_summary is None or not study.model_summary.blocks or _is_repetition(study):
         return None
@@ -109,7 +113,7 @@ def _read_subject(session: Session, study_id: str) -> Subject | None:
 
 
 def _is_repetition(study: StudyRow) -> bool:
-    """Whether the study repeats one configuration, as canaries do."""
+    """Whether a study only repeats one configuration, as canaries do."""
     # Many runs of a single configuration would outweigh all others in the calibration.
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 

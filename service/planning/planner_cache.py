@@ -1,5 +1,5 @@
-"""Cache of expensive planning data, and a lock per study on asking for its next step, within the process and among
-replicas.
+"""Cache of planning data that is expensive to compute, and a lock per study (ask lock) under which one thread or
+replica at a time plans the study's next step.
 
 The study's version decides what is valid. The locks only save work: sampling twice from the same history would be
 thrown away.
@@ -32,42 +32,44 @@ CachedValue = TypeVar("CachedValue")
 
 # A budget in seconds may run out without any change of the study, so the entry must expire by itself.
 _IDLE_S = 5.0
-"""Seconds for which a plan to wait is trusted."""
+"""Seconds for which a study's plan to wait is reused without planning again."""
 _MAX_SPACES = 64
 _MAX_POOLS = 16
-"""Maximum number of candidate pools; each takes up to 10 MB."""
+"""Maximum number of cached candidate pools; each takes up to 10 MB."""
 _MAX_SNAPSHOTS = 64
 _MAX_ENTRIES = 1024
 
 
 @dataclass(frozen=True)
 class CalibratedRuns:
-    """Runs on one fingerprint, and the calibrations fitted to them."""
+    """Runs measured on one fingerprint (hardware and software versions), and the predictor's calibrations fitted to
+    them.
+    """
 
     run_ids: Sequence[str]
     runs: Mapping[str, ComparedRun | None]
-    """Each run with its prediction, by run id; None: the run teaches nothing."""
+    """Each run with its prediction, by run id. None: the run is not useful for calibration."""
     calibrations: Calibrations
 
     @property
     def informative_runs(self) -> tuple[ComparedRun, ...]:
-        """Runs that teach something, the newest first."""
+        """Runs that are useful for calibration, newest first."""
         return tuple(run for run in self.runs.values() if run is not None)
 
 
 @dataclass(frozen=True)
 class Subject:
-    """Model, workload and cluster that a study measures; fixed once the model summary is known."""
+    """Model, workload and cluster that a study measures; these never change once the model summary is known."""
 
     shape: ModelShape
     workload: Workload
     cluster: Cluster
     trusted_project: str | None
-    """The only project that may trust the model summary; None: every project."""
+    """Id of the only project that may trust this model summary. None: every project may."""
 
 
 class PlannerCache:
-    """Caches of a process for planning, and one ask lock per study.
+    """Caches for planning in one process, and one ask lock per study.
 
     Spaces never change once the model summary is known; calibrations change with every measured run; each snapshot is
     valid for one version of its study.
@@ -88,7 +90,9 @@ class PlannerCache:
 
     @contextmanager
     def ask_lock(self, study_id: str, database: Database, patience_s: float) -> Iterator[bool]:
-        """Hold the study's ask lock; yields False if it did not become free within `patience_s` seconds."""
+        """Hold the ask lock of a study during a `with` block; yields False if the lock did not become free within
+        `patience_s` seconds.
+        """
         # A thread lock first: without it, the threads of this process would each hold a database connection while they
         # wait for the advisory lock.
         with self._guard:
@@ -103,28 +107,30 @@ class PlannerCache:
             lock.release()
 
     def note_idle(self, study_id: str, version: int) -> None:
-        """Record that the study has no work for any worker at this version."""
+        """Record that a study at this version has no work for any worker."""
         with self._guard:
             while len(self._idle_at_version) >= _MAX_ENTRIES:
                 self._idle_at_version.pop(next(iter(self._idle_at_version)))
             self._idle_at_version[study_id] = (version, time.monotonic())
 
     def is_idle(self, study_id: str, version: int) -> bool:
-        """Whether reading the study again would find no work."""
+        """Whether a study at this version is known to have no work, so that it need not be read again."""
         # With 200 waiting workers this costs one look at a study per version, not 200.
         idle_version, at_s = self._idle_at_version.get(study_id, (-1, 0.0))
         return idle_version == version and time.monotonic() - at_s < _IDLE_S
 
     def note_begun_block(self, worker_session: str, study_id: str) -> None:
-        """Record that the study has a waiting run of a block that this worker session began."""
+        """Record that a study has a waiting run of a comparison block that this worker session has begun."""
         self._store(self._begun_blocks, worker_session, study_id, _MAX_ENTRIES)
 
     def take_begun_block(self, worker_session: str) -> str | None:
-        """Study with such a run, returned once; None: none is known in this process."""
+        """Study with a waiting run of a comparison block that the worker session has begun, returned only once. None:
+        this process knows of no such study.
+        """
         return self._begun_blocks.pop(worker_session, None)
 
     def cpu_count(self, fingerprint_key: str, read: Callable[[], int]) -> int:
-        """Number of CPU cores of the machine under a fingerprint."""
+        """Number of CPU cores of the machine that has a fingerprint."""
         # Never invalidated: a fingerprint's key is a hash of its content.
         count = self._cores.get(fingerprint_key)
         if count is None:
@@ -133,14 +139,14 @@ class PlannerCache:
         return count
 
     def subject(self, study_id: str, read: Callable[[], Subject | None]) -> Subject | None:
-        """Subject of a study; read until it is known."""
+        """Model, workload and cluster of a study; read from the database until they are known, then cached."""
         cached_subject = self._subjects.get(study_id)
         if cached_subject is None and (cached_subject := read()) is not None:
             self._store(self._subjects, study_id, cached_subject, _MAX_ENTRIES)
         return cached_subject
 
     def space(self, study_id: str, build: Callable[[], Space]) -> Space:
-        """Search space of the study, built on first use."""
+        """Search space of a study, built on first use and then cached."""
         space = self._spaces.get(study_id)
         if space is None:
             space = build()
@@ -148,7 +154,7 @@ class PlannerCache:
         return space
 
     def pool(self, study_id: str, state: str, build: Callable[[], Pool]) -> Pool:
-        """Candidate configurations of a study with their predictions; rebuilt when `state` differs, that is, when new
+        """Candidate configurations of a study with their predictions. Rebuilt when `state` differs, that is, after new
         hardware rates were measured.
         """
         entry = self._pools.get(study_id)
@@ -158,7 +164,7 @@ class PlannerCache:
         return entry[1]
 
     def fill_specs(self, session: Session, rows: Sequence[StudyRow]) -> None:
-        """Set the rows' `spec` attributes from the cache, reading only those that are missing."""
+        """Set the `spec` attributes of study rows from the cache; reads only missing specs from the database."""
         # A spec is large JSON that never changes except for its budget, and every request for work looks at every
         # running study.
         studies.read_specs(session, [row for row in rows if row.id not in self._specs])
@@ -172,12 +178,12 @@ class PlannerCache:
                 self._specs.pop(next(iter(self._specs)))
 
     def snapshot(self, study_id: str, version: int) -> StudySnapshot | None:
-        """Snapshot of the study at this version, if cached; its open runs may have changed since."""
+        """Cached snapshot of a study at this version, or None; the study's open runs may have changed since."""
         cached = self._snapshots.get(study_id)
         return cached if cached is not None and cached.version == version else None
 
     def keep_snapshot(self, snapshot: StudySnapshot) -> None:
-        """Cache a snapshot for the study's next step in this process."""
+        """Cache the snapshot of a study for the planning of its next step in this process."""
         with self._guard:
             # Removed first, so that a study in use moves to the end and the oldest unused one is dropped.
             self._snapshots.pop(snapshot.study_id, None)
@@ -188,8 +194,8 @@ class PlannerCache:
     def calibrated_runs(
         self, name: str, run_ids: Sequence[str], compare: Callable[[Sequence[str]], Mapping[str, ComparedRun]]
     ) -> CalibratedRuns:
-        """Calibrations for these runs; compares only runs that are not cached yet. `name` identifies what the runs
-        share.
+        """Predictor calibrations for these runs; compares only uncached runs with their predictions. `name` identifies
+        the property that the runs share.
         """
         entry = self._learnt.get(name)
         if entry is None or entry.run_ids != run_ids:
@@ -202,7 +208,7 @@ class PlannerCache:
         return entry
 
     def _store(self, cache: dict[str, CachedValue], key: str, value: CachedValue, limit: int) -> None:
-        """Store a value, dropping the oldest entries beyond `most`."""
+        """Store a value in a cache, dropping the oldest entries beyond `most`."""
         with self._guard:
             while len(cache) >= limit:
                 cache.pop(next(iter(cache)))

@@ -27,14 +27,14 @@ from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_ch
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until a run ends or a worker asks."""
+    """Step of a study: wait until a run ends or a worker requests work."""
 
     rejections: tuple[Rejection, ...] = ()
 
 
 @dataclass(frozen=True)
 class NewTrial:
-    """Add a trial of this configuration."""
+    """Step of a study: add a trial of this configuration."""
 
     config: TrialConfig
     origin: TrialOrigin
@@ -42,12 +42,14 @@ class NewTrial:
     prediction: TrialPrediction | None
     reason: TrialReason | None = None
     undecided_s: StepTimeRange | None = None
-    """Range of step times, in seconds, within which the measurement has to be precise."""
+    """Range of step times, in seconds, within which the trial's measurement has to be precise."""
 
 
 @dataclass(frozen=True)
 class NewValidationRun:
-    """Add a validation run of this trial, in this block of the final comparison."""
+    """Step of a study: add a validation run of this trial to this block of the final comparison (paired runs that
+    decide).
+    """
 
     trial_number: int
     block: int
@@ -56,14 +58,16 @@ class NewValidationRun:
 
 @dataclass(frozen=True)
 class NewResumeRun:
-    """Add a resume check of this trial, whose verdict stands."""
+    """Step of a study: add a resume check (save, resume from the checkpoint, compare losses) of this trial, for which
+    the final comparison is already decided.
+    """
 
     trial_number: int
 
 
 @dataclass(frozen=True)
 class StartFinalComparison:
-    """End the search, and compare these finalists, or check the only one."""
+    """Step of a study: end the search, and compare these finalists, or check the only finalist."""
 
     final_comparison: Finalists
     reason: str | None
@@ -72,7 +76,7 @@ class StartFinalComparison:
 
 @dataclass(frozen=True)
 class Complete:
-    """Complete the study with its result."""
+    """Step of a study: complete the study with its result."""
 
     result: StudyResult
     reason: str | None = None
@@ -81,7 +85,7 @@ class Complete:
 
 @dataclass(frozen=True)
 class Fail:
-    """Fail the study: it cannot have a result."""
+    """Step of a study: fail the study, because it cannot have a result."""
 
     reason: str
     rejections: tuple[Rejection, ...] = ()
@@ -91,7 +95,7 @@ Step = Wait | NewTrial | NewValidationRun | NewResumeRun | StartFinalComparison 
 
 
 def parity_groups_so_far(history: Sequence[Observation], spec: StudySpec) -> parity.ParityGroups:
-    """Group the trials by parity, as far as is known while the search runs."""
+    """Group the trials by parity (equal losses), as far as this is known while the search runs."""
     return parity.group_by_parity(history, spec.workload.precision, single_backend=len(spec.space.backends) == 1)
 
 
@@ -102,7 +106,9 @@ def validation_failure(
     number: int,
     measurement: Measurement,
 ) -> Failure | None:
-    """Failure of a validation run whose trajectory left the study's reference; None: it repeats its trial."""
+    """Failure of a validation run whose losses diverge from the study's reference. None: the run's losses repeat those
+    of its trial.
+    """
     reference = agreement.final_parity_groups(history, rejected, spec).parity_groups.reference
     trials_by_number = {obs.number: obs for obs in history}
     if reference is None or number not in trials_by_number:
@@ -114,8 +120,8 @@ def validation_failure(
 
 
 def plan_next_step(snapshot: StudySnapshot, planner_cache: PlannerCache, now: datetime, may_ask: bool) -> Step:
-    """Plan the next step. With `may_ask` False, plan only steps that need no worker: a study that could ask the sampler
-    waits.
+    """Plan the next step of a study. With `may_ask` False, plan only steps that need no worker: a study that would need
+    the sampler's next suggestion waits.
     """
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None:
         return Wait()
@@ -181,7 +187,7 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
 
 
 def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for runs that are open, then pick the finalists, or fail with the reason why there are none."""
+    """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are none."""
     if snapshot.has_open_run:
         return Wait(rejections)
     rejected = (*snapshot.rejected, *rejections)
@@ -219,7 +225,7 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 def validation_run(
     snapshot: StudySnapshot, next_run: final_comparison.NextRun, searched: Mapping[int, float]
 ) -> NewValidationRun:
-    """Plan the next run of a final comparison, timed as long as its block needs."""
+    """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(
         next_run.trial,
@@ -229,7 +235,9 @@ def validation_run(
 
 
 def _check_resume(snapshot: StudySnapshot, result: StudyResult) -> Step:
-    """Plan the resume check of the best trial, which has to pass before the result is stored."""
+    """Plan the resume check of the best trial (train, save, resume), which must pass before the study's result is
+    stored.
+    """
     check = resume_check.next_step(result, snapshot.spec, snapshot.resume_runs, snapshot.has_resume_worker)
     if isinstance(check, resume_check.CheckDue):
         return NewResumeRun(result.best.trial_number)

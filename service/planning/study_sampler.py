@@ -1,4 +1,4 @@
-"""Build a study's sampler and seeds: the sampler that its user named, with what is known of the hardware."""
+"""Build the sampler that a study's user has chosen and its first configurations (seeds), using known hardware rates."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ _OF_OPTUNA: dict[str, Sampler] = {
 
 
 def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, planner_cache: PlannerCache) -> Sampler:
-    """Sampler of the study; TPE replaces the guided sampler where speeds cannot be predicted."""
+    """Sampler of a study. TPE replaces the guided sampler on hardware whose speeds cannot be predicted."""
     spec, calibrations = snapshot.spec, snapshot.calibrations
     if spec.sampler != "guided":
         return _OF_OPTUNA[spec.sampler]
@@ -46,7 +46,9 @@ def sampler_of(snapshot: StudySnapshot, space: Space, shape: ModelShape | None, 
 
 
 def seeds_of(snapshot: StudySnapshot, all_seeds: seeds.Seeds, shape: ModelShape | None) -> seeds.Seeds:
-    """Configurations to run before the sampler is asked: chosen by prediction in a guided study, else all seeds."""
+    """Seeds: configurations that a study runs before the sampler suggests any. A guided study chooses them by
+    prediction, others run all.
+    """
     if snapshot.spec.sampler != "guided" or shape is None:
         return all_seeds
     spec, calibrations = snapshot.spec, snapshot.calibrations

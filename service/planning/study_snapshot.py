@@ -1,4 +1,4 @@
-"""Snapshot of a study as one transaction sees it: the input of its next step."""
+"""Snapshot of a study as one transaction reads it: the input for planning the study's next step."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from shardtune.tuner.verdict.resume_check import ResumeRun
 
 @dataclass(frozen=True)
 class StudySnapshot:
-    """State of a study at one version."""
+    """State of a study at one version, with its trials and runs."""
 
     study_id: str
     version: int
@@ -38,39 +38,39 @@ class StudySnapshot:
     notes: tuple[str, ...]
     gpu_seconds: float
     started_at: datetime
-    """Start of the study's time budget."""
+    """Time from which the study's time budget counts."""
     final_comparison: Finalists | None
     history: tuple[Observation, ...]
     rejected: tuple[Rejection, ...]
     validation_runs: tuple[ValidationRun, ...]
-    """Complete validation runs of this final comparison, in order."""
+    """Complete validation runs of the present final comparison, in order."""
     final_comparison_cost: tuple[int, float]
-    """Number of runs and GPU-seconds of all final comparisons so far."""
+    """Number of runs and GPU-seconds of all final comparisons of the study so far."""
     has_waiting_run: bool
     has_open_run: bool
     calibrations: Calibrations = NO_CALIBRATIONS
-    """Calibrations by the runs of the study's fingerprint; the priors where no sampler is asked."""
+    """Predictor calibrations from the runs of the study's fingerprint; the priors if the next step needs no sampler."""
     hardware: MeasuredHardware | None = None
-    """Hardware rates that a worker of the fingerprint measured."""
+    """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint has measured."""
     other_studies_runs: tuple[ComparedRun, ...] = ()
-    """Runs of other studies on the fingerprint."""
+    """Runs of other studies that were measured on the same fingerprint."""
     cpu_count: int | None = None
-    """CPU cores of the machine under the fingerprint; None where no sampler is asked."""
+    """Number of CPU cores of the machine with the study's fingerprint. None if the next step needs no sampler."""
     system_study: SystemStudy | None = None
     warm_start: WarmStart | None = None
     resume_runs: tuple[ResumeRun, ...] = ()
     """Resume checks of the study, in order."""
     has_resume_worker: bool = True
-    """Whether a live worker understands resume checks."""
+    """Whether a live worker supports resume checks."""
 
     @property
     def has_work(self) -> bool:
-        """Whether a run waits that a live worker can take."""
+        """Whether a run of the study waits that a live worker can execute."""
         return self.has_waiting_run and not self.is_stranded
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the waiting run is a resume check that no live worker understands."""
+        """Whether the study's waiting run is a resume check that no live worker supports."""
         return (
             self.has_waiting_run
             and not self.has_resume_worker
@@ -87,8 +87,8 @@ def read_study(
 ) -> StudySnapshot:
     """Read a study and its history in the caller's transaction.
 
-    `rows`, `rejected`, `validation_gpu_seconds`: its trials, its rejections, and the GPU-seconds of its final comparisons, if
-    already known.
+    `rows`, `rejected`, `validation_gpu_seconds`: the study's trials, its rejected configurations, and the GPU-seconds
+    of its final comparisons, if already known.
     """
     # Keep a reference until the end: SQLAlchemy's identity map is weak, and runs find their trials there.
     rows = trials.of_study(session, study.id) if rows is None else rows
@@ -136,7 +136,9 @@ def _open_states(session: Session, study: StudyRow, rows: Sequence[TrialRow]) ->
 
 
 def with_open_runs(snapshot: StudySnapshot, open_states: Collection[TrialState]) -> StudySnapshot:
-    """Snapshot of the study's present version with its open runs as they are now; these change without a new one."""
+    """Copy of a study's snapshot with the present state of its open runs, which change without a new version of the
+    study.
+    """
     return replace(snapshot, has_waiting_run=TrialState.WAITING in open_states, has_open_run=bool(open_states))
 
 
@@ -176,7 +178,7 @@ def _resume_run(run: RunRow) -> ResumeRun:
 
 
 def observation(row: TrialRow, comparison_round: int) -> Observation:
-    """Trial in the form that the tuner reads; validation runs of earlier final comparisons do not count."""
+    """Convert a trial into the form that the tuner reads; validation runs of earlier final comparisons are left out."""
     return Observation(
         number=row.number,
         config=row.config,

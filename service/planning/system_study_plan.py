@@ -1,6 +1,8 @@
-"""Decide the next step of a challenge or a canary from one consistent snapshot. Nothing here writes.
+"""Plan the next step of a challenge or a canary (studies of the service itself) from one consistent snapshot, without
+any writes.
 
-Their trials are given; a retune's wide search is planned by service.planning.study_plan, like any other search.
+The configurations of these studies are given; the wide search of a retune is planned by service.planning.study_plan,
+like any other search.
 """
 
 from dataclasses import replace
@@ -34,7 +36,7 @@ _GAVE_UP = "the challenge ended before an interval could be given: going on woul
 
 
 def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
-    """Plan the next step. With `may_ask` False, plan only steps that need no worker."""
+    """Plan the next step of a challenge or canary. With `may_ask` False, plan only steps that need no worker."""
     # One run at a time: these studies compare, so nothing of their own may run beside a run.
     if snapshot.state is not StudyState.RUNNING or snapshot.model_summary is None or snapshot.has_open_run:
         return Wait()
@@ -72,7 +74,9 @@ def _given_trials(snapshot: StudySnapshot, system_study: SystemStudy) -> list[tu
 
 
 def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
-    """Memory gate for the challengers; the incumbent always passes."""
+    """Memory gate (rejects configurations predicted not to fit) for the challengers of a retune; the incumbent always
+    passes.
+    """
     # The incumbent has run before; whether it still does is the question of the challenge, and no prediction may answer
     # it.
     assert snapshot.model_summary is not None
@@ -90,7 +94,7 @@ def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
 
 
 def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
-    """Choose the challenger to pair with the incumbent, after all have run once."""
+    """Choose the challenger to pair with the incumbent, after all challengers have run once."""
     rejected = (*snapshot.rejected, *rejections)
     final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
     incumbent = next((obs for obs in snapshot.history if obs.origin == TrialOrigin.BASELINE), None)
@@ -120,7 +124,7 @@ def _incumbent_failure(incumbent: Observation | None) -> str:
 
 
 def is_infeasible(incumbent: Observation | None) -> bool:
-    """Whether the incumbent's configuration itself fails; a failure of the platform says nothing about it."""
+    """Whether the incumbent's configuration itself fails. A failure of the platform does not count."""
     return incumbent is not None and incumbent.failure is not None and incumbent.failure.is_infeasible
 
 
@@ -142,7 +146,9 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
-    """Run the incumbent once; again while every run was slow, or while a reference speed is still missing."""
+    """Plan a canary: run the incumbent once, and again while every run was slow or the reference speed still needs
+    runs.
+    """
     assert snapshot.baseline is not None
     # No prediction: a canary compares measured speeds, and must not teach the predictor one configuration again and
     # again.
@@ -160,7 +166,9 @@ def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:
 
 
 def _needs_another(trial: Observation, system_study: SystemStudy) -> bool:
-    """Whether a canary may run again, and every run so far was slow or is needed for the reference speed."""
+    """Whether a canary may run once more and should, because every run so far was slow or counts towards the reference
+    speed.
+    """
     assert trial.measurement is not None
     runs = (trial.measurement, *trial.validation_runs)
     slow_below = system_study.repeat_below

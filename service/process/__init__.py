@@ -1,1 +1,1 @@
-"""State of one service process, and `Context`, which passes it on. Nothing here outlives the process."""
+"""State of one service process, and `Context`, which passes this state on. All of it is lost when the process ends."""

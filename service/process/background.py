@@ -1,4 +1,4 @@
-"""Background work of a service process: steps that repeat whatever one of them raises."""
+"""Background work of a service process: steps that are repeated at intervals, even after one of them raises."""
 
 import asyncio
 import logging
@@ -16,7 +16,9 @@ Item = TypeVar("Item")
 
 
 async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> None:
-    """Pause, then take each step, until cancelled; with `at_once`, take them before the first pause, too."""
+    """Repeat until cancelled: pause, then take each step. With `at_once`, the steps are also taken before the first
+    pause.
+    """
     if not at_once:
         await asyncio.sleep(pause_s)
     while True:
@@ -31,7 +33,7 @@ async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> Non
 
 
 def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
-    """Take a step for each item, and pass over items whose rows another transaction has locked.
+    """Apply a step to each item, skipping items whose database rows another transaction has locked.
 
     Returns the sum of the steps' results. `name` is the locked resource, such as a run's study: after one conflict its
     other items are skipped, too. Skipped items are due in the next round again.

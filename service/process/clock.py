@@ -1,4 +1,4 @@
-"""Keep the process in step with the database's clock (db.clock)."""
+"""Compare the process's time with the database's clock (db.clock) and keep them in step."""
 
 import logging
 from functools import partial
@@ -12,11 +12,11 @@ log = logging.getLogger(__name__)
 
 # Machines that NTP keeps in step differ by less.
 _TOLERANCE_S = 1.0
-"""Tolerated difference to the database's clock in seconds."""
+"""Tolerated difference in seconds between this machine's clock and the database's."""
 
 
 async def keep_reading(context: Context) -> None:
-    """Read the database's clock as often as a worker renews, until cancelled."""
+    """Read the database's clock at the interval at which workers renew leases, until cancelled."""
     if (warning := clock_warning(context)) is not None:
         log.warning(warning)
     step = partial(run_in_threadpool, context.db.clock.read)
@@ -24,7 +24,7 @@ async def keep_reading(context: Context) -> None:
 
 
 def clock_warning(context: Context) -> str | None:
-    """Warning if this machine's clock differs from the database's by more than tolerated; else None."""
+    """Warning text if this machine's clock differs from the database's by more than the tolerated seconds; else None."""
     offset_s = context.db.clock.offset_s
     if abs(offset_s) <= _TOLERANCE_S:
         return None

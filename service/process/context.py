@@ -1,4 +1,4 @@
-"""Dependencies of every rule of the service: the database, the settings, the time, and the sender."""
+"""Dependencies of all rules of the service: the database, the settings, the time, and the sender of the request."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -23,13 +23,13 @@ from shardtune.service.settings import Settings
 
 
 class Stopping:
-    """Flag that, once set, stays set."""
+    """Flag that reports whether the process is stopping; once set, it stays set."""
 
     def __init__(self) -> None:
         self._is_set = False
 
     def set(self) -> None:
-        """Set the flag: the process is to end."""
+        """Set the flag that the process is stopping."""
         self._is_set = True
 
     def __bool__(self) -> bool:
@@ -38,19 +38,21 @@ class Stopping:
 
 @dataclass
 class _OnceTrue:
-    """Conditions that never become false again."""
+    """Cached conditions that never become false again, such as "an API key exists"."""
 
     keys: bool = False
 
 
 @dataclass(frozen=True)
 class Context:
-    """State of one service process; within a request, with its sender."""
+    """State of one service process; within a request, also the request's sender."""
 
     db: Database
     settings: Settings
     now: Callable[[], datetime] = utc_now
-    """Clock of all stored times: the database's in a service. Tests set their own."""
+    """Function that returns the present time for all stored times: the database's clock in a service. Tests pass
+    another.
+    """
     planner_cache: PlannerCache = field(default_factory=PlannerCache)
     known_targets: TargetCache = field(default_factory=TargetCache)
     work_signal: WorkSignal = field(default_factory=WorkSignal)
@@ -58,7 +60,7 @@ class Context:
     stream_limits: StreamLimits = field(default_factory=StreamLimits)
     metrics: Metrics = field(default_factory=Metrics)
     stopping: Stopping = field(default_factory=Stopping)
-    """Flag set by SIGTERM: whatever waits is answered at once."""
+    """Flag set on SIGTERM, upon which all waiting requests are answered at once."""
     usage_counts: UsageCounts = field(default_factory=UsageCounts)
     rates: RequestRates = field(default_factory=RequestRates)
     dns_resolver: DnsResolver = field(default_factory=DnsResolver)
@@ -68,19 +70,21 @@ class Context:
 
     @classmethod
     def opened(cls, settings: Settings) -> "Context":
-        """Open the context of a serving process: its database, within its limits and by its clock."""
+        """Open the context of a serving process: its database connection with limits on time and with the database's
+        clock.
+        """
         database = Database(settings.database_url, settings.database_limits)
         return cls(database, settings, database.clock)
 
     def has_keys(self, query: Callable[[], bool]) -> bool:
-        """Whether an API key was ever made."""
+        """Whether an API key was ever created in this service."""
         # Once true it stays true, revoked keys included, so that the query is saved for every later request.
         self._once_true.keys = self._once_true.keys or query()
         return self._once_true.keys
 
 
 def context_of(request: Request) -> Context:
-    """Context of the process, without a sender: for routes that need no key."""
+    """Context of the process without a sender, for routes that need no API key."""
     context = request.app.state.context
     assert isinstance(context, Context)
     return context
@@ -94,7 +98,7 @@ async def _context_without_sender(request: Request) -> Context:
 
 
 async def _context_with_sender(request: Request) -> Context:
-    """Context with the sender of the request. Fails if the route forgot `dependencies=[requires(…)]`."""
+    """Context with the sender of the request. Fails if the route was declared without `dependencies=[requires(…)]`."""
     principal = getattr(request.state, "principal", None)
     assert isinstance(principal, Principal), "the route names no action: add dependencies=[requires(Action.…)]"
     return replace(context_of(request), principal=principal)

@@ -1,4 +1,4 @@
-"""Resolve host names in threads of their own, so that a name server that never answers delays nothing else."""
+"""Resolve host names in separate threads, so that a name server that never answers delays nothing else."""
 
 import socket
 from functools import partial
@@ -15,7 +15,7 @@ class DnsResolver:
         self._limiter: CapacityLimiter | None = None
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Addresses that the system's resolver returns for a name.
+        """IP addresses that the system's resolver returns for a host name.
 
         Raises:
             OSError: the name is unknown, or no server answers.

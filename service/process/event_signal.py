@@ -1,4 +1,4 @@
-"""Wake the event streams of this process with one cheap query per poll, however many wait."""
+"""Wake the event streams of this process with one cheap database query per poll, however many streams wait."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,9 @@ from shardtune.db.queries.events import StreamEnd
 
 
 class EventSignal:
-    """Newest event numbers of the watched studies. Runs in the event loop's thread only, so it needs no lock."""
+    """Newest event numbers of the studies that event streams watch. Runs in the event loop's thread only, so it needs
+    no lock.
+    """
 
     def __init__(self) -> None:
         self._watchers: Counter[str] = Counter()
@@ -17,23 +19,25 @@ class EventSignal:
         self._news = asyncio.Event()
 
     def watched(self) -> tuple[str, ...]:
-        """Ids of the watched studies."""
+        """Ids of the studies that event streams of this process watch."""
         return tuple(self._watchers)
 
     def update(self, heads: Mapping[str, StreamEnd]) -> None:
-        """Take in a poll's result, and wake all waiting streams."""
+        """Store the result of a poll (newest event number of each watched study), and wake all waiting streams."""
         self._heads = dict(heads)
         # A new event per poll: clearing the old one could miss a stream that has been woken but has not run yet.
         self._news.set()
         self._news = asyncio.Event()
 
     def has_ended(self, study_id: str) -> bool:
-        """Whether the study had ended at the last poll."""
+        """Whether a study had ended at the last poll."""
         return (head := self._heads.get(study_id)) is not None and head.has_ended
 
     @contextmanager
     def watch(self, study_id: str) -> Iterator[Callable[[int], bool]]:
-        """Have the study polled; yields a function that tells whether it has events after a number."""
+        """Include a study in the polls during a `with` block; yields a function that returns whether the study has
+        events after a number.
+        """
         self._watchers[study_id] += 1
         try:
             yield lambda number: (head := self._heads.get(study_id)) is not None and head.last_event > number
@@ -43,7 +47,7 @@ class EventSignal:
                 del self._watchers[study_id]
 
     async def wait_for_poll(self, timeout_s: float) -> None:
-        """Wait for the end of the next poll, at most `timeout_s` seconds."""
+        """Wait for the end of the next poll for events, at most `timeout_s` seconds."""
         try:
             await asyncio.wait_for(self._news.wait(), timeout_s)
         except TimeoutError:
@@ -57,7 +61,9 @@ class StreamLimits:
         self._open_streams: Counter[str] = Counter()
 
     def open_stream(self, client: str, most: int, most_of_all: int) -> bool:
-        """Count one more stream; False if the client, or all together, have the maximum."""
+        """Count one more open event stream; returns False if the client, or all clients together, already have the
+        maximum.
+        """
         if self._open_streams[client] >= most or self._open_streams.total() >= most_of_all:
             return False
         self._open_streams[client] += 1
@@ -65,11 +71,11 @@ class StreamLimits:
 
     @property
     def total(self) -> int:
-        """Number of open streams."""
+        """Number of open event streams of this process."""
         return self._open_streams.total()
 
     def close_stream(self, client: str) -> None:
-        """Count one stream less."""
+        """Count one open event stream less for a client."""
         self._open_streams[client] -= 1
         # Clients that have none are dropped, so that the counter does not grow with every client that ever came.
         if not self._open_streams[client]:

@@ -1,7 +1,8 @@
-"""Fair semaphore: grants slots to the sender with the fewest in use, so that one busy project cannot starve others.
+"""Fair semaphore: grants free slots to the sender with the fewest slots in use, so that one busy project cannot starve
+others.
 
 Among equal senders the one that has waited longest is next. A sender that used more than half of the recent time while
-others came, too, is limited to one slot.
+other senders had requests, too, is limited to one slot.
 """
 
 import asyncio
@@ -11,17 +12,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 _HALF_LIFE_S = 2.0
-"""Half-life of past use in seconds."""
+"""Half-life in seconds after which a sender's past use of slots counts half."""
 # Threads share one interpreter, so each further thread of a busy sender makes all others wait longer for it.
 _BUSY_FRACTION = 0.5
-"""Fraction of the recent time above which a sender is limited to one slot."""
+"""Fraction of the recent time above which a sender counts as busy and is limited to one slot."""
 # A sender that is alone delays nobody, and may use all its slots.
 _ALONE_FRACTION = 0.98
-"""Fraction of the recent time above which a sender is considered alone."""
+"""Fraction of the recent time above which a sender counts as the only active sender, and is not limited."""
 
 
 class FairQueue:
-    """Slots of one process. Used in the event loop's thread only."""
+    """Fair queue for the slots of one process. Used in the event loop's thread only."""
 
     def __init__(self, at_once: int, of_one_sender: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._free, self._max_per_sender = at_once, of_one_sender
@@ -31,7 +32,7 @@ class FairQueue:
 
     @asynccontextmanager
     async def slot(self, sender: str) -> AsyncIterator[None]:
-        """Hold a slot for as long as the block runs."""
+        """Context manager that occupies a slot of the fair queue for a sender while the `with` block runs."""
         await self.take(sender)
         try:
             yield
@@ -39,7 +40,7 @@ class FairQueue:
             self.release(sender)
 
     async def take(self, sender: str) -> None:
-        """Wait for a slot; return it with `release`."""
+        """Wait until the sender gets a slot of the fair queue; the caller frees the slot with `release`."""
         slot = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(sender, deque()).append(slot)
         self._usage.count(self._in_use)
@@ -52,7 +53,7 @@ class FairQueue:
             raise
 
     def release(self, sender: str) -> None:
-        """Return the sender's slot."""
+        """Free one of the sender's slots in the fair queue."""
         self._usage.count(self._in_use)
         self._free += 1
         self._in_use[sender] -= 1
@@ -84,7 +85,7 @@ class FairQueue:
 
 
 class DecayedUsage:
-    """Seconds of slots that each sender used, with exponential decay."""
+    """Seconds for which each sender occupied slots, with older seconds counting exponentially less."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock, self._counted_s = clock, clock()
@@ -95,7 +96,7 @@ class DecayedUsage:
         """Weight of a second now. Added seconds grow instead of old ones shrinking."""
 
     def count(self, in_use: Counter[str]) -> None:
-        """Add the time since the last call; must be called before the slots in use change."""
+        """Add the time since the last call to the senders' usage; must be called before the slots in use change."""
         now = self._clock()
         passed_s, self._counted_s = now - self._counted_s, now
         # Capped: after a long pause the power would overflow, and all earlier use is negligible anyway.
@@ -108,7 +109,7 @@ class DecayedUsage:
             self._rescale()
 
     def fraction(self, sender: str) -> float:
-        """Fraction of all senders' recent time that this sender used, from 0 to 1."""
+        """Fraction of all senders' recent slot time that this sender used, from 0 to 1."""
         return self._usage.get(sender, 0.0) / self._total if self._total else 0.0
 
     def _rescale(self) -> None:

@@ -1,4 +1,4 @@
-"""Remember which project's key sent a request, so that its sender is known before the database is asked."""
+"""Remember which project each API key belongs to, so that a request's sender is known before the database is queried."""
 
 import threading
 
@@ -10,14 +10,16 @@ _MAX_KEYS = 4096
 
 
 class KnownSenders:
-    """Project by API key. An entry grants nothing: it only decides whose slots a request uses."""
+    """Projects by API key, known from earlier requests. An entry grants no permission; it only decides whose slots a
+    request uses.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._senders: dict[bytes, str] = {}
 
     def remember(self, secret: str, principal: Principal) -> None:
-        """Record the sender of a valid key."""
+        """Record the project of a valid API key."""
         with self._guard:
             self._senders[f"Bearer {secret}".encode()] = principal.sender
             while len(self._senders) > _MAX_KEYS:
@@ -25,7 +27,7 @@ class KnownSenders:
                 self._senders.pop(next(iter(self._senders)))
 
     def sender_of(self, scope: Scope) -> str:
-        """Project of the request's key if that was valid before; else the client's address."""
+        """Project of the request's API key if the key was valid in an earlier request; else the client's address."""
         # A stranger that sends made-up keys shares the slots of its address with its other requests.
         key = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         project = self._senders.get(key)

@@ -1,4 +1,4 @@
-"""Sender of a request: the holder of a key, or anybody on this machine while the service has no keys."""
+"""Sender of a request: the holder of an API key, or anybody on this machine while the service has no keys."""
 
 from dataclasses import dataclass
 
@@ -10,27 +10,27 @@ class Principal:
     """Identity and permissions of a request's sender."""
 
     name: str
-    """Name of the key, for the history of decisions."""
+    """Name of the sender's API key, stored in the history of decisions."""
     project_id: str | None = None
-    """The only project that it sees; None: every project."""
+    """Id of the only project that the sender can access; None: every project."""
     scopes: frozenset[Scope] = frozenset(Scope)
     key_id: str | None = None
     holder_id: str | None = None
-    """Id that stays the same when a key is rotated; None: the service has no keys."""
+    """Id of the key's holder, which stays the same when the key is rotated. None: the service has no keys."""
 
     def sees(self, project_id: str | None) -> bool:
-        """Whether the sender may see something of this project (None: of all projects)."""
+        """Whether the sender can access objects of this project (None: objects that belong to every project)."""
         return self.project_id is None or project_id is None or self.project_id == project_id
 
     @property
     def sender(self) -> str:
-        """Name under which the sender's requests queue: the keys of a project share one."""
+        """Name under which the sender's requests queue; all keys of a project share one name."""
         # By project, not by key: otherwise a project could get more slots by making more keys.
         return f"project {self.project_id}" if self.project_id is not None else f"key {self.key_id}"
 
     @property
     def home(self) -> str:
-        """Project of objects that the sender creates without naming one."""
+        """Id of the project of objects that the sender creates without naming a project."""
         return self.project_id or DEFAULT_PROJECT
 
 

@@ -1,4 +1,4 @@
-"""Count the requests of each project in the present minute, within one process."""
+"""Count the requests of each project in the present minute, within one service process."""
 
 import threading
 from datetime import datetime
@@ -7,7 +7,7 @@ _MINUTE_S = 60
 
 
 class RequestRates:
-    """Requests of each project in the present minute; safe from any thread."""
+    """Number of requests of each project in the present minute. Safe to use from any thread."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -15,7 +15,9 @@ class RequestRates:
         self._counts: dict[str, int] = {}
 
     def count(self, project_id: str, limit: int, now: datetime) -> float | None:
-        """Count a request. Returns the seconds until the next minute if it exceeds the limit, else None."""
+        """Count a request of a project. Returns the seconds until the next minute if the request exceeds the limit,
+        else None.
+        """
         seconds = now.timestamp()
         minute = int(seconds // _MINUTE_S)
         with self._guard:

@@ -1,4 +1,4 @@
-"""Cache the tuning targets of recommendations."""
+"""Cache of the tuning targets (model, workload, cluster) of recommendations."""
 
 import threading
 from collections.abc import Collection
@@ -12,14 +12,16 @@ _MAX_TARGETS = 4096
 
 
 class TargetCache:
-    """Tuning-target fields by recommendation id."""
+    """Cache of the fields of tuning targets (model, workload, cluster), by recommendation id."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
         self._fields_by_id: dict[str, Flat] = {}
 
     def fields_of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
-        """Fields of each recommendation's tuning target, by its id; reads only those that are not cached."""
+        """Fields of each recommendation's tuning target, by recommendation id; reads only uncached recommendations from
+        the database.
+        """
         # Never invalidated: a recommendation's target does not change. The nearest recommendation is chosen among many,
         # whose answers would otherwise be read for each question.
         fields_by_id = {

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 
 class UsageCounts:
-    """Uses of recommendations in this process since the last write."""
+    """Number of times that each recommendation was given out by this process since the counts were last written to the
+    database.
+    """
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -20,7 +22,7 @@ class UsageCounts:
             self._counts[project_id, target_key] += 1
 
     def take(self) -> Mapping[tuple[str, str], int]:
-        """Take the counts since the last call."""
+        """Return the counts since the last call and reset them."""
         with self._guard:
             # Swapped under the lock: a request that counts meanwhile adds to the new counter.
             counts, self._counts = self._counts, Counter()

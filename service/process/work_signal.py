@@ -1,8 +1,9 @@
-"""Wake the workers that wait for work, without a thread each: one cheap query per poll tells whether any study changed.
+"""Wake the workers that wait for work, without a thread for each: one cheap database query per poll reports whether any
+study changed.
 
-Workers of the same hardware and software get the same answer from the same state of the studies. After one was told
-that there is no work, the others do not ask before a study changes: 200 idle workers cost one look, not 200. A run
-pinned to a worker is offered to it even after an identical worker was told that there is no work.
+Workers of the same hardware and software get the same answer from the same state of the studies. After one of them was
+told that there is no work, the others do not query again before a study changes: 200 idle workers cost one query, not
+200. A run pinned to a worker is offered to that worker even after an identical worker was told that there is no work.
 """
 
 import asyncio
@@ -21,19 +22,21 @@ Result = TypeVar("Result")
 # Claims sample, which uses the CPU: more threads would only compete for the interpreter's lock. Heartbeats and reports
 # have threads of their own.
 CLAIM_THREADS = 4
-"""Number of threads for claims."""
+"""Number of threads in which claims (searches for work for a worker) run."""
 _MAX_THREADS_PER_SENDER = CLAIM_THREADS - 1
-"""Number of claim threads that one project may use: whatever its claims wait for, one thread is left for the others."""
+"""Maximum number of claim threads that one project may use. One thread is left for other projects, even if all claims
+of the project wait.
+"""
 # A worker's own description determines its kind, and it may claim anything; without a bound, memory would grow.
 _MAX_KINDS = 256
-"""Maximum number of worker kinds whose last empty answer is remembered."""
+"""Maximum number of worker kinds for which the last answer "no work" is remembered."""
 # Some work appears without a change of a study: a budget in seconds runs out, and the final comparison begins.
 _RECHECK_S = 5.0
-"""Seconds after which an empty answer is checked again."""
+"""Seconds after which an answer "no work" expires and a worker's claim is tried again."""
 
 
 class _EmptyAnswer(NamedTuple):
-    """Last empty answer for a kind of worker."""
+    """Last answer "no work" for workers of one kind (equal hardware, software and project)."""
 
     change_count: int
     began_s: float
@@ -41,11 +44,13 @@ class _EmptyAnswer(NamedTuple):
 
 
 class WorkSignal:
-    """Last seen versions of the studies, and worker kinds that found no work. Used in the event loop's thread only."""
+    """Latest known versions of the studies, and the kinds of workers for which no work was found. Used in the event
+    loop's thread only.
+    """
 
     def __init__(self) -> None:
         self.waiting_requests = 0
-        """Number of requests held open now."""
+        """Number of workers' requests for work that are kept open at the moment."""
         self._versions: Mapping[str, int] = {}
         self._change_count = 0
         self._empty_answers: dict[str, _EmptyAnswer] = {}
@@ -55,7 +60,7 @@ class WorkSignal:
         self._limiter: CapacityLimiter | None = None
 
     async def run_in_claim_thread(self, sender: str, query: Callable[[], Result]) -> Result:
-        """Run a database query for a sender in one of the threads for claims."""
+        """Run a sender's database query in one of the threads reserved for claims of work."""
         if self._limiter is None:
             # Made on first use: an anyio limiter belongs to the event loop in which it is created.
             self._limiter = CapacityLimiter(CLAIM_THREADS)
@@ -63,18 +68,18 @@ class WorkSignal:
             return await to_thread.run_sync(query, limiter=self._limiter)
 
     def kind_lock(self, kind: str) -> asyncio.Lock:
-        """Lock under which workers of one kind claim one after the other."""
+        """Lock that lets workers of one kind (equal hardware and software) claim work only one after the other."""
         # They want the same studies, and each study answers one request at a time. A weak dictionary drops locks that
         # nobody holds.
         return self._locks_by_kind.setdefault(kind, asyncio.Lock())
 
     @property
     def change_count(self) -> int:
-        """Counter of changes; note it before a claim."""
+        """Number of changes of running studies seen so far; the caller reads it before a claim."""
         return self._change_count
 
     def update(self, versions: Mapping[str, int]) -> None:
-        """Take in the versions of the running studies, and wake the waiting requests if any differs."""
+        """Store the versions of the running studies, and wake the waiting requests for work if any version differs."""
         if versions == self._versions:
             return
         self._versions = dict(versions)
@@ -85,8 +90,8 @@ class WorkSignal:
     def record_no_work(
         self, kind: str, changes_before: int, reserved: frozenset[str] = frozenset(), began_s: float | None = None
     ) -> None:
-        """Record that workers of this kind had no work in the state noted before the claim, except for the `reserved`
-        ids.
+        """Record that workers of this kind had no work in the state of the studies before the claim, except for the
+        workers with `reserved` ids.
 
         `began_s`: time at which the claim began, on the monotonic clock; by default now.
         """
@@ -99,9 +104,9 @@ class WorkSignal:
         )
 
     def may_have_work(self, kind: str, worker_id: str, asked_s: float | None = None) -> bool:
-        """Whether a claim could find work that the last claim of this kind did not.
+        """Whether a worker's claim could find work although the last claim of a worker of this kind found none.
 
-        `asked_s`: a request of that time needs an answer from that moment or later.
+        `asked_s`: time of the worker's request; only an answer from that moment or later is accepted.
         """
         last = self._empty_answers.get(kind)
         if last is None or worker_id in last.reserved:
@@ -111,7 +116,7 @@ class WorkSignal:
         return last.change_count != self._change_count or time.monotonic() - last.began_s >= _RECHECK_S
 
     async def wait_for_change(self, timeout_s: float) -> None:
-        """Wait for a change, at most `timeout_s` seconds."""
+        """Wait for a change of any running study, at most `timeout_s` seconds."""
         # Not `wait_for`, which makes a task before Python 3.12: every change wakes up to hundreds of waiting requests.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -1,1 +1,1 @@
-"""Recommendations: record, decide, renew and withdraw them. Lookup lives in `best`."""
+"""Recommendations: record, decide, renew and withdraw them. `best` finds recommendations for requests."""

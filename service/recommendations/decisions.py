@@ -1,4 +1,6 @@
-"""Decisions of users about recommendations: pin, unpin, approve, reject, roll back; and the history of both."""
+"""Decisions of users about recommendations (pin, unpin, approve, reject, roll back), and the history of recommendations
+and decisions.
+"""
 
 import logging
 from collections.abc import Callable
@@ -43,9 +45,9 @@ def decide(
     project_id: str | None = None,
     check: Callable[[TuningTargetRow], None] = lambda _: None,
 ) -> Recommendation:
-    """Pin, unpin, approve, reject or roll back a recommendation; returns it.
+    """Pin, unpin, approve, reject or roll back a recommendation, and return it.
 
-    `check` is called with the locked row of the tuning target, and may raise.
+    The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
 
     Raises:
         NotFound: nothing is known under the key, or no such recommendation.
@@ -98,7 +100,7 @@ def list_recommendations(
     token: str | None,
     limit: int,
 ) -> RecommendationPage:
-    """Recommendations of the sender's projects, newest first."""
+    """Recommendations of the projects visible to the sender, newest first."""
     project_id = context.principal.project_id
     filters = (project_id, target_key, *states)
     after = paging.parse_token(token, filters, paging.moment_and_id)
@@ -115,7 +117,7 @@ def list_recommendations(
 def list_decisions(
     context: Context, target_key: str, token: str | None, limit: int, project_id: str | None
 ) -> tuple[DecisionPage, str]:
-    """Decisions about a tuning target, newest first, and the target's entity tag."""
+    """Decisions about a tuning target, newest first, and the entity tag of the target."""
     project_id = project_of(context, project_id)
     filters = (project_id, target_key)
     after = paging.parse_token(token, filters, paging.whole_number)
@@ -133,12 +135,12 @@ def list_decisions(
 
 
 def target_tag(row: TuningTargetRow) -> str:
-    """Entity tag that changes with every decision about a target."""
+    """Entity tag of a tuning target, which changes with every decision about the target."""
     return f'"{row.target_key}-{row.version}"'
 
 
 def recommendation_view(row: RecommendationRow) -> Recommendation:
-    """Recommendation in the form of the API."""
+    """Convert a recommendation's row into the API's model."""
     return Recommendation(
         recommendation_id=row.id,
         project_id=row.project_id,
@@ -153,7 +155,9 @@ def recommendation_view(row: RecommendationRow) -> Recommendation:
 def _choose(
     session: Session, row: TuningTargetRow, action: UserDecision, request: DecisionRequest
 ) -> RecommendationRow:
-    """Recommendation that a decision is about."""
+    """Find the recommendation that a decision applies to: the one named in the request, else the one that the action
+    implies.
+    """
     recommendation: RecommendationRow | None
     if request.recommendation_id is not None:
         recommendation = best.recommendation(session, request.recommendation_id)

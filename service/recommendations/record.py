@@ -32,7 +32,9 @@ SERVICE = "service"
 
 
 def record_result(context: Context, session: Session, study: StudyRow, now: datetime) -> None:
-    """Record the result of a study that has ended by `now`. The caller holds the study."""
+    """Record the result of a study that has ended by `now`, and recommend or propose it. The caller has locked the
+    study.
+    """
     assert study.result is not None
     # Challenges and canaries recommend through their retune; a proposal of their own would bypass it.
     if study.system_study is not None:
@@ -61,12 +63,12 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
-    """Whether the operator or the study's project demands approval of every result."""
+    """Whether the operator or the study's project requires a person's approval of every result."""
     return context.settings.requires_approval or study.project.requires_approval
 
 
 def lock_target(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
-    """Row of the tuning target that a study measured, created if missing; locked until the transaction ends."""
+    """Row of the tuning target that a study measured, created if missing and locked until the transaction ends."""
     assert study.fingerprint is not None
     case = TuningTarget(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
@@ -89,7 +91,9 @@ def add_proposal(
     now: datetime,
     renewed: EarlierVerdict | None = None,
 ) -> RecommendationRow:
-    """Record a study's result as a proposal. The caller holds the study and the row."""
+    """Record a study's result as a proposal, which is not yet recommended. The caller has locked the study and the
+    target's row.
+    """
     assert study.fingerprint is not None
     recommendation = RecommendationRow(
         id=f"rec-{secrets.token_hex(8)}",
@@ -117,7 +121,7 @@ def add_proposal(
 def notify(
     session: Session, event: EventType, recommendation: RecommendationRow, now: datetime, **extra_data: Any
 ) -> None:
-    """Notify webhooks of a change of a recommendation."""
+    """Notify webhooks that a recommendation has changed."""
     contender = recommendation.answer.result.best
     data = {
         "project_id": recommendation.project_id,
@@ -137,7 +141,7 @@ def notify(
 
 
 def record_earlier_results(context: Context) -> None:
-    """Record results of studies that ended before recommendations existed."""
+    """Record the results of studies that ended before the database stored recommendations."""
     with context.db.write() as session:
         for study in best.studies_without_recommendation(session):
             if study.result is not None and study.fingerprint is not None:
@@ -145,7 +149,7 @@ def record_earlier_results(context: Context) -> None:
 
 
 def project_of(context: Context, named: str | None) -> str:
-    """Project that a request is about.
+    """Id of the project that a request is about; by default the sender's own project.
 
     Raises:
         NotFound: it is not the sender's.
@@ -166,7 +170,9 @@ def unknown_target(target_key: str) -> NotFound:
 def make_current(
     session: Session, row: TuningTargetRow, recommendation: RecommendationRow, now: datetime, is_new: bool = True
 ) -> None:
-    """Make a recommendation the current one. The caller holds the row. `is_new`: it was measured just now."""
+    """Make a recommendation the current recommendation of its tuning target. The caller has locked the target's row.
+    `is_new`: the recommendation was measured just now.
+    """
     if row.recommended is not None and row.recommended.id != recommendation.id:
         row.recommended.state = RecommendationState.RETIRED
     recommendation.state = RecommendationState.SERVING
@@ -189,7 +195,7 @@ def record_decision(
     note: str | None,
     now: datetime,
 ) -> None:
-    """Append a decision to the history. The caller holds the row."""
+    """Append a decision to the history of a tuning target. The caller has locked the target's row."""
     session.add(
         DecisionRow(
             project_id=row.project_id,

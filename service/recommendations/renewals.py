@@ -1,8 +1,9 @@
-"""Apply the outcome of a retune: renew the incumbent, and recommend or propose a faster configuration.
+"""Apply the outcome of a retune: renew the incumbent (current recommendation), and recommend or propose a faster
+configuration.
 
-A target's key contains the fingerprint, so on a changed one the recommendation stands under a new key. The old row
-keeps its state and points to the key that superseded it: requests by the old key get the present recommendation, and
-are told so.
+The key of a tuning target contains the fingerprint (hardware and software versions), so a recommendation gets a new key
+when the fingerprint changes. The row of the old key keeps its state and refers to the new key: requests by the old key
+get the present recommendation, with a note that the key was superseded.
 """
 
 from datetime import datetime
@@ -36,7 +37,9 @@ RECOMMENDED, PROPOSED, KEPT_BACK = (
 def renew_incumbent(
     session: Session, old: TuningTargetRow, study: StudyRow, reason: str, now: datetime
 ) -> RecommendationRow:
-    """Renew the incumbent, with the study's new measurement. The caller holds study and row."""
+    """Renew the incumbent (current recommendation) with the study's new measurement. The caller has locked the study
+    and the target's row.
+    """
     assert study.result is not None
     renewed = _renew(session, old, study, study.result, reason, now)
     notify(session, EventType.BEST_RENEWED, renewed, now, reason=reason)
@@ -44,9 +47,10 @@ def renew_incumbent(
 
 
 def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, study: StudyRow, reason: str) -> str:
-    """Recommend a configuration that was shown to be faster, or propose it for approval; returns which.
+    """Recommend a configuration that was measured to be faster than the incumbent, or propose it for approval; returns
+    which of both.
 
-    The caller holds study and row.
+    The caller has locked the study and the target's row.
     """
     assert study.result is not None and old.recommended is not None
     now = context.now()
@@ -78,7 +82,9 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
 
 
 def record_inconclusive(session: Session, old: TuningTargetRow, reason: str, now: datetime) -> None:
-    """Record an inconclusive retune: the recommendation stays as it is, stale if it was. The caller holds the row."""
+    """Record an inconclusive retune: the recommendation stays unchanged, and stale if it was stale. The caller has
+    locked the target's row.
+    """
     if old.recommended is not None:
         record_decision(session, old, old.recommended, DecisionAction.INCONCLUSIVE, SERVICE, reason[:2000], now)
 
@@ -117,7 +123,7 @@ def _renew(
 
 
 def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
-    """Move a target to its new key, with the consent given under the old one."""
+    """Move a tuning target to its new key, together with the pin, use count and declared training run of the old key."""
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
     # Pin, uses and declared length describe the target and not the fingerprint, so they move with it.
@@ -134,10 +140,10 @@ def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now
 
 
 def is_incumbent(row: TuningTargetRow, study: StudyRow) -> bool:
-    """Whether the current recommendation is the study's incumbent."""
+    """Whether the current recommendation of a tuning target is the incumbent that the study measured."""
     return row.recommended is not None and row.recommended.answer.result.best.config == study.baseline
 
 
 def _has_as_baseline(result: StudyResult, serving: RecommendationRow) -> bool:
-    """Whether the result's baseline is the current recommendation."""
+    """Whether the baseline of a study's result is the current recommendation."""
     return result.baseline.config == serving.answer.result.best.config

@@ -1,4 +1,4 @@
-"""Withdraw a study's recommendation; the previous one takes its place, if there is one."""
+"""Withdraw a study's recommendation; the previous recommendation, if there is one, becomes current again."""
 
 from datetime import datetime
 
@@ -12,7 +12,7 @@ from shardtune.service.recommendations.record import make_current, notify, recor
 
 
 def withdraw(session: Session, recommendation: RecommendationRow, by: str, reason: str, now: datetime) -> None:
-    """Withdraw a recommendation that is current or waits for approval. The caller holds its study."""
+    """Withdraw a study's recommendation that is current or waits for approval. The caller has locked the study."""
     row = best.lock(session, recommendation.project_id, recommendation.target_key)
     assert row is not None, recommendation.id
     earlier = None

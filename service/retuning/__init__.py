@@ -1,1 +1,3 @@
-"""Retunes: queue, admission, challenge, wide search. `schedules` and `best` request them."""
+"""Retunes, which measure recommendations again: queue, admission, challenge, wide search. `schedules` and `best`
+request retunes.
+"""

@@ -1,5 +1,5 @@
-"""Decide whether a queued retune may start now: time windows, the day's budget, running retunes, and its likely
-benefit.
+"""Decide whether a queued retune may start now, by time windows, the day's budget, running retunes, and the retune's
+likely benefit.
 """
 
 from collections.abc import Sequence
@@ -21,31 +21,33 @@ from shardtune.service.workers import registry
 
 @dataclass(frozen=True)
 class Postponed:
-    """The retune has to wait."""
+    """Decision about a queued retune: it has to wait."""
 
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
     blocked_scope: str = ""
-    """Retunes that must not overtake it: those of a project by its id, all by `fleet`, or none."""
+    """Retunes that must not start before this waiting retune: all of a project (given by its id), all of every project
+    (`fleet`), or none (empty).
+    """
 
 
 @dataclass(frozen=True)
 class Skip:
-    """The retune is skipped."""
+    """Decision about a queued retune: it is skipped."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """The retune may start."""
+    """Decision about a queued retune: it may start."""
 
 
 Admission = Admitted | Postponed | Skip
 
 
 def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admission:
-    """Decide whether a retune may start. The caller has locked the budget's ledger."""
+    """Decide whether a retune may start now. The caller has locked the retuning budget."""
     spec = schedule_of(session, row)
     # A person who asks for a retune has decided that it is worth its cost.
     if row.cause != RetuneCause.MANUAL:
@@ -58,7 +60,7 @@ def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admi
 
 
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
-    """Spec of the schedule that requested a retune, if any."""
+    """Spec of the schedule that requested a retune; None without a schedule."""
     schedule = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
     return None if schedule is None else schedule.spec
 
@@ -84,7 +86,9 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
     # Two retunes on one worker would only take turns, and each would last twice as long.
     own_retunes = [other for other in running if other.project_id == row.project_id]
     if len(own_retunes) >= max(1, len(registry.live_fingerprints(context, session, row.project_id))):
-        return Postponed(f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id)
+        return Postponed(
+            f"waits for {len(own_retunes)} running retunes: one at a time for each live worker", row.project_id
+        )
     cost, run_cost = retune_budget.likely_cost(session, row), retune_budget.most_expensive_run(session, row)
     for account in retune_budget.budgets_of(context, session, row.project_id):
         limit = account.limit
@@ -104,5 +108,5 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
 
 
 def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> float:
-    """GPU-seconds that the running retunes are likely to use from now on."""
+    """GPU-seconds that the running retunes will probably still use."""
     return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)

@@ -1,4 +1,4 @@
-"""Result of a challenge's study, as a finding and in words."""
+"""Result of a challenge (challengers against the recommended configuration), as a finding and as text."""
 
 import math
 
@@ -14,7 +14,7 @@ from shardtune.tuner.verdict.challenge import ChallengeOutcome
 
 
 def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
-    """Finding of a complete challenge."""
+    """Convert the result of a complete challenge study into a finding of its retune."""
     history = tuple(challengers.observations_of(session, study))
     finalists = study.result.final_comparison if study.result is not None else None
     first_ratio = None
@@ -26,13 +26,13 @@ def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
 
 
 def percent(speedup: Speedup) -> str:
-    """Speed-up as text: `+12.3 % [8.1, 15.0]`."""
+    """Format a speed-up with its 95 % interval as text: `+12.3 % [8.1, 15.0]`."""
     low, high = speedup.ci95
     return f"{100 * (speedup.value - 1):+.1f} % [{100 * (low - 1):.1f}, {100 * (high - 1):.1f}]"
 
 
 def describe_pairs(log_ratios: list[float]) -> str:
-    """Describe the pairs: wins and median ratio."""
+    """Describe the paired runs of a challenge in words: pairs won by the challenger, and the median speed ratio."""
     median_ratio = math.exp(sorted(log_ratios)[len(log_ratios) // 2]) if log_ratios else 1.0
     won = sum(ratio > 0 for ratio in log_ratios)
     return (
@@ -42,13 +42,15 @@ def describe_pairs(log_ratios: list[float]) -> str:
 
 
 def log_ratios(study: StudyRow) -> list[float]:
-    """log(challenger / incumbent) of each pair; empty if no challenger came near."""
+    """Logarithms of the speed ratio challenger / incumbent, one for each pair of runs; empty if no challenger was close
+    enough to be paired.
+    """
     finalists = study.result.final_comparison if study.result is not None else None
     return [math.log(ratio) for ratio in finalists.ratios] if finalists is not None else []
 
 
 def has_infeasible_incumbent(session: Session, study: StudyRow) -> bool:
-    """Whether the incumbent's configuration cannot be run any longer."""
+    """Whether the incumbent's (recommended) configuration can no longer be run."""
     incumbent = next(
         (obs for obs in challengers.observations_of(session, study) if obs.origin == TrialOrigin.BASELINE), None
     )

@@ -32,11 +32,11 @@ from shardtune.tuner.verdict import challenge
 log = logging.getLogger(__name__)
 
 _WORKER_PATIENCE = timedelta(days=1)
-"""Time for which a retune waits for a worker of its fingerprint that has gone."""
+"""Time for which a retune waits for the return of a worker with its fingerprint."""
 
 
 def start_challenge(context: Context, retune: RetuneRow) -> str:
-    """Create the challenge of a retune; returns its study's id. Repeating it returns the same id.
+    """Create the challenge study of a retune; returns the study's id. A repeated call returns the same id.
 
     Raises:
         Conflict: no worker could run it now, or there is nothing to challenge.
@@ -75,7 +75,7 @@ def start_challenge(context: Context, retune: RetuneRow) -> str:
 
 
 def advance_retune(context: Context, retune: RetuneRow) -> None:
-    """Take the next step of a running retune: judge an ended study, begin the search, or notice that no worker can
+    """Take the next step of a running retune: judge an ended study, begin the wide search, or detect that no worker can
     continue.
     """
     with context.db.write() as session:
@@ -100,7 +100,7 @@ def advance_retune(context: Context, retune: RetuneRow) -> None:
 
 
 class _Step:
-    """One step of a retune, with its rows locked."""
+    """One step of a retune, with the rows of retune, study and tuning target locked."""
 
     def __init__(
         self,
@@ -115,7 +115,9 @@ class _Step:
         self.now = context.now()
 
     def judge_challenge(self) -> None:
-        """Judge the ended challenge: keep the incumbent, search wide, or record that nothing was shown."""
+        """Judge the ended challenge of a retune: keep the incumbent, begin a wide search, or record an inconclusive
+        result.
+        """
         if not self._is_incumbent_current():
             return
         if self.study.state is StudyState.COMPLETE:
@@ -141,7 +143,7 @@ class _Step:
             self._record_failure()
 
     def judge_search(self) -> None:
-        """Judge the ended search: its result, else the challenge's, replaces the incumbent."""
+        """Judge the ended wide search of a retune: its result, else the challenge's result, replaces the incumbent."""
         if not self._is_incumbent_current():
             return
         result = self.study.result
@@ -158,7 +160,7 @@ class _Step:
             self._record_failure()
 
     def give_up_without_worker(self) -> None:
-        """Give up a study whose fingerprint no worker has any longer, and request the retune again."""
+        """End the study of a retune whose fingerprint no worker has any more, and request the retune again."""
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         if any(compatibility.can_run(worker, self.study) for worker in recent_workers):
             return
@@ -203,7 +205,9 @@ class _Step:
         )
 
     def _begin_search(self, with_incumbent: bool) -> None:
-        """Search wide, beginning with the challenge's trials and guided by those of the old search."""
+        """Begin the wide search of a retune with the challenge's trials as first configurations, guided by the trials
+        of the old search.
+        """
         assert self.target is not None and self.target.recommended is not None and self.study.system_study is not None
         origin = system_studies.search_behind(self.session, self.target.recommended)
         measured_trials = [
@@ -250,5 +254,7 @@ class _Step:
 
 
 def _study_id(retune: RetuneRow, kind: str) -> str:
-    """Id of a study of a retune; the same for each try, so that a repeated step adds no second study."""
+    """Id of a study of a retune; equal for repeated attempts at the same step, so that a repeated step adds no second
+    study.
+    """
     return f"study-{hashlib.sha256(f'{retune.id}:{kind}'.encode()).hexdigest()[:12]}"

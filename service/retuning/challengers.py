@@ -1,5 +1,5 @@
-"""Choose what a retune runs beside the incumbent: the fingerprint's own recommendation, runner-ups, and predicted
-favourites.
+"""Choose the configurations that a retune runs beside the incumbent: the recommendation for the present fingerprint,
+runner-ups of the old search, and configurations predicted to be fast.
 """
 
 import random
@@ -30,7 +30,7 @@ _MAX_PREDICTED = 1500
 def choose_challengers(
     planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
-    """Choose at most three configurations, each with its source in words."""
+    """Choose at most three challengers for the incumbent, each with a text that names its source."""
     assert row.recommended is not None
     incumbent = row.recommended.answer.result.best.config
     history = tuple(observations_of(session, origin))
@@ -44,12 +44,14 @@ def choose_challengers(
 
 
 def observations_of(session: Session, study: StudyRow) -> Iterable[Observation]:
-    """Trials of a study in the form that the tuner reads."""
+    """Convert the trials of a study into the form that the tuner reads."""
     return (study_snapshot.observation(row, study.comparison_round) for row in trials.of_study(session, study.id))
 
 
 def describe_unpaired(session: Session, study: StudyRow) -> str:
-    """Describe how near the challengers came, for a study in which none was paired with the incumbent."""
+    """Describe the speed of the challengers relative to the incumbent, for a study in which no challenger was paired
+    with the incumbent.
+    """
     assert study.result is not None
     winner = study.result.best
     rivals = [obs for obs in observations_of(session, study) if obs.number != winner.trial_number]
@@ -71,7 +73,7 @@ def _describe_source(
 def _recommended_there(
     session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> TrialConfig | None:
-    """Recommendation that a study on the present fingerprint gave for the same target."""
+    """Recommendation for the same tuning target that a study on the present fingerprint has produced."""
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
     key = TuningTarget(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)
@@ -120,7 +122,9 @@ def _favourites(
 
 
 def _candidate_configs(search_space: Space, salt: str) -> Iterable[TrialConfig]:
-    """Configurations to predict: the whole space if it is small, else a sample."""
+    """Configurations whose speed is predicted in order to choose challengers: the whole search space if it is small,
+    else a sample.
+    """
     if search_space.size(_MAX_PREDICTED + 1) <= _MAX_PREDICTED:
         return search_space.enumerate()
     # Seeded by the study's id, so that a repeated step chooses the same challengers.

@@ -1,17 +1,23 @@
-"""Compare the cost of a retune with what its result can save over the declared training run. Pure rules."""
+"""Compare the cost of a retune with the GPU-seconds that its result can save in the training run that a user has
+declared. Pure functions.
+"""
 
 from shardtune.api_schemas.retuning.retunes import RetuneOutcome
 
 
 def expected_saving(planned_gpu_seconds: float, speed_ratio: float) -> float:
-    """GPU-seconds saved over a declared run: at `speed_ratio` times the speed it takes 1 / `speed_ratio` as long."""
+    """GPU-seconds saved over a declared training run, which takes 1 / `speed_ratio` of the time at `speed_ratio` times
+    the speed.
+    """
     return planned_gpu_seconds * (1 - 1 / speed_ratio)
 
 
 def realized_saving(
     planned_gpu_seconds: float | None, outcome: RetuneOutcome, speed_ratio: float | None
 ) -> float | None:
-    """GPU-seconds that an ended retune saves; None: no run was declared, or nothing was found."""
+    """GPU-seconds that the result of an ended retune saves in the declared training run. None: no run was declared, or
+    nothing was found.
+    """
     if planned_gpu_seconds is None:
         return None
     if outcome is RetuneOutcome.KEPT:
@@ -22,9 +28,10 @@ def realized_saving(
 
 
 def why_not_worthwhile(cost: float, planned_gpu_seconds: float | None, likely_gain: float | None) -> str | None:
-    """Reason why a retune of this likely cost is not worth it; None: it may be, or no run was declared.
+    """Reason why a retune of this likely cost is not worthwhile. None: it may be worthwhile, or no training run was
+    declared.
 
-    Without a likely gain it is skipped only if it would cost as much as the whole run.
+    Without a likely gain, a retune is skipped only if it would cost as much as the whole declared run.
     """
     if planned_gpu_seconds is None:
         return None
@@ -43,7 +50,9 @@ def why_not_worthwhile(cost: float, planned_gpu_seconds: float | None, likely_ga
 def why_stop(
     spent: float, planned_gpu_seconds: float | None, likely_gain: float | None, max_gpu_seconds: float | None
 ) -> str | None:
-    """Reason to stop a running retune; None: it may continue."""
+    """Reason to stop a running retune (its budget is used up, or the cost exceeds any possible saving). None: the
+    retune may continue.
+    """
     if max_gpu_seconds is not None and spent >= max_gpu_seconds:
         return f"stopped: it has used {spent:.0f} of the {max_gpu_seconds:g} GPU-seconds its schedule allows"
     # Without an expected gain the whole run is the bound: no result could save more.

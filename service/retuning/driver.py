@@ -1,4 +1,4 @@
-"""Drive running retunes: resume what a crash interrupted, advance, and stop those that are not worthwhile."""
+"""Drive running retunes: resume steps that a crash interrupted, advance, and stop retunes that are not worthwhile."""
 
 import logging
 from collections.abc import Callable
@@ -19,13 +19,13 @@ from shardtune.service.retuning.records import stop_retune
 log = logging.getLogger(__name__)
 
 Advance = Callable[[Context, RetuneRow], None]
-"""Function that takes a retune's next step, if there is one; it may be called any number of times."""
+"""Function that takes the next step of a retune, if there is one; it may be called repeatedly."""
 
 _WAITS_PREFIX = "waits for the next day: "
 
 
 def drive(context: Context, start: Start, advance: Advance) -> int:
-    """Take the next step of every running retune that no other replica drives; returns their number."""
+    """Take the next step of every running retune that no other replica drives; returns the number of retunes."""
     with context.db.read() as session:
         rows = retunes.running(session)
     return sum_unlocked(rows, lambda row: _take_step(context, row, start, advance), lambda row: row.id)
@@ -73,7 +73,7 @@ def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
 
 
 def _release(context: Context, retune_id: str) -> None:
-    """Release the claim on a retune, and give the reason if it waits for budget."""
+    """Release this replica's claim on a retune, and store the reason if the retune waits for budget."""
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.claimed_until, row.tries = None, 0

@@ -1,6 +1,6 @@
 """Request retunes, and start those that are due. service.retuning.challenge_steps decides what a retune measures.
 
-At most one retune of a target is unfinished: further requests, whatever their cause, get that one.
+A tuning target has at most one unfinished retune: further requests, whatever their cause, return that one.
 """
 
 import logging
@@ -32,13 +32,13 @@ Start = Callable[[Context, RetuneRow], str]
 """Function that creates the challenge study of a retune and returns its id; repeating it returns the same id."""
 
 CLAIM_TIME = timedelta(seconds=60)
-"""Time after which a retune is taken over from a replica that stopped driving it."""
+"""Time after which another replica takes over a retune from a replica that stopped driving it."""
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
 MAX_TRIES = 5
-"""Maximum number of tries of a failing start or step."""
+"""Maximum number of attempts at the failing start or step of a retune."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Trigger of the schedules that are responsible for a cause."""
+"""Trigger of the schedules that are responsible for each cause of a retune."""
 
 
 def request_retune(
@@ -52,11 +52,11 @@ def request_retune(
     not_before: datetime,
     now: datetime,
 ) -> RetuneRow:
-    """Request that a recommendation is measured again, not before a moment; returns the unfinished retune if there is
-    one.
+    """Request that a recommendation is measured again, no earlier than a given moment; returns the target's unfinished
+    retune if there is one.
 
-    An unfinished retune takes in the changes. While it is queued, a change postpones it to the later moment (a rolling
-    upgrade is one event), and a request by a person brings it forward and becomes its cause.
+    The unfinished retune records the new changes. While it is queued, a change of fingerprints postpones it to the
+    later moment (a rolling upgrade is one event), and a person's request brings it forward and becomes its cause.
     """
     policy = _find_policy(session, project_id, target_key, cause, schedule_id)
     row, is_new = retunes.put(
@@ -92,7 +92,7 @@ def request_retune(
 
 @dataclass(frozen=True)
 class _Policy:
-    """Schedule and planned run that apply to a request, or the reason to skip it."""
+    """Schedule and planned training run that apply to a request for a retune, or the reason to skip the retune."""
 
     schedule_id: str | None
     planned_gpu_seconds: float | None
@@ -102,7 +102,9 @@ class _Policy:
 def _find_policy(
     session: Session, project_id: str, target_key: str, cause: RetuneCause, schedule_id: str | None
 ) -> _Policy:
-    """Find the schedule that is responsible for a change or drift; without one, the project's policy applies."""
+    """Find the schedule that is responsible for a retune after a change or drift; without a schedule, the project's
+    policy applies.
+    """
     case = best.get_target(session, project_id, target_key)
     why_not = None
     schedule = schedules.get(session, schedule_id) if schedule_id is not None else None
@@ -121,9 +123,11 @@ def _find_policy(
 
 
 def start_due(context: Context, start: Start) -> int:
-    """Start queued retunes that are due, most used recommendation first; returns the number started.
+    """Start the queued retunes that are due, in order of how often their recommendation is used; returns the number
+    started.
 
-    A retune that waits for budget or a window holds up less used ones, and gives its `reason`.
+    A retune that waits for budget or a time window also delays retunes of less used recommendations, and stores its
+    `reason`.
     """
     with context.db.read() as session:
         rows = retunes.due(session, context.now())
@@ -160,7 +164,9 @@ def _admit_and_start(context: Context, row: RetuneRow, start: Start, held_up: se
 
 
 def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
-    """Create the challenge of a running, claimed retune; also after a crash. Returns False if it has to wait."""
+    """Create the challenge study of a running retune that this replica has claimed; also after a crash. Returns False
+    if the retune has to wait.
+    """
     # Outside any transaction: choosing challengers predicts the search space. The id is stored afterwards, so a crash
     # in between repeats the start, which returns the same study.
     with context.db.read() as session:
@@ -187,8 +193,8 @@ def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
 
 
 def _requeue(context: Context, retune_id: str, reason: str, is_broken: bool = False) -> None:
-    """Return a retune to the queue: no worker can run it now, or its start failed, which is tried a limited number of
-    times.
+    """Return a retune to the queue, because no worker can run it now or its start failed; a failed start is repeated a
+    limited number of times.
     """
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)

@@ -1,4 +1,4 @@
-"""Read retunes, and end them. service.retuning.queue requests and starts them."""
+"""Read retunes, and end them. service.retuning.queue requests and starts retunes."""
 
 import logging
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ _CANCELLED = "cancelled by a person"
 
 
 def read(context: Context, retune_id: str) -> Retune:
-    """One retune.
+    """Read one retune by its id.
 
     Raises:
         NotFound: there is none of this id in the sender's projects.
@@ -37,7 +37,8 @@ def read(context: Context, retune_id: str) -> Retune:
 
 
 def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey = NO_KEY) -> Retune:
-    """End a retune, and take its runs from their workers; the recommendation stays. A cancelled retune stays cancelled.
+    """End a retune, and take its runs from their workers; the recommendation stays. An already cancelled retune stays
+    unchanged.
 
     Raises:
         NotFound: the sender's projects have no retune of this id.
@@ -57,7 +58,7 @@ def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey 
 
 
 def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
-    """End a retune and its open studies."""
+    """End a retune and its unfinished studies."""
     with context.db.write() as session:
         _stop(context, session, _lock(session, retune_id), outcome, reason)
 
@@ -70,7 +71,7 @@ def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow
 
 
 def _lock(session: Session, retune_id: str) -> RetuneRow:
-    """Lock a retune and its challenge."""
+    """Lock the rows of a retune and of its challenge study."""
     # The challenge is locked first (note [lock order]), so that no search can begin meanwhile.
     retune = retunes.get(session, retune_id)
     if retune is not None and retune.challenge_study_id is not None:
@@ -87,7 +88,7 @@ def _stop(context: Context, session: Session, row: RetuneRow, outcome: RetuneOut
 
 
 def list_retunes(context: Context, retune_filter: RetuneFilter, token: str | None, limit: int) -> RetunePage:
-    """Retunes of the sender's projects, newest first."""
+    """Retunes of the projects visible to the sender, newest first."""
     if not context.principal.sees(retune_filter.project_id):
         return RetunePage(retunes=())
     retune_filter = RetuneFilter(
@@ -107,7 +108,8 @@ def list_retunes(context: Context, retune_filter: RetuneFilter, token: str | Non
 
 
 def declare_run(context: Context, target_key: str, declared: PlannedRun, project_id: str | None) -> PlannedRun:
-    """Declare the training run that a recommendation is for; its retunes are then compared with that run.
+    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes is then compared
+    with the saving in that run.
 
     Raises:
         NotFound: nothing is known under the key.
@@ -125,7 +127,9 @@ def declare_run(context: Context, target_key: str, declared: PlannedRun, project
 def end_retune(
     context: Context, session: Session, row: RetuneRow, outcome: RetuneOutcome, reason: str, gain: Gain | None = None
 ) -> None:
-    """End a retune that the caller has locked, and record what it saves; an ended one stays as it is."""
+    """End a retune that the caller has locked, and record the GPU-seconds that it saves; an already ended retune stays
+    unchanged.
+    """
     if row.state is RetuneState.ENDED:
         return
     row.gain = gain or row.gain
@@ -136,7 +140,7 @@ def end_retune(
 
 
 def _retune_views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
-    """Retunes in the form of the API, with the recommendations of their targets."""
+    """Convert retunes into the API's model, with the recommendations of their tuning targets."""
     targets = best.get_targets(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour
     return tuple(_retune_view(session, row, targets.get((row.project_id, row.target_key)), price) for row in rows)

@@ -1,5 +1,5 @@
-"""Create system studies: studies that the service itself wants. They run on given workers, and count against no user's
-quota.
+"""Create system studies: studies that the service itself starts, for retunes and canaries. They run on given workers,
+and count against no user's quota.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,11 @@ def add_system_study(
     notes: Sequence[str],
     now: datetime,
 ) -> StudyRow:
-    """Add a study of an earlier study's target for workers of a fingerprint, with the incumbent as baseline.
+    """Add a system study of an earlier study's tuning target for workers with a given fingerprint, with the incumbent
+    as baseline.
+
+    Returns the existing study with this id if there is one, so that a repetition after a crash or by another replica
+    adds no second study.
 
     Returns the existing study of this id if there is one, so that a repetition after a crash or by another replica adds
     none.
@@ -67,7 +71,9 @@ def add_system_study(
 
 
 def search_behind(session: Session, recommendation: RecommendationRow) -> StudyRow:
-    """Search study behind a recommendation; challenges only measured its result again."""
+    """Search study that found a recommendation's configuration; challenge studies, which only measured that result
+    again, are skipped.
+    """
     renewed = recommendation.answer.renewed
     study = studies.get(session, renewed.study_id if renewed is not None else recommendation.study_id)
     while study is not None and study.system_study is not None and study.system_study.warm_study_id is not None:
@@ -81,7 +87,7 @@ def search_behind(session: Session, recommendation: RecommendationRow) -> StudyR
 def suitable_workers(
     context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster
 ) -> list[WorkerRow]:
-    """Live workers that could measure a target, by name."""
+    """Live workers that could measure a tuning target, sorted by name."""
     return [
         worker
         for worker in registry.live_workers(context, session, project_id)
@@ -92,7 +98,8 @@ def suitable_workers(
 
 
 def choose_worker(context: Context, session: Session, row: TuningTargetRow, cause: RetuneCause) -> WorkerRow:
-    """Worker on whose fingerprint the incumbent is challenged; after a change, the worker that changed last.
+    """Choose the worker on whose fingerprint the incumbent is challenged; after a change of fingerprints, the worker
+    that changed last.
 
     Raises:
         Conflict: no live worker could run it.
@@ -122,7 +129,9 @@ def _study_spec(
 
 
 def _valid_model_summary(session: Session, earlier: StudyRow, fingerprint_key: str) -> ModelSummary | None:
-    """Model summary of the earlier study if it is valid on the fingerprint; None: it must be made again."""
+    """Model summary of the earlier study if the summary is valid on this fingerprint. None: a worker must create a new
+    summary.
+    """
     if earlier.fingerprint is None:
         return None
     if earlier.fingerprint_key == fingerprint_key:

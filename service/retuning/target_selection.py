@@ -1,6 +1,7 @@
-"""Select the recommendations that a schedule is about.
+"""Select the recommendations that a schedule covers.
 
-A target named by its `target_key` stays the same target when the fingerprint, and with it the key, changes.
+A schedule that names a tuning target by its `target_key` still covers that target when the fingerprint, and with it the
+key, changes.
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from shardtune.service.workers import registry
 
 
 def select_targets(context: Context, session: Session, project_id: str, cases: TargetSelection) -> list[str]:
-    """Keys of the targets that a schedule selects now, in order: one per model, workload and cluster.
+    """Keys of the tuning targets that a schedule selects now, in order: one per model, workload and cluster.
 
-    Of recommendations that differ only in fingerprint, those of live workers count; without any, the newest.
+    Of recommendations that differ only in fingerprint, those of live workers are selected; without any, the newest.
     """
     live = set(registry.live_fingerprints(context, session, project_id))
     rows_by_target: dict[str, list[TuningTargetRow]] = {}
@@ -28,7 +29,7 @@ def select_targets(context: Context, session: Session, project_id: str, cases: T
 
 
 def includes(session: Session, row: TuningTargetRow, cases: TargetSelection) -> bool:
-    """Whether a selection includes a target."""
+    """Whether a schedule's selection includes a tuning target."""
     if cases.target_keys:
         # Compared without fingerprint: the named key may belong to hardware or software that has changed since.
         named_targets = (best.get_target(session, row.project_id, key) for key in cases.target_keys)

@@ -1,1 +1,1 @@
-"""HTTP routes: one module per noun; each endpoint calls one rule."""
+"""HTTP routes of the API: one module per noun; each endpoint calls one function of the service."""

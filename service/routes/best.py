@@ -34,8 +34,8 @@ from shardtune.service.routes.studies import ProjectParam
 
 
 class _Decisions(StringConvertor):
-    """URL convertor for decisions: `/v1/best:history` and unknown words are left to other routes, which answer 405 and
-    404.
+    """URL convertor that matches the names of decisions after `/v1/best:`. Leaves `/v1/best:history` and unknown words
+    to other routes, which answer 405 and 404.
     """
 
     regex = "|".join(UserDecision)
@@ -105,8 +105,8 @@ def read_best_config(
     ] = None,
     project: ProjectParam = None,
 ) -> BestConfig | Response:
-    """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Changes nothing, and
-    costs little.
+    """Read the recommended configuration for a `target_key`, or for model, cluster and workload. Starts no study and
+    changes nothing.
     """
     if target_key is not None:
         best_config = lookup.find_by_key(context, target_key, project)
@@ -149,7 +149,9 @@ def read_best_config(
 def resolve_best_config(
     context: ContextDep, body: ResolveRequest, response: Response, once: IdempotencyDep, project: ProjectParam = None
 ) -> Resolved:
-    """Read the recommendation (200), or start the study that will give it (202), unless such a study runs already."""
+    """Read the recommendation for model, cluster and workload (200), or start the study that will produce it (202),
+    unless such a study runs already.
+    """
     resolved, response.status_code = resolve.resolve(context, body, once, project)
     if resolved.study is not None:
         response.headers["Location"] = f"/v1/studies/{resolved.study.study_id}"
@@ -226,7 +228,7 @@ def _one_key(in_query: str | None, in_body: str | None) -> str:
 
 
 def _accepted(accept: str) -> str:
-    """Format that the client prefers, in the order of its Accept header."""
+    """Format that the client prefers, chosen in the order of the request's Accept header."""
     # Quality values are ignored.
     for entry in accept.split(","):
         media = entry.partition(";")[0].strip().lower()

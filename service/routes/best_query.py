@@ -1,4 +1,4 @@
-"""Parse the tuning target of a query string: model, cluster and workload, each a name or JSON."""
+"""Parse the tuning target of a query string: model, cluster and workload, each given by name or as JSON."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 def parse_target(
     model: str | None, cluster: str | None, workload: str | None
 ) -> tuple[ModelSpec, WorkloadRequest, Cluster | None]:
-    """Parts of a tuning target; cluster None: `local`.
+    """Parse model, cluster and workload of a tuning target from a query string; cluster None: `local`.
 
     Raises:
         Invalid: names each part that is missing or wrong.
@@ -44,7 +44,7 @@ def parse_target(
 
 
 def _parse_short_cluster(text: str) -> Cluster | None:
-    """Cluster by its short form; None: the text is JSON."""
+    """Parse a cluster in its short form, such as `8xh100`. None: the text is JSON."""
     if text.lstrip()[:1] in ("{", '"', "["):
         return None
     try:

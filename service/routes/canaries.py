@@ -1,4 +1,4 @@
-"""Routes of canaries."""
+"""Routes of canaries (repeated runs of recommended configurations)."""
 
 from typing import Annotated
 
@@ -26,7 +26,7 @@ def list_canaries(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> CanaryPage:
-    """List runs that repeat recommended configurations: the worker, and whether it was as fast as measured. Newest
-    first.
+    """List canaries, which repeat recommended configurations: the worker of each, and whether the run was as fast as
+    measured before. Newest first.
     """
     return read.list_canaries(context, target_key, page_token, limit, project)

@@ -1,4 +1,4 @@
-"""Routes of the demand for workers."""
+"""Routes of the demand for workers: the hardware that open studies need."""
 
 from fastapi import APIRouter
 
@@ -13,7 +13,7 @@ router = APIRouter(prefix="/v1/demand", tags=["workers"], dependencies=[requires
 
 @router.get("")
 def read_demand(context: ContextDep) -> Demand:
-    """Read the hardware that open studies need, for an autoscaler: waiting studies, since when, and the workers that
-    have it.
+    """Read the hardware that open studies need, for an autoscaler: the waiting studies, how long they have waited, and
+    the workers that have this hardware.
     """
     return demand.read(context)

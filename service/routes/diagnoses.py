@@ -1,4 +1,4 @@
-"""Routes of diagnoses and raw traces."""
+"""Routes of diagnoses (where a trial's step time goes) and raw traces."""
 
 from typing import Annotated
 
@@ -26,7 +26,9 @@ TrialNumberParam = Annotated[int, Path(ge=0, lt=2**31, description="Number of th
     "/{number}/diagnosis", dependencies=READ, responses=problems("unknown_study", "unknown_trial", "unknown_diagnosis")
 )
 def read_diagnosis(context: ContextDep, study_id: StudyIdParam, number: TrialNumberParam) -> TrialDiagnosis:
-    """Read where the time of a trial's steps went, by its last run under the profiler; or the state of that run."""
+    """Read how a trial's step time divides into its parts, measured by the trial's last run under the profiler; or the
+    state of that run.
+    """
     return diagnoses.read_diagnosis(context, study_id, number)
 
 
@@ -62,14 +64,14 @@ def diagnose_trial(
 ) -> TrialDiagnosis:
     """Run a trial of an ended study once more under torch's profiler.
 
-    It takes about as long as a trial, on a worker like those that measured the study; the study and its result stay as
-    they are. While such a run waits or executes, no second one is added.
+    The run takes about as long as a trial, on a worker like those that measured the study; the study and its result
+    stay unchanged. While such a run waits or executes, no second one is added.
     """
     return diagnoses.request_diagnosis(context, study_id, number, once)
 
 
 def attached_trace(content: bytes, study_id: str, number: int, rank: int) -> Response:
-    """Response that a browser saves as a file."""
+    """Response with a trace that a browser saves as a file."""
     # Never shown inline: the content comes from a worker.
     name = f"{study_id}-{number}-rank-{rank}.json.gz"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "X-Content-Type-Options": "nosniff"}

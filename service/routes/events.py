@@ -39,7 +39,9 @@ async def read_events(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> EventPage | Response:
-    """Read events after `after` (or `Last-Event-ID`) as JSON, or as a stream if `Accept` has `text/event-stream`."""
+    """Read a study's events after `after` (or `Last-Event-ID`) as JSON, or as a stream if `Accept` contains
+    `text/event-stream`.
+    """
     # A browser's EventSource sends the number of its last event when it reconnects, and cannot change the query.
     after = _parse_event_id(last_event_id) if last_event_id else after
     is_stream = "text/event-stream" in request.headers.get("accept", "")

@@ -1,4 +1,4 @@
-"""Routes for liveness, readiness and metrics."""
+"""Routes for liveness, readiness and metrics of the service."""
 
 import logging
 
@@ -23,14 +23,14 @@ log = logging.getLogger(__name__)
 
 # The previous month, too, so that its final figures are scraped at least once.
 _MONTHS = 2
-"""Number of months whose costs are exported."""
+"""Number of months whose costs are exported as metrics."""
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/healthz")
 async def alive() -> dict[str, str]:
-    """Report that the process answers."""
+    """Report that the service process answers (liveness)."""
     # Async, so that it needs no thread: requests that wait for the database may have taken all of them.
     return {"status": "ok"}
 

@@ -34,13 +34,13 @@ ProjectIdParam = Annotated[str, Path(pattern=PROJECT_PATTERN)]
 
 @router.post("/keys", dependencies=[requires(Action.CREATE_KEY)], status_code=201)
 def create_key(context: ContextDep, spec: KeySpec, once: IdempotencyDep) -> KeyCreated:
-    """Create a key. Only this response has its secret; the service stores a hash."""
+    """Create an API key. Only this response contains the key's secret; the service stores a hash."""
     return manage_keys.create(context, spec, once)
 
 
 @router.get("/keys", dependencies=READ, responses=problems("invalid_page_token"))
 def list_keys(context: ContextDep, limit: LimitParam = 50, page_token: PageTokenParam = None) -> ApiKeyPage:
-    """List keys without their secrets, newest first."""
+    """List API keys without their secrets, newest first."""
     return manage_keys.list_keys(context, page_token, limit)
 
 
@@ -53,13 +53,15 @@ def list_keys(context: ContextDep, limit: LimitParam = 50, page_token: PageToken
 def rotate_key(
     context: ContextDep, key_id: str, once: IdempotencyDep, request: RotateRequest = RotateRequest()
 ) -> KeyCreated:
-    """Replace a key by one with the same name, project and scopes; the old secret stays valid for `grace_s` seconds."""
+    """Replace an API key by one with the same name, project and scopes; the old secret stays valid for `grace_s`
+    seconds.
+    """
     return manage_keys.rotate(context, key_id, request, once)
 
 
 @router.post("/keys/{key_id}:revoke", dependencies=[requires(Action.REVOKE_KEY)], responses=problems("unknown_key"))
 def revoke_key(context: ContextDep, key_id: str, once: IdempotencyDep) -> ApiKey:
-    """Revoke a key at once."""
+    """Revoke an API key at once."""
     return manage_keys.revoke(context, key_id, once)
 
 
@@ -78,7 +80,7 @@ def list_projects(context: ContextDep, limit: LimitParam = 50, page_token: PageT
 def read_project(
     context: ContextDep, project_id: ProjectIdParam, request: Request, response: Response
 ) -> Project | Response:
-    """Read one project."""
+    """Read one project with its quotas."""
     project = projects.read(context, project_id)
     return etags.set_etag(request, response, project) or project
 
@@ -93,7 +95,7 @@ def put_project(
     response: Response,
     if_match: IfMatchParam = None,
 ) -> Project:
-    """Set a project's quotas and its need for approval; creates the project if it does not exist."""
+    """Set a project's quotas, and whether its results need approval; creates the project if it does not exist."""
     project = projects.put_project(context, project_id, spec, if_match)
     response.headers["ETag"] = etags.tag_of(project)
     return project

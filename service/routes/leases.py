@@ -1,4 +1,4 @@
-"""Routes for the worker's side of a run."""
+"""Routes by which workers lease runs, renew leases and report results."""
 
 from typing import Annotated
 
@@ -23,14 +23,14 @@ router = APIRouter(
 
 @router.post("/leases", response_model=Lease, responses={204: {"description": "No work within `wait_s`"}})
 async def ask_for_lease(context: ContextDep, request: Request, body: LeaseRequest) -> Lease | Response:
-    """Request work for a worker session; repeating the request returns its live lease."""
+    """Request work for a worker session; repeating the request returns the session's live lease."""
     lease = await long_poll.lease(context, request, body)
     return Response(status_code=204) if lease is None else lease
 
 
 @router.post("/runs/{run_id}/heartbeat", responses=problems("unknown_run"))
 async def renew_lease(context: ContextDep, run_id: str, body: Heartbeat) -> HeartbeatAnswer:
-    """Renew a lease; the response says whether to continue."""
+    """Renew the lease of a run; the response tells the worker whether to continue."""
     # One thread for all of it: FastAPI would take a second one to validate the response.
     return await run_in_threadpool(renew_and_report.renew, context, run_id, body)
 
@@ -40,7 +40,7 @@ async def renew_lease(context: ContextDep, run_id: str, body: Heartbeat) -> Hear
     responses=problems("unknown_run", "unknown_session", "lease_lost", "report_differs"),
 )
 async def report_end(context: ContextDep, run_id: str, body: Report) -> ReportAnswer:
-    """Report the end of an attempt; repeating the same report changes nothing."""
+    """Report the end of an attempt at a run; repeating the same report changes nothing."""
     return await run_in_threadpool(renew_and_report.apply_report, context, run_id, body)
 
 

@@ -1,4 +1,4 @@
-"""Routes of retunes."""
+"""Routes of retunes, which measure recommendations again."""
 
 from typing import Annotated
 
@@ -35,14 +35,16 @@ def list_retunes(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> RetunePage:
-    """List past, running and queued retunes with cause, cost and outcome. Newest first."""
+    """List past, running and queued retunes (repeated measurements of recommendations) with cause, cost and outcome.
+    Newest first.
+    """
     retune_filter = RetuneFilter(project, target_key, schedule_id, tuple(sorted(set(state or ()))))
     return records.list_retunes(context, retune_filter, page_token, limit)
 
 
 @router.get("/retunes/{retune_id}", dependencies=_READ, responses=problems("unknown_retune"))
 def read_retune(context: ContextDep, retune_id: str) -> Retune:
-    """Read one retune."""
+    """Read one retune (repeated measurement of a recommendation)."""
     return records.read(context, retune_id)
 
 
@@ -52,7 +54,7 @@ def read_retune(context: ContextDep, retune_id: str) -> Retune:
     responses=problems("unknown_retune", "retune_ended", "retune_starting"),
 )
 def cancel_retune(context: ContextDep, retune_id: str, once: IdempotencyDep) -> Retune:
-    """End a queued or running retune for good; the recommendation stays as it is, stale if it was."""
+    """End a queued or running retune for good; the recommendation stays unchanged, and stale if it was stale."""
     return records.cancel_retune(context, retune_id, once)
 
 
@@ -64,7 +66,7 @@ def cancel_retune(context: ContextDep, retune_id: str, once: IdempotencyDep) -> 
 def plan_run(
     context: ContextDep, target_key: TargetKeyParam, planned: PlannedRun, project: ProjectParam = None
 ) -> PlannedRun:
-    """Declare the training run that a recommendation is for; the cost of its retunes is compared with their saving in
-    that run.
+    """Declare the training run that a recommendation is for; the cost of the recommendation's retunes is compared with
+    their saving in that run.
     """
     return records.declare_run(context, target_key, planned, project)

@@ -64,7 +64,7 @@ def list_schedules(
 def read_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, request: Request, response: Response
 ) -> Schedule | Response:
-    """Read one schedule, its next tick, and the results of the last ones."""
+    """Read one schedule, its next tick, and the results of its last ticks."""
     schedule = manage.read(context, schedule_id)
     return etags.set_etag(request, response, schedule) or schedule
 
@@ -85,7 +85,7 @@ def put_schedule(
     response: Response,
     if_match: IfMatchParam = None,
 ) -> Schedule:
-    """Replace a schedule. Ticks that were due before are not made up for under the new times."""
+    """Replace a schedule. Ticks that were due before the change are not run later."""
     schedule = manage.replace_schedule(context, schedule_id, spec, if_match)
     response.headers["ETag"] = etags.tag_of(schedule)
     return schedule
@@ -106,7 +106,9 @@ def delete_schedule(context: ContextDep, schedule_id: ScheduleIdParam, if_match:
 def pause_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Pause a schedule until it is resumed; ticks meanwhile are not made up for. Its queued retunes are skipped."""
+    """Pause a schedule until it is resumed. Ticks during the pause are not run later, and the schedule's queued retunes
+    are skipped.
+    """
     return manage.pause(context, schedule_id, True, once, if_match)
 
 
@@ -114,11 +116,11 @@ def pause_schedule(
 def resume_schedule(
     context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Schedule:
-    """Resume a schedule with the next tick after now."""
+    """Resume a paused schedule with its first tick after now."""
     return manage.pause(context, schedule_id, False, once, if_match)
 
 
 @router.post("/{schedule_id}:run", dependencies=[requires(Action.RUN_SCHEDULE)], responses=_UNKNOWN)
 def run_schedule(context: ContextDep, schedule_id: ScheduleIdParam, once: IdempotencyDep) -> Schedule:
-    """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
+    """Retune the schedule's targets now, whatever its trigger is, even while the schedule is paused."""
     return manage.run_now(context, schedule_id, once)

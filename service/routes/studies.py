@@ -111,7 +111,9 @@ def delete_study(
     ] = False,
     if_match: IfMatchParam = None,
 ) -> Study:
-    """Remove a study from all lists, and cancel its runs. It can be read by its id, and restored by `:undelete`."""
+    """Remove a study from all lists, and cancel its runs. The study can still be read by its id, and restored by
+    `:undelete`.
+    """
     return deletion.delete(context, study_id, withdraw, if_match)
 
 
@@ -123,7 +125,7 @@ def delete_study(
 def undelete_study(
     context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Study:
-    """Show a deleted study again. A withdrawn recommendation stays withdrawn until somebody approves it."""
+    """Restore a deleted study. A withdrawn recommendation stays withdrawn until a person approves it."""
     return deletion.undelete(context, study_id, once, if_match)
 
 
@@ -143,7 +145,7 @@ def cancel_study(
 def pause_study(
     context: ContextDep, study_id: StudyIdParam, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Study:
-    """Stop leasing runs of a study; running ones may finish."""
+    """Stop leasing runs of a study; runs that execute already may finish."""
     return actions.pause(context, study_id, True, once, if_match)
 
 
@@ -177,7 +179,9 @@ def resume_study(
 def extend_study(
     context: ContextDep, study_id: StudyIdParam, body: Extension, once: IdempotencyDep, if_match: IfMatchParam = None
 ) -> Study:
-    """Raise a study's budget, also when it has ended: it continues from its trials, and its verdict is renewed."""
+    """Raise a study's budget, even if the study has ended: it continues from its trials, and its result is determined
+    again.
+    """
     return extension.extend(context, study_id, body, once, if_match)
 
 
@@ -221,25 +225,27 @@ def list_trials(
 def list_rejections(
     context: ContextDep, study_id: StudyIdParam, limit: LimitParam = 100, page_token: PageTokenParam = None
 ) -> RejectionPage:
-    """List configurations that the memory gate rejected, each with the reason."""
+    """List configurations of a study that the memory gate rejected (predicted not to fit), each with the reason."""
     return create_and_read.list_rejections(context, study_id, page_token, limit)
 
 
 @router.get("/{study_id}/pareto", dependencies=READ, responses=_UNKNOWN)
 def read_pareto_front(context: ContextDep, study_id: StudyIdParam) -> ParetoFront:
-    """List the fastest trial for each amount of memory."""
+    """List the fastest trial of a study for each amount of memory (Pareto front)."""
     return insights.pareto_front(context, study_id)
 
 
 @router.get("/{study_id}/importance", dependencies=READ, responses=_UNKNOWN)
 def read_importance(context: ContextDep, study_id: StudyIdParam) -> Importance:
-    """Read how much each parameter mattered for speed (PED-ANOVA); `reason` if there are too few trials."""
+    """Read the importance of each parameter for the speed of a study's trials (PED-ANOVA); `reason` if there are too
+    few trials.
+    """
     return insights.knob_importance(context, study_id)
 
 
 @router.get("/{study_id}/best", dependencies=READ, responses=problems("unknown_study", "study_unfinished"))
 def read_best(context: ContextDep, study_id: StudyIdParam) -> StudyResult:
-    """Read the result of a complete study; 409 with its state before that."""
+    """Read the result of a complete study. Answers 409 with the study's state before the study is complete."""
     return create_and_read.read_result(context, study_id)
 
 
@@ -254,5 +260,5 @@ def export_study(
     which: str = "best",
     form: Annotated[ExportFormat, Query(alias="format")] = "standard",
 ) -> Export:
-    """Read the files of `best`, of `baseline`, or of a trial by its number."""
+    """Read the configuration files of a study's `best`, of its `baseline`, or of a trial by its number."""
     return create_and_read.export_as(context, study_id, which, form)

@@ -27,7 +27,9 @@ _UNKNOWN_OR_NO_KEY = problems("unknown_webhook", "no_secret_key")
     responses=problems("no_secret_key", "too_many_webhooks"),
 )
 def create_webhook(context: ContextDep, spec: WebhookSpec, once: IdempotencyDep) -> WebhookWithSecret:
-    """Create a webhook that gets events by signed POSTs (standardwebhooks.com). Only this response has its secret."""
+    """Create a webhook that gets events by signed POSTs (standardwebhooks.com). Only this response contains the
+    webhook's secret.
+    """
     return manage.create(context, spec, once)
 
 
@@ -41,7 +43,7 @@ def list_webhooks(context: ContextDep) -> list[Webhook]:
 
 @router.get("/{webhook_id}", dependencies=READ, responses=_UNKNOWN)
 def read_webhook(context: ContextDep, webhook_id: str) -> Webhook:
-    """Read one webhook, without its secret."""
+    """Read one webhook without its secret."""
     return manage.read(context, webhook_id)
 
 
@@ -53,25 +55,25 @@ def delete_webhook(context: ContextDep, webhook_id: str) -> None:
 
 @router.post("/{webhook_id}:enable", dependencies=[requires(Action.ENABLE_WEBHOOK)], responses=_UNKNOWN)
 def enable_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Webhook:
-    """Enable a webhook again after the service gave up; messages that failed meanwhile are not repeated."""
+    """Enable a webhook again after the service stopped delivering; messages that failed meanwhile are not repeated."""
     return manage.enable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:disable", dependencies=[requires(Action.DISABLE_WEBHOOK)], responses=_UNKNOWN)
 def disable_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Webhook:
-    """Disable a webhook until it is enabled again; waiting messages are given up."""
+    """Disable a webhook until it is enabled again; waiting messages are discarded."""
     return manage.disable(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:rotate", dependencies=[requires(Action.ROTATE_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 def rotate_secret(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> WebhookWithSecret:
-    """Create a new secret; the former one signs beside it for 24 hours."""
+    """Create a new secret for a webhook; messages are signed with the former secret as well for 24 hours."""
     return manage.rotate(context, webhook_id, once)
 
 
 @router.post("/{webhook_id}:test", dependencies=[requires(Action.TEST_WEBHOOK)], responses=_UNKNOWN_OR_NO_KEY)
 async def test_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDep) -> Delivery:
-    """Send a `webhook.test` message now, and return its result."""
+    """Send a `webhook.test` message to a webhook now, and return the result."""
     return await manage.send_test(context, webhook_id, once)
 
 
@@ -79,5 +81,5 @@ async def test_webhook(context: ContextDep, webhook_id: str, once: IdempotencyDe
 def list_deliveries(
     context: ContextDep, webhook_id: str, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> list[Delivery]:
-    """List the newest messages with their results."""
+    """List a webhook's newest messages with the results of their deliveries."""
     return manage.read_deliveries(context, webhook_id, limit)

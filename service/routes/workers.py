@@ -24,26 +24,26 @@ router = APIRouter(prefix="/v1/workers", tags=["workers"])
 def register_worker(context: ContextDep, registration: Registration, once: IdempotencyDep) -> Registered:
     """Register a worker: it gets a session, and runs of its former session are ended.
 
-    With its present session, it updates its inventory.
+    A request with the worker's present session updates the worker's inventory.
     """
     return registry.register(context, registration, once)
 
 
 @router.get("", dependencies=[requires(Action.READ_STUDIES)], responses=problems("invalid_page_token"))
 def list_workers(context: ContextDep, limit: LimitParam = 100, page_token: PageTokenParam = None) -> WorkerPage:
-    """List workers ever registered, by name."""
+    """List all workers that have ever registered, by name."""
     return registry.list_workers(context, page_token, limit)
 
 
 @router.post("/{worker_id}:drain", dependencies=[requires(Action.DRAIN_WORKER)], responses=problems("unknown_worker"))
 def drain_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
-    """Stop giving a worker new work, also after a restart; its running work may finish."""
+    """Stop leasing new runs to a worker, even after the worker restarts; its running work may finish."""
     return registry.drain(context, worker_id, True, once)
 
 
 @router.post("/{worker_id}:resume", dependencies=[requires(Action.RESUME_WORKER)], responses=problems("unknown_worker"))
 def resume_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
-    """Give a drained worker work again."""
+    """Resume leasing runs to a drained worker."""
     return registry.drain(context, worker_id, False, once)
 
 
@@ -54,7 +54,7 @@ def resume_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> 
     responses=problems("unknown_worker", "worker_live"),
 )
 def forget_worker(context: ContextDep, worker_id: str) -> None:
-    """Remove a worker that is gone from all lists. It is known again when it registers.
+    """Remove a worker that has disappeared from all lists. The worker reappears when it registers again.
 
     The service does the same with workers that sent no request for SHARDTUNE_KEEP_WORKERS_DAYS.
     """
@@ -63,5 +63,7 @@ def forget_worker(context: ContextDep, worker_id: str) -> None:
 
 @router.post("/{worker_id}:free", dependencies=[requires(Action.FREE_WORKER)], responses=problems("unknown_worker"))
 def free_worker(context: ContextDep, worker_id: str, once: IdempotencyDep) -> Worker:
-    """Let another key of the project register under the worker's name, which belongs to the key that registered it."""
+    """Release a worker's name from the API key that registered it, so that another key of the project can register a
+    worker under this name.
+    """
     return registry.free_name(context, worker_id, once)

@@ -1,4 +1,6 @@
-"""Decide which due ticks run and which were missed: pure rules; the page on retuning describes them."""
+"""Decide which due ticks of a schedule run and which count as missed. Pure functions; the documentation page on
+retuning describes the rules.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,16 +12,16 @@ from shardtune.api_schemas.retuning.schedules import CatchUp, ScheduleSpec
 
 @dataclass(frozen=True)
 class DueTick:
-    """Due tick, and whether it runs."""
+    """Due tick of a schedule, and the decision whether it runs."""
 
     at: datetime
     runs: bool
     stands_for: int = 1
-    """Number of ticks that it stands for: itself, and missed ones before it."""
+    """Number of ticks that this tick covers: itself, and missed ticks before it that were merged into it."""
 
 
 def account_for_ticks(ticks: Sequence[datetime], now: datetime, spec: ScheduleSpec) -> list[DueTick]:
-    """Account for all due ticks, oldest first; each appears in exactly one result.
+    """Decide about all due ticks of a schedule, oldest first; each tick is covered by exactly one result.
 
     A tick noticed within the grace period is on time and runs. Missed ticks follow `catch_up`: `none` runs none; `one`
     merges them into the next on-time tick (without one, the newest missed tick runs); `all` runs the newest

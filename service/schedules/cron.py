@@ -15,11 +15,11 @@ from cronsim import CronSim, CronSimError
 _FIELDS = "minute hour day-of-month month day-of-week, such as '0 3 * * 0' (Sundays at 03:00)"
 # More than a year of a daily tick, so that both days on which the clocks change are among them.
 _CHECKED_TICKS = 400
-"""Number of ticks whose distances are checked."""
+"""Number of future ticks whose distances are checked when an expression is validated."""
 
 
 def check_expression(expression: str, zone: str, now: datetime, least_gap_s: float) -> None:
-    """Reject an expression that cannot be run.
+    """Reject a cron expression that cannot be scheduled.
 
     Raises:
         ValueError: it is no cron expression, never due, or due more often than every `least_gap_s` seconds.
@@ -43,17 +43,17 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
 
 
 def next_tick(expression: str, zone: str, after: datetime) -> datetime | None:
-    """First tick after a moment; None: there is none in fifty years."""
+    """First tick of a cron expression after a moment. None: there is no tick within fifty years."""
     return next(ticks(expression, zone, after), None)
 
 
 def describe(expression: str) -> str:
-    """Expression in words, such as `At 03:00 on Sunday`."""
+    """Describe a cron expression in words, such as `At 03:00 on Sunday`."""
     return CronSim(expression, datetime.now(UTC)).explain()
 
 
 def ticks(expression: str, zone: str, after: datetime) -> Iterator[datetime]:
-    """Ticks after a moment.
+    """Iterate over the ticks of a cron expression after a moment.
 
     Raises:
         CronSimError: the expression cannot be read.

@@ -1,4 +1,4 @@
-"""Create, read, change and run schedules. Their ticks are service.schedules.ticks."""
+"""Create, read, change and run schedules. service.schedules.ticks processes their ticks."""
 
 import logging
 import secrets
@@ -23,7 +23,7 @@ _RECENT_TICKS = 5
 def create_schedule(
     context: Context, spec: ScheduleSpec, idempotency: IdempotencyKey = NO_KEY, project_id: str | None = None
 ) -> Schedule:
-    """Store a schedule; its first tick is the next one after now.
+    """Store a new schedule; its first tick is the first matching time after now.
 
     Raises:
         Invalid: the cron expression cannot be run, or a tuning target is unknown.
@@ -67,7 +67,7 @@ def read(context: Context, schedule_id: str) -> Schedule:
 
 
 def list_schedules(context: Context, project_id: str | None, token: str | None, limit: int) -> SchedulePage:
-    """Schedules of the sender's projects, newest first."""
+    """Schedules of the projects visible to the sender, newest first."""
     if not context.principal.sees(project_id):
         return SchedulePage(schedules=())
     shown_project_id = project_id or context.principal.project_id
@@ -93,7 +93,7 @@ def list_ticks(context: Context, schedule_id: str, token: str | None, limit: int
 
 
 def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_match: str | None = None) -> Schedule:
-    """Replace a schedule's spec; its next tick is the next one after now.
+    """Replace the spec of a schedule; its next tick is the first matching time after now.
 
     Raises:
         PreconditionFailed: it is not as the sender saw it.
@@ -123,7 +123,7 @@ def delete(context: Context, schedule_id: str, if_match: str | None = None) -> N
 def pause(
     context: Context, schedule_id: str, paused: bool, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Schedule:
-    """Pause a schedule, or resume it. Ticks in between neither run nor are made up for."""
+    """Pause a schedule, or resume it. Ticks during the pause neither run nor are run later."""
     now = context.now()
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, if_match)
@@ -138,7 +138,7 @@ def pause(
 
 
 def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO_KEY) -> Schedule:
-    """Retune the schedule's targets now, whatever its trigger, also while it is paused."""
+    """Retune the targets of a schedule now, whatever its trigger is, even while the schedule is paused."""
     with idempotency.write(context) as session:
         row = _lock(context, session, schedule_id, None)
         ticks.add_manual_tick(context, session, row)
@@ -147,7 +147,7 @@ def run_now(context: Context, schedule_id: str, idempotency: IdempotencyKey = NO
 
 
 def schedule_view(session: Session, row: ScheduleRow) -> Schedule:
-    """Schedule in the form of the API."""
+    """Convert a schedule's row into the API's model."""
     return Schedule(
         **dict(row.spec),
         schedule_id=row.id,

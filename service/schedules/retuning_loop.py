@@ -1,6 +1,6 @@
-"""Loop of retuning: account for ticks, start due retunes, and drive running ones.
+"""Background loop of retuning: process the ticks of schedules, start due retunes, and continue running ones.
 
-No step needs a leader, and none is lost with its process: each is one transaction that checks again first.
+No step needs a leader, and none is lost with its process: each is one transaction that checks again before it writes.
 """
 
 from functools import partial
@@ -15,7 +15,7 @@ from shardtune.service.schedules import ticks
 
 
 async def keep_retuning(context: Context) -> None:
-    """Take every due step, until cancelled."""
+    """Process due ticks and take the due steps of all retunes at intervals, until cancelled."""
     # Separate steps: one that fails is logged, and the others still run in this round.
     await run_every(
         context.settings.retune_every_s,

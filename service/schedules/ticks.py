@@ -1,7 +1,7 @@
-"""Account for the ticks of schedules: each exactly once, with any number of replicas, and whenever one is killed.
+"""Process the ticks of schedules: each exactly once, with any number of replicas, even if replicas are killed.
 
-The tick, the schedule's move to the next tick and the retunes that it requests (for a drift schedule: the canaries that
-it sends) are one transaction.
+The tick, the schedule's move to the next tick and the retunes that the tick requests (for a drift schedule: the
+canaries that it sends) are one transaction.
 """
 
 import logging
@@ -27,23 +27,23 @@ from shardtune.service.schedules.catch_up import DueTick
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED = 10
-"""Maximum number of ticks of one schedule that wait for the retunes of earlier ones."""
+"""Maximum number of ticks of one schedule that wait until the retunes of earlier ticks have ended."""
 
 
 def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
-    """Next tick after a moment; None: the trigger has no times."""
+    """Next tick of a schedule after a moment. None: the schedule's trigger has no fixed times."""
     return None if spec.cron is None else cron.next_tick(spec.cron, spec.timezone, after)
 
 
 def account_for_due(context: Context) -> int:
-    """Account for every due tick; returns the number that this replica took."""
+    """Process every due tick of all schedules; returns the number of ticks that this replica processed."""
     with context.db.read() as session:
         rows = schedules.due(session, context.now())
     return sum_unlocked(rows, partial(_account_for_schedule, context), lambda row: row.id)
 
 
 def start_queued(context: Context) -> int:
-    """Begin ticks that waited for the retunes of earlier ones; returns their number."""
+    """Begin ticks that waited for the retunes of earlier ticks; returns the number of ticks begun."""
     with context.db.read() as session:
         waiting = schedules.with_queued_ticks(session)
     return sum_unlocked(sorted(waiting), partial(_start_queued, context), str)
@@ -62,7 +62,9 @@ def _start_queued(context: Context, schedule_id: str) -> bool:
 
 
 def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> None:
-    """Add a tick by hand, also to a paused schedule; twice in one moment counts once. The caller holds the schedule."""
+    """Add a tick of a schedule that a person has requested, even if the schedule is paused; two requests in one moment
+    count once. The caller has locked the schedule.
+    """
     now = context.now()
     if schedules.tick_at(session, row.id, TickKind.MANUAL, now) is None:
         _begin_tick(
@@ -75,7 +77,7 @@ def add_manual_tick(context: Context, session: Session, row: ScheduleRow) -> Non
 
 
 def _account_for_schedule(context: Context, schedule: ScheduleRow) -> int:
-    """Account for the due ticks of one schedule; 0: another replica has them."""
+    """Process the due ticks of one schedule and return their number; 0 if another replica processes them."""
     now, spec = context.now(), schedule.spec
     assert spec.cron is not None and schedule.next_tick_at is not None
     later = cron.ticks(spec.cron, spec.timezone, schedule.next_tick_at)
@@ -135,7 +137,9 @@ def _insert_tick(
 def _begin_tick(
     context: Context, session: Session, row: ScheduleRow, tick: ScheduleTickRow, cause: RetuneCause
 ) -> None:
-    """Do what a tick is for: request retunes, or send canaries for a drift schedule unless a person runs it."""
+    """Begin the tick of a schedule: request retunes, or send canaries for a drift schedule unless a person has
+    requested the tick.
+    """
     spec = row.spec
     keys = target_selection.select_targets(context, session, row.project_id, spec.cases)
     tick.targets = len(keys)

@@ -1,1 +1,1 @@
-"""Operations on studies: create, read, act, extend, follow. Leases of their runs live in `leasing`."""
+"""Operations on studies: create, read, act, extend, follow. `leasing` leases their runs to workers."""

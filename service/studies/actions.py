@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None) -> Study:
-    """End a study and take its runs from their workers; a cancelled study stays as it is.
+    """End a study and take its runs from their workers; an already cancelled study stays unchanged.
 
     Raises:
         Conflict: it has ended otherwise.
@@ -43,7 +43,7 @@ def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY
 def pause(
     context: Context, study_id: str, paused: bool, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Stop leasing runs of a study, or resume it.
+    """Stop leasing runs of a study, or resume the study.
 
     Raises:
         Conflict: it has ended.
@@ -79,7 +79,8 @@ def clone(
     new_id: str | None = None,
     project_id: str | None = None,
 ) -> Study:
-    """Create a study with another study's spec and the requested changes, by default in the same project.
+    """Create a study from another study's spec with the requested changes, by default in the same project. Only the
+    spec is copied: no trial is reused.
 
     Only the spec is copied: all trials run anew.
 

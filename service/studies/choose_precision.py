@@ -1,4 +1,6 @@
-"""Decide the precision of a new study: the stated one, else that of its baseline's tool, else the device's."""
+"""Choose the precision of a new study: the precision that its user states, else that of the baseline's configuration
+file, else the device's.
+"""
 
 from collections.abc import Sequence
 
@@ -9,14 +11,14 @@ from shardtune.tuner import baseline
 
 
 def stated_precision(request: StudyRequest) -> tuple[Precision | None, str | None]:
-    """Precision that the request states, if any, with a note if its baseline implies it."""
+    """Precision that a request for a study states, or None; with a note if the precision comes from the baseline."""
     if request.workload.precision is not None:
         return request.workload.precision, None
     return baseline.implied_precision(request.baseline) or (None, None)
 
 
 def choose_precision(request: StudyRequest, devices: Sequence[DeviceDtypes]) -> tuple[Precision, tuple[str, ...]]:
-    """Precision on these devices, with notes for the user."""
+    """Choose the precision in which a study trains on these devices; returns the precision with notes for the user."""
     # Stated first: `auto` would train the same file with other dtypes on another GPU.
     stated, baseline_note = stated_precision(request)
     precision, note = decide(stated, devices)

@@ -1,4 +1,4 @@
-"""Compare configurations of one or several studies, with their measurements."""
+"""Compare configurations of one or several studies by their measurements."""
 
 import re
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ _MOST_DIGITS = 9
 
 
 def compare(context: Context, picks: Sequence[str]) -> Comparison:
-    """Compare picks: a study (its result), `study:number` (a trial), a retune (its study's result), or a target key
-    (its recommendation).
+    """Compare the picked configurations. A pick is a study (its result), `study:number` (a trial), a retune (its
+    study's result), or a target key (its recommendation).
     """
     configs, unknown_picks = [], []
     with context.db.read() as session:
@@ -60,7 +60,7 @@ def _compared_config(context: Context, session: Session, pick: str) -> ComparedC
 
 
 def _resolve_pick(context: Context, session: Session, name: str) -> tuple[StudyRow | None, int | None]:
-    """Study of that name, and the number of the trial that is its result."""
+    """Study with this name, and the number of the trial that is the study's result."""
     if _TARGET_KEY.fullmatch(name):
         target = best.current_target(session, context.principal.home, name)
         recommended = target.recommended if target is not None else None
@@ -112,7 +112,7 @@ def _config_view(context: Context, study: StudyRow, row: TrialRow) -> ComparedCo
 
 
 def _speed_of_run(run: Measurement) -> MeasuredSpeed:
-    """Speed of a single run, with the interval of its mean step time."""
+    """Speed measured by a single run, with the interval of its mean step time."""
     # The interval is symmetric in time, not in speed, so both ends are converted by themselves.
     speed, step, half_width = run.tokens_per_s_per_gpu, run.step_time_s, run.step_time_half_width_s
     # If the interval of the step time reaches zero, it gives no upper bound for the speed.
@@ -125,7 +125,7 @@ def _speed_of_runs(speeds: Sequence[float]) -> MeasuredSpeed:
 
 
 def _speedup(result: StudyResult | None, number: int) -> Speedup | None:
-    """Speed-up of the trial if it is the challenger, confirmed or not."""
+    """Speed-up of a trial over the baseline, confirmed or not, if the trial is the challenger of the final comparison."""
     challenger = (result.candidate or result.best) if result is not None else None
     return result.speedup if result and challenger and challenger.trial_number == number else None
 

@@ -100,7 +100,7 @@ def create_study(
 
 
 def _full_id(study_id: str, project_id: str) -> str:
-    """Full id of a study whose user chose it; ids are unique within a project.
+    """Full id of a study whose user chose the name; ids are unique within a project.
 
     Raises:
         Invalid: it could be an id that the service generates, or is too long.
@@ -117,7 +117,7 @@ def _full_id(study_id: str, project_id: str) -> str:
 
 
 def _project_of_new(context: Context, requested: str | None) -> str:
-    """Project of a new study."""
+    """Project in which a request creates its new study."""
     project_id = requested or context.principal.home
     if not context.principal.sees(project_id):
         raise NotFound("unknown_project", f"project ({project_id}) is not one of the key's projects; leave it out")
@@ -132,7 +132,7 @@ def read_study(context: Context, study_id: str) -> Study:
 def list_studies(
     context: Context, study_filter: StudyFilter, oldest_first: bool, token: str | None, limit: int
 ) -> StudyPage:
-    """Studies that the sender sees, by time of creation."""
+    """Studies visible to the sender, by time of creation."""
     if not context.principal.sees(study_filter.project_id):
         return StudyPage(studies=())
     study_filter = replace(study_filter, project_id=study_filter.project_id or context.principal.project_id)
@@ -160,7 +160,7 @@ def list_trials(
 
 
 def list_rejections(context: Context, study_id: str, token: str | None, limit: int) -> RejectionPage:
-    """Configurations that the memory gate rejected."""
+    """Configurations of a study that the memory gate rejected (predicted not to fit)."""
     after = paging.parse_token(token, [study_id], paging.whole_number)
     with context.db.read() as session:
         get_study(context, session, study_id)
@@ -180,7 +180,7 @@ def read_result(context: Context, study_id: str) -> StudyResult:
 
 
 def export_files(context: Context, study_id: str, which: str) -> Mapping[str, str]:
-    """Ready-to-use files of the result, the baseline, or a trial by its number.
+    """Ready-to-use files of a configuration: the study's result, the baseline, or a trial by its number.
 
     Raises:
         Conflict: it has not been measured (yet).
@@ -193,7 +193,7 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
 
 
 def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -> Export:
-    """Configuration in the format of one consumer, with notes on what the format cannot express.
+    """Export a configuration in the format of one consumer, with notes on settings that the format cannot express.
 
     Raises:
         Conflict: it has not been measured (yet).
@@ -235,7 +235,7 @@ def _result(row: StudyRow) -> StudyResult:
 
 
 def get_study(context: Context, session: Session, study_id: str) -> StudyRow:
-    """Study of the sender's projects; raises `NotFound` for any other."""
+    """Find a study in the sender's projects; raises `NotFound` for any other study."""
     # The same answer for another project's study as for none: an id must not reveal what others own.
     row = studies.get(session, study_id)
     if row is None or not context.principal.sees(row.project_id):
@@ -244,7 +244,7 @@ def get_study(context: Context, session: Session, study_id: str) -> StudyRow:
 
 
 def study_views(session: Session, rows: Sequence[StudyRow]) -> list[Study]:
-    """Studies in the form of the API, with their counts of trials and rejections."""
+    """Convert studies into the API's model, with their counts of trials and rejections."""
     # Counted for all rows at once: a page shows up to 500 studies.
     ids = [row.id for row in rows]
     counts, rejected = studies.trial_counts(session, ids), studies.rejection_counts(session, ids)

@@ -1,4 +1,4 @@
-"""Delete studies, and restore them. A deleted study is in no list and does not change; its measurements stay, and
+"""Delete and restore studies. A deleted study appears in no list and cannot change; its measurements are kept and still
 count.
 """
 
@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 
 def delete(context: Context, study_id: str, withdraw: bool = False, if_match: str | None = None) -> Study:
-    """Delete a study; an open one is cancelled first, and its workers learn of it with their next heartbeat.
+    """Delete a study. An unfinished study is cancelled first, and its workers are informed in the response to their
+    next heartbeat.
 
     `withdraw`: stop recommending its result; the previous recommendation, if any, takes its place. Otherwise the
     recommendation stays.
@@ -56,7 +57,7 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
 def undelete(
     context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Show a deleted study again; a withdrawn result stays withdrawn, and can be approved.
+    """Restore a deleted study. A withdrawn result stays withdrawn, but can be approved.
 
     Raises:
         PreconditionFailed: it is not as the sender saw it.

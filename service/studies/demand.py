@@ -15,7 +15,9 @@ from shardtune.service.workers import compatibility, registry
 
 
 def read(context: Context) -> Demand:
-    """Demand of the sender's projects: waiting and running studies, grouped by hardware and user code."""
+    """Demand for workers: the hardware of the waiting and running studies in the sender's projects, grouped by hardware
+    and user code.
+    """
     studies_by_need: defaultdict[tuple[str, ...], list[StudyRow]] = defaultdict(list)
     with context.db.read() as session:
         for row in studies.needing_workers(session, context.principal.project_id):

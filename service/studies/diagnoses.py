@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 def request_diagnosis(
     context: Context, study_id: str, number: int, idempotency: IdempotencyKey = NO_KEY
 ) -> TrialDiagnosis:
-    """Request one more run of a trial under the profiler; while one waits or runs, no second one is added.
+    """Request one more run of a trial under the profiler; while such a run waits or executes, no second run is added.
 
     Raises:
         NotFound: no such study or trial.
@@ -38,7 +38,7 @@ def request_diagnosis(
 
 
 def read_diagnosis(context: Context, study_id: str, number: int) -> TrialDiagnosis:
-    """Last diagnosis of a trial, or the state of the run that will give it.
+    """Latest diagnosis of a trial, or the state of the run that will produce the diagnosis.
 
     Raises:
         NotFound: no such study or trial, or no diagnosis was requested.
@@ -77,7 +77,7 @@ def raw_trace(context: Context, study_id: str, number: int, rank: int) -> bytes:
 
 
 def newest_diagnosis(session: Session, study: StudyRow, number: int) -> TrialDiagnosis | None:
-    """Last diagnosis of a trial, read in the caller's transaction; None: none was requested.
+    """Latest diagnosis of a trial, read in the caller's transaction. None: no diagnosis was requested.
 
     Raises:
         NotFound: no such trial.

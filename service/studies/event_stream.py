@@ -1,4 +1,4 @@
-"""Read a study's events: as pages, or as a stream that ends with the study."""
+"""Read the events of a study: as pages, or as a stream that ends with the study."""
 
 import logging
 import time
@@ -23,7 +23,7 @@ _RECONNECT_MS = 2000
 
 
 def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE) -> EventPage:
-    """Events after a number.
+    """Events of a study with numbers above a given number.
 
     Raises:
         NotFound: no such study.
@@ -81,7 +81,7 @@ async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[b
 
 
 async def keep_polling(context: Context) -> None:
-    """Poll all watched studies for news until cancelled."""
+    """Poll the watched studies for new events until cancelled."""
 
     async def step() -> None:
         watched = context.event_signal.watched()

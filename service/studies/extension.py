@@ -103,7 +103,7 @@ def _check_worker(context: Context, session: Session, row: StudyRow) -> None:
 
 
 def _raise_budget(session: Session, row: StudyRow, more: Extension, now: datetime) -> None:
-    """Set the larger budget, and the phase that uses it."""
+    """Set the larger budget of a study, and the phase (search or final comparison) that uses it."""
     snapshot = study_snapshot.read_study(session, row)
     spent_so_far = (snapshot.gpu_seconds, (now - snapshot.started_at).total_seconds())
     is_searching = row.phase in (StudyPhase.MODEL_SUMMARY, StudyPhase.SEARCH)
@@ -144,8 +144,8 @@ def _check_more_pairs(row: StudyRow) -> None:
 
 
 def _return_to_search(session: Session, row: StudyRow, now: datetime) -> None:
-    """Return from the final comparison to the search; its running runs may finish, but do not count for the next
-    comparison.
+    """Return a study from the final comparison to the search. Its executing validation runs may finish, but do not
+    count for the next comparison.
     """
     for run in leases.open_runs(session, row.id):
         if run.state is TrialState.WAITING and run.purpose != RunPurpose.SEARCH:

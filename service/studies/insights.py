@@ -1,4 +1,4 @@
-"""Insights from all trials of a study, by their stored measurements."""
+"""Insights from all trials of a study, computed from their stored measurements."""
 
 from collections.abc import Sequence
 
@@ -19,14 +19,14 @@ from shardtune.tuner.search.space.legal_values import Flat
 
 # Studies with more are rare, and reading all their trials would take seconds.
 _MAX_TRIALS = 2_000
-"""Maximum number of trials read, newest first."""
+"""Maximum number of trials that an insight reads, newest first."""
 # PED-ANOVA takes a third of a second for so many.
 _MAX_TRIALS_FOR_IMPORTANCE = 500
-"""Maximum number of trials for the parameters' importance, newest first."""
+"""Maximum number of trials from which parameters' importance is computed, newest first."""
 
 
 def pareto_front(context: Context, study_id: str) -> ParetoFront:
-    """Best speed for each amount of memory.
+    """Fastest trial of a study for each amount of memory (Pareto front).
 
     Raises:
         NotFound: no such study.
@@ -46,7 +46,7 @@ def pareto_front(context: Context, study_id: str) -> ParetoFront:
 
 
 def knob_importance(context: Context, study_id: str) -> Importance:
-    """Importance of each parameter for speed.
+    """Importance of each parameter for the speed of a study's trials.
 
     Raises:
         NotFound: no such study.
@@ -58,7 +58,7 @@ def knob_importance(context: Context, study_id: str) -> Importance:
 
 
 def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Importance:
-    """Importance of each parameter among feasible trials, given as flat tables."""
+    """Importance of each parameter for speed among feasible trials, given as flat tables."""
     rows = [(tuple(table.items()), point.tokens_per_s_per_gpu) for point, table in zip(points, tables, strict=True)]
     return importance.importance(
         tuple((knobs, speed) for knobs, speed in rows[-_MAX_TRIALS_FOR_IMPORTANCE:] if speed is not None)

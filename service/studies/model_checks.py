@@ -1,4 +1,4 @@
-"""Check a study's model before any worker reads it: reject it with a reason, or add notes."""
+"""Check the model of a new study before any worker reads the model: reject it with a reason, or add notes."""
 
 from shardtune.api_schemas.studies.study import StudySpec
 from shardtune.api_schemas.training.models import ModelSpec
@@ -27,7 +27,7 @@ def check_architecture(model: ModelSpec) -> None:
 
 
 def check(spec: StudySpec) -> None:
-    """Reject a study that no trial could train.
+    """Reject a study whose model no trial could train.
 
     Raises:
         Invalid: names the field, its value and the remedy.
@@ -42,7 +42,7 @@ def check(spec: StudySpec) -> None:
 
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:
-    """Notes for the reader of the result about the model that is trained."""
+    """Notes about the trained model for the reader of a study's result."""
     if model.is_own:
         return ()
     unknown_keys_notes = model_shape.unknown_keys(model.trained_config)

@@ -11,7 +11,8 @@ from shardtune.service.workers import compatibility
 
 
 def place_study(request: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
-    """Cluster that the study names, and a worker that has it; no worker if the study is to wait for one.
+    """Choose the cluster that the study names, and a worker that has this cluster; no worker if the study is allowed to
+    wait for one.
 
     Raises:
         Invalid: the request itself is wrong; else no worker has its cluster.

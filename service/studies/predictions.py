@@ -1,5 +1,5 @@
-"""Answer prediction requests with what the service knows: a live worker's cluster, its measured rates, its trials'
-calibrations.
+"""Answer prediction requests with data that the service has: a live worker's cluster, the hardware rates it measured,
+and calibrations from its trials.
 """
 
 from shardtune.api_schemas.training.native_dtypes import DeviceDtypes
@@ -11,7 +11,7 @@ from shardtune.tuner.search import fastest
 
 
 def predict(context: Context, request: PredictionRequest) -> PredictionTable:
-    """Predict configurations; `local` means the live workers' cluster.
+    """Predict memory and speed of configurations; the cluster name `local` means the live workers' cluster.
 
     Raises:
         Invalid: `local` without a worker, or with several clusters.

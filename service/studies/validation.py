@@ -1,4 +1,6 @@
-"""Check a study before anything runs: its baseline, positions, and whether anything can be searched."""
+"""Check a new study before anything runs: its baseline and sequence positions, and whether its space contains anything
+to search.
+"""
 
 import math
 
@@ -25,14 +27,16 @@ _HEADS = ("num_attention_heads", "n_head", "n_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 # Divisible by most numbers of ranks, so that no mesh is rejected for a number that is not known yet.
 _ASSUMED_COUNT = 2**12 * 3**2 * 5 * 7
-"""Number of heads, of experts and expert width where the config leaves them to transformers' defaults."""
+"""Assumed number of heads, number of experts and expert width where the model's config omits them (transformers'
+defaults apply).
+"""
 # The space only asks whether there are 1, 2, 4 or 8 blocks to an FSDP unit; more of them change nothing.
 _MAX_BLOCKS = 64
-"""Maximum number of blocks of the stand-in model."""
+"""Maximum number of blocks (layers) of the stand-in model summary."""
 
 
 def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
-    """Check a study, and resolve its baseline into a configuration with notes.
+    """Check a new study, and convert its baseline into a configuration with notes.
 
     Raises:
         Invalid: the sampler is not installed, the baseline contradicts the workload, no batch or mesh is possible, or
@@ -56,7 +60,7 @@ def check(spec: StudySpec, cluster: Cluster) -> ResolvedBaseline:
 
 
 def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None:
-    """Check a request without a worker; `cluster` None: only a worker knows it.
+    """Check a request for a study without a worker. `cluster` None: the cluster is known only once a worker registers.
 
     Raises:
         Invalid: as `check`.
@@ -88,7 +92,7 @@ def _find_error(spec: StudySpec, cluster: Cluster) -> Invalid | None:
 
 
 def _small_budget_note(budget: Budget, initial_configs: Seeds) -> tuple[str, ...]:
-    """Note for a study with few trials, most of which go to the configurations that every search begins with."""
+    """Note for a study with so few trials that most of them are the configurations with which every search begins."""
     trials, sufficient = budget.max_trials, len(initial_configs) + stopping.MIN_GUIDED
     if trials is None or trials >= sufficient:
         return ()
@@ -130,7 +134,9 @@ def _check_positions(spec: StudyRequest) -> None:
 
 
 def _stand_in_summary(model: ModelSpec) -> ModelSummary:
-    """Model summary good enough to see whether the space is empty; only bucket sizes depend on the real one."""
+    """Stand-in model summary that suffices to check whether the search space is empty; only bucket sizes depend on the
+    real summary.
+    """
     layers = next(
         (_positive_int(model.trained_config.get(name), 1) for name in _LAYERS if name in model.trained_config), 1
     )
@@ -170,20 +176,24 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
 
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
-    """`tensor_divisor` and `tensor_note`, as far as the config tells."""
+    """Values of `tensor_divisor` and `tensor_note` for the model summary, as far as the model's config contains them."""
     shape = model_shape.shape_if_known(config)
     return (_head_divisor(config), None) if shape is None else shape.tensor
 
 
 def _pipeline_limits(config: dict[str, JsonValue], layers: int) -> tuple[int | None, str | None]:
-    """`pipeline_blocks` and `pipeline_note`, as far as the config tells."""
+    """Values of `pipeline_blocks` and `pipeline_note` for the model summary, as far as the model's config contains
+    them.
+    """
     shape = model_shape.shape_if_known(config)
     blocks, note = (layers, None) if shape is None else shape.pipeline
     return (None if blocks is None else max(1, min(blocks, MOST_ELEMENTS))), note
 
 
 def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None, str | None]:
-    """`experts`, `expert_width` and `expert_note`, as far as the config tells."""
+    """Values of `experts`, `expert_width` and `expert_note` for the model summary, as far as the model's config
+    contains them.
+    """
     shape = model_shape.shape_if_known(config)
     if shape is not None:
         return shape.divisible_experts
@@ -195,7 +205,9 @@ def _expert_limits(config: dict[str, JsonValue]) -> tuple[int | None, int | None
 
 
 def _head_divisor(config: dict[str, JsonValue]) -> int:
-    """Greatest common divisor of the numbers of query heads and key-value heads, as far as the config tells."""
+    """Greatest common divisor of the numbers of query heads and key-value heads, as far as the model's config contains
+    them.
+    """
     heads = next((_positive_int(config.get(name), _ASSUMED_COUNT) for name in _HEADS if name in config), _ASSUMED_COUNT)
     return math.gcd(heads, _positive_int(config.get("num_key_value_heads"), heads))
 

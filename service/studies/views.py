@@ -12,7 +12,9 @@ from shardtune.tuner.verdict import final_comparison
 
 
 def study_view(row: StudyRow, trials: Mapping[str, int], rejected: int) -> Study:
-    """Study in the form of the API; its counts are queried for many studies at once."""
+    """Convert a study's row into the API's model; the caller passes the counts, which are queried for many studies at
+    once.
+    """
     return Study(
         study_id=row.id,
         project_id=row.project_id,
@@ -50,7 +52,7 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
 
 
 def trial_view(row: TrialRow) -> Trial:
-    """Trial with its runs; its own figures are those of the search run."""
+    """Convert a trial and its runs into the API's model; the trial's own figures are those of its search run."""
     # Validation runs repeat the configuration; the search run is the one that every trial has.
     searched = next((run.measurement for run in row.runs if run.purpose == RunPurpose.SEARCH), None)
     return Trial(
@@ -71,7 +73,7 @@ def trial_view(row: TrialRow) -> Trial:
 
 
 def _prediction_ratios(predicted: TrialPrediction | None, measured: Measurement | None) -> dict[str, float]:
-    """Ratios of predicted to measured memory and speed, where both are known."""
+    """Ratios of predicted to measured memory and speed of a trial, where both values are known."""
     if predicted is None or measured is None:
         return {}
     ratios: dict[str, float] = {}

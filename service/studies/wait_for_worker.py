@@ -1,4 +1,4 @@
-"""Begin waiting studies when a suitable worker arrives, and fail those that have waited too long."""
+"""Start waiting studies when a suitable worker registers, and fail studies that have waited too long."""
 
 import logging
 from datetime import datetime, timedelta
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 async def keep_beginning(context: Context) -> None:
-    """Look for workers of waiting studies until cancelled, as often as for expired leases."""
+    """Start or fail waiting studies at the interval at which expired leases are checked, until cancelled."""
 
     async def step() -> None:
         await run_in_threadpool(begin_or_fail_waiting, context)
@@ -28,19 +28,21 @@ async def keep_beginning(context: Context) -> None:
 
 
 def begin_or_fail_waiting(context: Context) -> int:
-    """Begin studies that have a worker, and end those that have waited too long; returns their number."""
+    """Start the waiting studies that have a suitable worker, and fail those that have waited too long; returns the
+    number of both.
+    """
     with context.db.read() as session:
         waiting = studies.waiting(session)
     return sum_unlocked(waiting, partial(_begin_or_fail, context), lambda row: row.id)
 
 
 def wait_deadline(row: StudyRow) -> datetime:
-    """Time at which a waiting study gives up."""
+    """Time at which a waiting study fails because no suitable worker has registered."""
     return row.created_at + timedelta(seconds=row.spec.wait_for_worker_s or 0.0)
 
 
 def no_worker_reason(waited_s: float) -> str:
-    """Reason for a study without a worker."""
+    """Reason stored with a study that failed because no suitable worker registered within its waiting time."""
     # One sentence without brackets: the pages show what stands in brackets apart from it.
     return (
         f"no worker with its cluster came within {waited_s:g} s; start one there with `shardtune worker`, "

@@ -1,1 +1,1 @@
-"""Webhooks: settings, secrets, allowed addresses, deliveries."""
+"""Webhooks: settings, secrets, allowed addresses, deliveries of messages."""

@@ -32,20 +32,20 @@ _NOT_PUBLIC = tuple(
     )
 )
 _UNICAST = ipaddress.IPv6Network("2000::/3")
-"""IPv6 addresses that are assigned. Excludes `::/96`, `64:ff9b:1::/48`, `fc00::/7`, `fe80::/10`, `fec0::/10` and
-multicast.
+"""Network of the IPv6 addresses that are assigned to hosts worldwide. Excludes `::/96`, `64:ff9b:1::/48`, `fc00::/7`,
+`fe80::/10`, `fec0::/10` and multicast.
 """
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
-"""Third quarter of an IPv6 address that embeds an IPv4 address in any network."""
+"""Third quarter of an IPv6 address in ISATAP format, which embeds an IPv4 address in any network."""
 
 
 class AddressRejected(Exception):
-    """Error for a URL that leads where webhooks must not go."""
+    """Error for a webhook URL whose address webhooks are not allowed to reach."""
 
 
 def check_url(url: str, allow_private: bool) -> None:
-    """Reject a URL that is wrong whatever its name resolves to.
+    """Reject a webhook URL that is invalid independently of the addresses its host name resolves to.
 
     Raises:
         Invalid: another scheme, user and password, no host, or a literal address that is not public.
@@ -68,7 +68,8 @@ def check_url(url: str, allow_private: bool) -> None:
 
 
 async def resolve_checked(url: httpx.URL, allow_private: bool, look_ups: DnsResolver) -> str:
-    """Resolve the URL's host; returns one of its addresses, all of which are allowed.
+    """Resolve the host of a webhook URL; returns one of its addresses, after checking that all its addresses are
+    allowed.
 
     Raises:
         AddressRejected: the name is unknown, or has an address that is not public.

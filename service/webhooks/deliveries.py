@@ -23,27 +23,30 @@ from shardtune.service.webhooks.send import Message, ReceiverAnswer, delivery_ru
 log = logging.getLogger(__name__)
 
 RETRY_S = (5, 5 * 60, 30 * 60, 2 * 3600, 5 * 3600, 10 * 3600, 14 * 3600, 20 * 3600, 24 * 3600)
-"""Pauses in seconds after each failed try, as standardwebhooks.com recommends; after the last the message is given up.
+"""Pauses in seconds after each failed attempt to deliver a message, as recommended by standardwebhooks.com. After the
+last attempt the message is given up.
 """
 _CLAIM = timedelta(seconds=60)
-"""Duration of a claim; longer than a send may take."""
+"""Time for which a replica claims a message; longer than sending it may take."""
 _MAX_PER_WEBHOOK = 4
-"""Maximum number of messages in flight to one webhook; 1 if the last one failed."""
+"""Maximum number of messages that are being sent to one webhook at a time; 1 if the last message failed."""
 _MAX_PER_PROJECT = 32
 _GONE = 410
 
 
 @dataclass
 class DeliveriesInFlight:
-    """Messages that this process is sending, and the capacity for more. Used in the event loop's thread only."""
+    """Counts of the webhook messages that this process is sending, and the capacity for more. Used in the event loop's
+    thread only.
+    """
 
     by_webhook: Counter[str] = field(default_factory=Counter)
     by_project: Counter[str | None] = field(default_factory=Counter)
     failing: set[str] = field(default_factory=set)
-    """Webhooks whose last message failed."""
+    """Ids of webhooks whose last message failed."""
 
     def copy(self) -> "DeliveriesInFlight":
-        """Copy for another thread, which plans with it."""
+        """Copy of the counts for use in another thread, which plans further deliveries."""
         return DeliveriesInFlight(self.by_webhook.copy(), self.by_project.copy(), self.failing.copy())
 
     def capacity(self, webhook_id: str, project_id: str | None) -> int:
@@ -52,19 +55,19 @@ class DeliveriesInFlight:
         return max(0, min(limit - self.by_webhook[webhook_id], _MAX_PER_PROJECT - self.by_project[project_id]))
 
     def begin(self, message: Message) -> None:
-        """Count one more message in flight."""
+        """Count one more message that is being sent to a webhook."""
         self.by_webhook[message.webhook_id] += 1
         self.by_project[message.project_id] += 1
 
     def end(self, message: Message, is_taken: bool) -> None:
-        """Count one message less, and record whether it was delivered."""
+        """Count one message less that is being sent, and record whether the receiver accepted the message."""
         self.by_webhook -= Counter([message.webhook_id])
         self.by_project -= Counter([message.project_id])
         (self.failing.discard if is_taken else self.failing.add)(message.webhook_id)
 
 
 class Courier:
-    """Sender of due messages, many at once."""
+    """Sender of due webhook messages, many at once."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -72,7 +75,7 @@ class Courier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start_due(self) -> int:
-        """Begin to send due messages within capacity; returns their number."""
+        """Begin to send due webhook messages as far as capacity allows; returns the number begun."""
         messages = await run_in_threadpool(claim_due, self._context, self._in_flight.copy())
         key = await run_in_threadpool(secrets.master_key, self._context.settings) if messages else b""
         for message in messages:
@@ -82,17 +85,19 @@ class Courier:
         return len(messages)
 
     async def deliver(self) -> None:
-        """Send until nothing is due or in flight, looking for more whenever a message has ended, and in between."""
+        """Send webhook messages until none is due or being sent; checks for due messages at intervals and whenever one
+        has ended.
+        """
         while await self.start_due() or self._tasks:
             pause_s = self._context.settings.poll_s
             await asyncio.wait(self._tasks, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def finish(self) -> None:
-        """Wait for the messages in flight."""
+        """Wait until the messages that are being sent have ended."""
         await asyncio.gather(*self._tasks)
 
     async def stop(self) -> None:
-        """Cancel the messages in flight; another claim sends them again."""
+        """Cancel the messages that are being sent; they are claimed and sent again later."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -110,7 +115,7 @@ class Courier:
 
 
 async def keep_delivering(context: Context) -> None:
-    """Deliver due messages until cancelled."""
+    """Deliver due webhook messages at intervals until cancelled."""
     courier = Courier(context)
     try:
         await run_every(context.settings.poll_s * 2, delivering_to_webhooks=courier.deliver)
@@ -119,7 +124,7 @@ async def keep_delivering(context: Context) -> None:
 
 
 async def deliver_due(context: Context) -> int:
-    """Send due messages within capacity, and wait for them; returns their number."""
+    """Send due webhook messages as far as capacity allows, and wait for their end; returns the number sent."""
     courier = Courier(context)
     count = await courier.start_due()
     await courier.finish()
@@ -127,7 +132,7 @@ async def deliver_due(context: Context) -> int:
 
 
 def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
-    """Claim due messages for a minute, within the capacity beside those in flight."""
+    """Claim due webhook messages for a minute, as far as capacity allows beside the messages that are being sent."""
     now = context.now()
     with context.db.read() as session:
         due_webhooks = [
@@ -153,7 +158,9 @@ def claim_due(context: Context, planned: DeliveriesInFlight) -> list[Message]:
 
 
 def record_answer(context: Context, message: Message, answer: ReceiverAnswer) -> None:
-    """Record the answer of a try; a try that was overtaken by another changes nothing."""
+    """Record the receiver's response to an attempt to deliver a message. An outdated attempt, overtaken by another,
+    changes nothing.
+    """
     now = context.now()
     with context.db.write() as session:
         webhook = webhooks.lock(session, message.webhook_id)

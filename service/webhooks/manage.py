@@ -29,7 +29,7 @@ _SHOWN_ONCE = "shown once; use :rotate for a new one"
 
 
 def create(context: Context, spec: WebhookSpec, idempotency: IdempotencyKey = NO_KEY) -> WebhookWithSecret:
-    """Store a webhook; the response is the only one with its secret.
+    """Store a new webhook. Only this response contains the webhook's secret.
 
     Raises:
         Invalid: the URL is not allowed, or the study does not exist.
@@ -62,7 +62,7 @@ def create(context: Context, spec: WebhookSpec, idempotency: IdempotencyKey = NO
 
 
 def list_webhooks(context: Context) -> list[Webhook]:
-    """All webhooks of the sender's project, oldest first; a key of all projects sees those of every project."""
+    """All webhooks of the sender's project, oldest first; a key for all projects gets the webhooks of every project."""
     project_id = context.principal.project_id
     with context.db.read() as session:
         return [_webhook_view(row) for row in webhooks.all_webhooks(session) if project_id in (None, row.project_id)]
@@ -80,7 +80,7 @@ def delete(context: Context, webhook_id: str) -> None:
 
 
 def enable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Webhook:
-    """Deliver again; messages that failed meanwhile are not repeated."""
+    """Resume deliveries to a webhook; messages that failed meanwhile are not repeated."""
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
         row.is_enabled, row.disabled_reason = True, None
@@ -88,7 +88,7 @@ def enable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_K
 
 
 def disable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Webhook:
-    """Stop deliveries to a webhook and give up waiting ones, until it is enabled again."""
+    """Stop deliveries to a webhook and discard waiting messages, until the webhook is enabled again."""
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
         if row.is_enabled:
@@ -100,7 +100,7 @@ def disable(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_
 
 
 def rotate(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> WebhookWithSecret:
-    """Create a new secret; the former one signs beside it for a day."""
+    """Create a new secret for a webhook; for one day, messages are signed with the former secret as well."""
     key = secrets.master_key(context.settings)
     with idempotency.write(context) as session:
         row = _lock(context, session, webhook_id)
@@ -111,14 +111,16 @@ def rotate(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_K
 
 
 def read_deliveries(context: Context, webhook_id: str, limit: int) -> list[Delivery]:
-    """Newest messages of a webhook with their results."""
+    """Newest messages of a webhook, with the results of their deliveries."""
     with context.db.read() as session:
         _get(context, session, webhook_id)
         return [_delivery_view(row) for row in webhooks.deliveries(session, webhook_id, limit)]
 
 
 def delivery_list(context: Context, webhook_id: str, state: str, offset: int, limit: int) -> tuple[list[Delivery], int]:
-    """Messages of a webhook in a state (empty: any), newest first from `offset` on, and their total number."""
+    """Messages of a webhook in a given state (empty: any), newest first from `offset` on, and the total number of such
+    messages.
+    """
     with context.db.read() as session:
         _get(context, session, webhook_id)
         rows, total = webhooks.delivery_list(session, webhook_id, state, offset, limit)
@@ -126,9 +128,9 @@ def delivery_list(context: Context, webhook_id: str, state: str, offset: int, li
 
 
 async def send_test(context: Context, webhook_id: str, idempotency: IdempotencyKey = NO_KEY) -> Delivery:
-    """Send a `webhook.test` message now, once, also to a disabled webhook.
+    """Send a `webhook.test` message to a webhook now and only once, even if the webhook is disabled.
 
-    A repetition under the same Idempotency-Key gets the message as it was before it was sent.
+    A repetition under the same Idempotency-Key returns the message as it was before sending.
     """
     key = await run_in_threadpool(secrets.master_key, context.settings)
     message = await run_in_threadpool(_test_message, context, webhook_id, idempotency)
@@ -165,7 +167,7 @@ def _get(context: Context, session: Session, webhook_id: str) -> WebhookRow:
 
 
 def _lock(context: Context, session: Session, webhook_id: str) -> WebhookRow:
-    """Lock a webhook in order to change it."""
+    """Lock the row of a webhook in order to change it."""
     # A webhook deleted in mid-request fails nothing: the deletion waits for this lock, or has happened before it.
     return _check_visible(context, webhooks.lock(session, webhook_id), webhook_id)
 
@@ -194,7 +196,7 @@ def _with_secret(row: WebhookRow, key: bytes) -> WebhookWithSecret:
 
 
 def _without_secret(row: WebhookRow) -> WebhookWithSecret:
-    """Response for a repetition, without the secret."""
+    """Response for a repeated request, without the webhook's secret."""
     # Secrets are stored nowhere, so a sender that lost the response must rotate.
     return WebhookWithSecret(**dict(_webhook_view(row)), secret=_SHOWN_ONCE)
 

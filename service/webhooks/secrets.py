@@ -1,4 +1,4 @@
-"""Secrets that sign webhook messages: derived from the operator's key and the webhook's id, never stored.
+"""Secrets that sign webhook messages, derived from the operator's key and the webhook's id and never stored.
 
 A database dump therefore holds no secret. Changing the key changes all secrets, so receivers then need new ones.
 """
@@ -23,7 +23,8 @@ _OVERLAP = timedelta(hours=24)
 
 
 def master_key(settings: Settings) -> bytes:
-    """Key of `SHARDTUNE_SECRET_KEY`; without one, beside SQLite, a file that is made on first use.
+    """Key from which webhook secrets are derived: the setting `SHARDTUNE_SECRET_KEY`, or a key file beside a SQLite
+    database that is created on first use.
 
     Raises:
         Conflict: another database without a key. Replicas share no file, so the key must be set.
@@ -59,20 +60,22 @@ def _key_file(path: Path) -> bytes:
 
 
 def secret_of(key: bytes, webhook_id: str, version: int) -> str:
-    """Secret in the form that its receiver gets: HMAC-SHA256 of the webhook's id and the secret's version."""
+    """Secret of a webhook in the form that the receiver gets: HMAC-SHA256 of the webhook's id and the secret's version."""
     derived = hmac.new(key, f"webhook {webhook_id} {version}".encode(), hashlib.sha256).digest()
     return "whsec_" + base64.b64encode(derived).decode()
 
 
 def valid_versions(row: WebhookRow, now: datetime) -> tuple[int, ...]:
-    """Versions of the webhook's secret that sign now."""
+    """Versions of a webhook's secret that sign messages now: the present version, and after a rotation also the former
+    one.
+    """
     if row.secret_version > 1 and row.rotated_at is not None and now < row.rotated_at + _OVERLAP:
         return row.secret_version, row.secret_version - 1
     return (row.secret_version,)
 
 
 def signature(key: bytes, webhook_id: str, versions: tuple[int, ...], message_id: str, at: datetime, body: str) -> str:
-    """Value of the `webhook-signature` header."""
+    """Value of the `webhook-signature` header of a message."""
     # One signature per valid secret, separated by spaces, as standardwebhooks.com defines.
     signers = (Webhook(secret_of(key, webhook_id, version)) for version in versions)
     return " ".join(signer.sign(message_id, at, body) for signer in signers)

@@ -1,4 +1,4 @@
-"""Send one signed message, within limits of time and size."""
+"""Send one signed webhook message, within limits of time and size."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ _MAX_ANSWER_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Message:
-    """Message to send, with its address and secrets."""
+    """Webhook message to send, with the receiver's address and the secrets that sign it."""
 
     delivery_id: str
     webhook_id: str
@@ -31,41 +31,41 @@ class Message:
 
 @dataclass(frozen=True)
 class ReceiverAnswer:
-    """Result of one try."""
+    """Result of one attempt to deliver a webhook message."""
 
     status: int | None
     error: str | None
 
     @property
     def is_success(self) -> bool:
-        """Whether the receiver took the message."""
+        """Whether the receiver accepted the message."""
         return self.error is None
 
 
 @dataclass(frozen=True)
 class DeliveryRules:
-    """Rules and resources for reaching receivers."""
+    """Rules and resources (allowed addresses, timeouts, certificates) for reaching the receivers of webhooks."""
 
     look_ups: DnsResolver
     allow_private: bool
     tls: ssl.SSLContext
-    """Certificates that are trusted."""
+    """TLS context with the certificates that are trusted when connecting to receivers."""
 
 
 @cache
 def public_tls() -> ssl.SSLContext:
-    """TLS context with the certificates that httpx trusts."""
+    """Create a TLS context with the certificates that httpx trusts by default."""
     # Cached: reading the certificates takes as long as sending a message.
     return httpx.create_ssl_context(trust_env=False)
 
 
 def delivery_rules(context: Context) -> DeliveryRules:
-    """Rules for reaching receivers, by the operator's settings."""
+    """Rules for reaching the receivers of webhooks, taken from the operator's settings."""
     return DeliveryRules(context.dns_resolver, context.settings.webhook_allow_private, public_tls())
 
 
 async def send(message: Message, key: bytes, now: datetime, rules: DeliveryRules) -> ReceiverAnswer:
-    """Send a message by POST. Never raises for a receiver's fault."""
+    """Send a webhook message by POST and return the result. Failures of the receiver are returned, never raised."""
     # Redirects are not followed: they could lead to an address that was not checked.
     try:
         async with asyncio.timeout(_TIMEOUT_S):
@@ -79,7 +79,7 @@ async def send(message: Message, key: bytes, now: datetime, rules: DeliveryRules
 
 
 def _describe_error(error: BaseException) -> str:
-    """Describe an error by its kind."""
+    """Describe an error of a delivery in words, by the kind of exception."""
     # The error's own text may name addresses of the operator's network.
     kind, cause = type(error).__name__, error.__cause__ or error.__context__
     while cause is not None:

@@ -1,1 +1,1 @@
-"""Sentences that the command line and the pages share. Knows no HTTP and no database."""
+"""Sentences that the command line and the pages share. Depends on neither HTTP nor the database."""

@@ -19,7 +19,7 @@ BACKENDS: dict[str, BackendWords] = {
 
 
 def backend_name(kind: str) -> str:
-    """Return a backend's display name, or the stored kind where the backend no longer exists."""
+    """Return a backend's display name, or the stored kind if the backend no longer exists."""
     # Stored studies outlive the code: a removed backend must still be shown.
     return BACKENDS[kind].name if kind in BACKENDS else kind
 
@@ -30,5 +30,5 @@ def short_name(kind: str) -> str:
 
 
 def backend_mark(kind: str) -> str:
-    """Return the symbol that marks a backend's trials in charts; a circle for a backend that no longer exists."""
+    """Return the symbol that marks a backend's trials in charts; a circle if the backend no longer exists."""
     return BACKENDS[kind].mark if kind in BACKENDS else "circle"

@@ -1,4 +1,4 @@
-"""Descriptions of a cluster."""
+"""Descriptions of clusters in words."""
 
 from shardtune.api_schemas.formatting import memory
 from shardtune.api_schemas.machines.hardware import Cluster
@@ -15,6 +15,6 @@ def cluster(value: Cluster) -> str:
 
 
 def cluster_with_memory(value: Cluster) -> str:
-    """Describe a cluster in a list of several, CPU ranks with their memory limit: `2 CPU ranks of 2.00 GiB`."""
+    """Describe a cluster in a list of several clusters; CPU ranks get their memory limit: `2 CPU ranks of 2.00 GiB`."""
     # A GPU's name implies its memory; a CPU rank's limit is whatever the worker was started with.
     return cluster(value) + (f" of {memory(value.memory_gib)}" if value.device == "cpu" else "")

@@ -15,7 +15,7 @@ _NONE = "–"
 
 @dataclass(frozen=True)
 class ComparedLine:
-    """One property of every compared configuration."""
+    """Line of a comparison table: one property of every compared configuration."""
 
     name: str
     values: tuple[str, ...]
@@ -23,7 +23,7 @@ class ComparedLine:
 
 
 def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
-    """Return the rows of measured figures with their intervals, and of costs."""
+    """Return the rows of the comparison table with measured figures, their intervals, and costs."""
     sides, currency = compared.configs, compared.currency
     return tuple(
         _row(name, values)
@@ -46,7 +46,7 @@ def figure_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
 
 
 def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
-    """Return the rows of what was trained (model, batch, precision) and on which cluster."""
+    """Return the rows of the comparison table with the trained model, batch and precision, and the cluster."""
     return (
         _row("model", [side.model for side in sides]),
         _row("cluster", [cluster_with_memory(side.cluster) for side in sides]),
@@ -58,7 +58,7 @@ def training_rows(sides: Sequence[ComparedConfig]) -> tuple[ComparedLine, ...]:
 
 
 def knob_rows(compared: Comparison) -> tuple[ComparedLine, ...]:
-    """Return one row per knob; knobs that differ come first."""
+    """Return one row of the comparison table per knob (tuned parameter); knobs that differ come first."""
     tables = [flatten(side.config) for side in compared.configs]
     differing = {difference.knob for difference in compared.differences}
     names = dict.fromkeys(name for table in tables for name in table)

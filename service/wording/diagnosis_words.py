@@ -1,4 +1,4 @@
-"""Text of a diagnosis: its three sentences, its findings, and the display names of the parts of a step."""
+"""Text of a diagnosis: its three summary sentences, its findings, and the display names of the parts of a step."""
 
 from collections.abc import Iterator
 
@@ -67,14 +67,14 @@ _LEAST_FRACTION = 0.01
 
 
 def findings_in_words(diagnosis: Diagnosis) -> list[str]:
-    """Return the lines of each finding: its evidence, the change to make, and the expected saving."""
+    """Return the lines of each finding of a diagnosis: its evidence, the change to make, and the expected saving."""
     if not diagnosis.findings:
         return ["No findings."]
     return [line for number, finding in enumerate(diagnosis.findings, 1) for line in _finding_lines(number, finding)]
 
 
 def expected_in_words(diagnosis: Diagnosis) -> str:
-    """Compare each part of the step with its prediction, the largest error first; empty without a prediction."""
+    """Compare each part of a training step with its prediction, the largest error first; empty without a prediction."""
     if not diagnosis.expected:
         return ""
     parts = (
@@ -92,7 +92,7 @@ def _finding_lines(number: int, finding: Finding) -> Iterator[str]:
 
 
 def expected_saving(finding: Finding) -> str:
-    """Describe the saving that a finding's change is expected to bring, and how it was estimated."""
+    """Describe the saving that the change of a finding is expected to bring, and how the saving was estimated."""
     # A trial that ran out of memory has no step time to save a fraction of.
     if finding.kind == "out_of_memory":
         return "; the fastest configuration that is predicted to fit" if finding.knobs else ""
@@ -101,7 +101,7 @@ def expected_saving(finding: Finding) -> str:
 
 
 def remedy_in_words(attempt: RemedyResult) -> str:
-    """Describe a measured remedy: `+11 % [7, 14] (9 paired runs, study-1)`."""
+    """Describe a remedy of a finding that was measured: `+11 % [7, 14] (9 paired runs, study-1)`."""
     runs = f"{attempt.pairs} paired runs, {attempt.study_id}"
     if attempt.outcome == "does_not_run":
         return f"does not run: {attempt.why} ({attempt.study_id})"
@@ -113,18 +113,20 @@ def remedy_in_words(attempt: RemedyResult) -> str:
 
 
 def summary_sentences(diagnosis: Diagnosis) -> list[str]:
-    """Return three sentences: the parts of the step, its communication, and the rank that the others wait for."""
+    """Return the three summary sentences of a diagnosis: the parts of the step, its communication, and the rank that
+    the other ranks wait for.
+    """
     return [_step_sentence(diagnosis), _communication_sentence(diagnosis), _late_rank_sentence(diagnosis)]
 
 
 def memory_in_words(moment: MemoryMoment) -> str:
-    """Describe the memory of the rank that used most, at its peak."""
+    """Describe the peak memory of the rank that used the most memory in a profiled run."""
     description = moment.describe()
     return f"{description[:1].upper()}{description[1:]}."
 
 
 def columns_in_words(diagnosis: Diagnosis) -> str:
-    """Explain the columns whose names are not self-explanatory."""
+    """Explain those columns of the diagnosis table that have no self-explanatory names."""
     if diagnosis.device == "cpu":
         explanation = "host: time in no other part (Python, dispatch); idle: measured on GPUs only"
     else:
@@ -133,12 +135,12 @@ def columns_in_words(diagnosis: Diagnosis) -> str:
 
 
 def fraction_of_step(part_s: float, diagnosis: Diagnosis) -> float:
-    """Return a part's fraction of the mean step; 0 where no step was measured."""
+    """Return the fraction of the mean step time that a part of the step takes; 0 if no step was measured."""
     return part_s / diagnosis.step_s if diagnosis.step_s else 0.0
 
 
 def bytes_in_words(count: float) -> str:
-    """Format bytes in the largest binary unit that gives at least 1, as memory and bucket sizes are given."""
+    """Format a number of bytes in the largest binary unit that gives at least 1, for memory and bucket sizes."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -146,7 +148,7 @@ def bytes_in_words(count: float) -> str:
 
 
 def speed_in_words(bytes_per_s: float) -> str:
-    """Format a speed in decimal GB/s, as link speeds and nccl-tests are given."""
+    """Format a speed in decimal GB/s, the unit of link speeds and nccl-tests."""
     return f"{bytes_per_s / 1e9:.3g} GB/s"
 
 
@@ -156,7 +158,7 @@ def collective_in_words(collective: CollectiveFigures) -> str:
 
 
 def profiling_cost(traced: ProfilerRecording) -> str:
-    """Describe the cost of the profiled run, with the step time just before the profiler was switched on."""
+    """Describe the cost of a profiled run: its duration, its step time with and without the profiler, and its traces."""
     return (
         f"profiled in a separate run of {traced.elapsed_s:.1f} s; a step took {1e3 * traced.step_s:,.1f} ms, and "
         f"{1e3 * traced.plain_step_s:,.1f} ms without the profiler; traces ({bytes_in_words(traced.bytes)}) in {traced.folder}"

@@ -1,4 +1,4 @@
-"""Descriptions that tell configurations apart: they name the differing knobs where the short description is the same."""
+"""Descriptions that distinguish configurations: they name the differing knobs if the short descriptions are equal."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _MOST_CHANGES = 6
 
 
 def knob_value(name: str, value: Any) -> str:
-    """Format a knob's value for a person."""
+    """Format the value of a knob (tuned parameter) for a person."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if name == "backend":
@@ -51,7 +51,9 @@ def describe_trials(trials: Sequence[Trial]) -> dict[int, str]:
 
 
 def changed_knobs(result: StudyResult) -> str:
-    """List the knobs that the best changes: `micro batch 1 → 4, static graph no → yes`; empty where it is the baseline."""
+    """List the knobs in which the best configuration differs from the baseline: `micro batch 1 → 4, static graph no →
+    yes`; empty if it is the baseline.
+    """
     baseline, best = flatten(result.baseline.config), flatten(result.best.config)
     # Knobs that only one of the backends has are left out: the description already names the backends.
     knobs = [knob for knob in best if knob in baseline and baseline[knob] != best[knob]]

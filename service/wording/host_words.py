@@ -1,4 +1,4 @@
-"""Text for the hosts of a multi-host worker, or for its partition of one host."""
+"""Text for the hosts of a multi-host worker, or for a worker's partition of one host."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,13 @@ from shardtune.api_schemas.machines.hardware import Inventory
 
 _MOST_NAMES = 16
 _UUID_CHARACTERS = 12
-"""Characters shown of a GPU's UUID; the same on every page and command."""
+"""Number of characters of a GPU's UUID that are shown; equal on all pages and in all commands."""
 
 
 def hosts(inventory: Inventory) -> str:
-    """List hosts as `n0 (eth0), n1 (eth0)`, or a partition as `cpu0, cpu1 of n0`; empty for one whole host or unknown ones."""
+    """List a worker's hosts as `n0 (eth0), n1 (eth0)`, or its partition as `cpu0, cpu1 of n0`; empty for one complete
+    host or unknown hosts.
+    """
     if inventory.share is not None:
         devices = [device[:_UUID_CHARACTERS] for device in inventory.share.devices]
         return f"{listing(devices)} of {inventory.details.get('host') or inventory.share.host}"
@@ -29,6 +31,6 @@ def _host_text(host: object) -> str:
 
 
 def listing(names: Sequence[str]) -> str:
-    """List the first names and count the others: `n0, n1 and 3 more`."""
+    """List the first names and count the rest: `n0, n1 and 3 more`."""
     more = len(names) - _MOST_NAMES
     return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

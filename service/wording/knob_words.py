@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 
 class KnobWords(NamedTuple):
-    """Words for one knob."""
+    """Display name and explanation of one knob (tuned parameter)."""
 
     help: str
-    """Explanation in one sentence."""
+    """Explanation of the knob in one sentence."""
     name: str = ""
-    """Display name; empty: derived from the knob's own name."""
+    """Display name of the knob; empty: derived from the knob's own name."""
     values: Mapping[str, str] = {}
-    """Display text of values that are not self-explanatory, to follow the name."""
+    """Display texts of the knob's values that are not self-explanatory, shown after the knob's name."""
 
 
 # Each text ends up in a `title` attribute on a page, so that it is plain text without markup but for backquotes.
@@ -160,12 +160,12 @@ _WORD_SPELLINGS = {
 
 
 def knob_name(name: str) -> str:
-    """Return a knob's display name; configurations keep the knob's own name."""
+    """Return the display name of a knob (tuned parameter); stored configurations keep the knob's own name."""
     display_name = KNOBS[name].name if name in KNOBS else ""
     return display_name or " ".join(_WORD_SPELLINGS.get(word, word) for word in name.split("_"))
 
 
 def knob_help(name: str) -> str:
-    """Explain a knob in a sentence; empty for a knob that no longer exists."""
+    """Explain a knob (tuned parameter) in a sentence; empty for a knob that no longer exists."""
     # Stored configurations may hold knobs that this version has dropped.
     return KNOBS[name].help if name in KNOBS else ""

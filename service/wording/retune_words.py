@@ -43,7 +43,9 @@ def trigger_text(spec: ScheduleSpec) -> str:
 
 
 def next_run(schedule: Schedule, now: datetime) -> str:
-    """Describe a schedule's next run: `Sunday 22 November 2026, 03:00 CET, in 17 h 2 min`; or the reason for none."""
+    """Describe the time of a schedule's next run: `Sunday 22 November 2026, 03:00 CET, in 17 h 2 min`; or the reason
+    why there is none.
+    """
     if schedule.is_paused:
         return "paused"
     if schedule.next_tick_at is None:
@@ -55,13 +57,13 @@ def next_run(schedule: Schedule, now: datetime) -> str:
 
 
 def tick(ended: Tick, zone: str) -> str:
-    """Describe a tick in a time zone: `22 November 03:00 CET: requested 3 retunes`."""
+    """Describe a tick of a schedule in a time zone: `22 November 03:00 CET: requested 3 retunes`."""
     local = ended.at.astimezone(ZoneInfo(zone))
     return f"{local.day} {local:%B %H:%M %Z}{tick_result(ended)}"
 
 
 def tick_result(ended: Tick) -> str:
-    """Describe the result of a tick, to follow its time: ` by hand: requested 3 retunes`."""
+    """Describe the result of a schedule's tick, to follow the tick's time: ` by hand: requested 3 retunes`."""
     by = " by hand" if ended.kind == "manual" else ""
     action: str = ended.state
     if ended.state == "started":
@@ -88,7 +90,7 @@ def outcome(retune: Retune) -> str:
 
 
 def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
-    """Shorten a retune's reason for a table that shows its outcome in the next column."""
+    """Shorten a retune's reason for a table whose next column shows the retune's outcome."""
     if outcome is RetuneOutcome.REPLACED:
         # A replacement's reason begins with the gain up to "]"; the outcome's column shows the gain, too.
         return (reason or "").partition("]")[2].lstrip(":; ") or reason or ""
@@ -96,12 +98,12 @@ def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
 
 
 def newest_outcome(state: RetuneState, outcome: RetuneOutcome | None) -> str:
-    """Describe what the newest retune means for its tuning target: `measured again and kept`, `being measured again`."""
+    """Describe the result of the newest retune of a tuning target: `measured again and kept`, `being measured again`."""
     return _OUTCOME_TEXTS[outcome] if state is RetuneState.ENDED and outcome is not None else _STATE_TEXTS[state]
 
 
 def ledger(retune: Retune) -> str:
-    """Compare a retune's cost with its saving: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
+    """Compare the cost of a retune with its saving: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
     spent = f"{retune.gpu_seconds:,.0f} GPU-s"
     if retune.planned_gpu_seconds is None:
         return f"{spent}; saving unknown: no training run is declared"

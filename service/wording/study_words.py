@@ -24,17 +24,17 @@ _RUN_NAMES = {
 
 
 def run_name(purpose: RunPurpose) -> str:
-    """Return the display name of a run's purpose."""
+    """Return the display name of a run's purpose, such as search or final comparison."""
     return _RUN_NAMES[purpose]
 
 
 def is_done(trial: Trial) -> bool:
-    """Whether the trial has ended, successfully or not."""
+    """Whether a trial has ended, successfully or not."""
     return not trial.state.is_open
 
 
 def duration(seconds: float) -> str:
-    """Format a duration: `45 s`, `3 min`, `1 h 20 min`."""
+    """Format a duration in seconds: `45 s`, `3 min`, `1 h 20 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -42,23 +42,25 @@ def duration(seconds: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Format tokens per second per GPU; empty where the figure is unknown."""
+    """Format a speed in tokens per second per GPU; empty if the speed is unknown."""
     return "" if value is None else f"{value:,.0f}"
 
 
 def memory(value: float | None) -> str:
-    """Format GiB with the unit; empty where the figure is unknown."""
+    """Format an amount of memory in GiB with the unit; empty if the amount is unknown."""
     return "" if value is None else formatting.memory(value)
 
 
 def peak_memory(trial: Trial) -> float | None:
-    """Return the peak that the memory limit applies to, in GiB: reserved on a GPU, allocated on CPU ranks."""
+    """Return the peak memory in GiB that the memory limit applies to: reserved memory on a GPU, allocated memory on CPU
+    ranks.
+    """
     # The caching allocator exists on GPUs only: a CPU rank reserves nothing beyond its allocations.
     return trial.peak_allocated_gib if trial.peak_reserved_gib is None else trial.peak_reserved_gib
 
 
 def failure_line(trial: Trial) -> str:
-    """Return a trial's failure on one line; empty for a feasible trial."""
+    """Return the failure of a trial on one line; empty for a feasible trial."""
     if trial.failure is None:
         return ""
     return f"{trial.failure.kind.value}: {' '.join(trial.failure.message.split())}"
@@ -77,13 +79,15 @@ def pruning_note(trial: Trial) -> str:
 
 
 def rejection_text(rejection: Rejection) -> str:
-    """Return the memory gate's reason for rejecting a configuration, with the configuration's description."""
+    """Return the reason why the memory gate rejected a configuration (predicted not to fit), with the configuration's
+    description.
+    """
     description, reason = rejection.config.describe(), " ".join(rejection.reason.split())
     return reason if reason.startswith(description) else f"{description}: {reason}"
 
 
 def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
-    """Describe, for each backend, the rejected configuration that was closest to fitting."""
+    """Describe, for each backend, the configuration closest to fitting among those that the memory gate rejected."""
     nearest: dict[str, Rejection] = {}
     for rejection in rejections:
         closest = nearest.get(rejection.config.backend)
@@ -93,7 +97,7 @@ def closest_rejections(rejections: Sequence[Rejection]) -> list[str]:
 
 
 def prediction_note(trial: Trial) -> str:
-    """Return a trial's prediction in brackets; empty without a prediction."""
+    """Return the predicted speed and memory of a trial in brackets; empty without a prediction."""
     prediction = trial.prediction
     if prediction is None:
         return ""
@@ -104,18 +108,24 @@ def prediction_note(trial: Trial) -> str:
 
 
 def sampler_note(trial: Trial) -> str:
-    """Return the change that the sampler tested with a trial; empty for seeds and for samplers that give no reason."""
+    """Return the change of configuration that the sampler tested with a trial; empty for seeds and for samplers that
+    give no reason.
+    """
     why = trial.reason
     return "" if why is None else f" (tried: {describe_change(why.tests)}; expected gain {why.expected_gain:.1%})"
 
 
 def describe_change(stored: str) -> str:
-    """Rewrite the stored change of a trial with display names: `freed host memory kept instead of left to glibc`."""
+    """Rewrite a trial's stored change of configuration with display names: `freed host memory kept instead of left to
+    glibc`.
+    """
     return "; ".join(_changed_knob(*part.partition(" ")) for part in stored.split("; "))
 
 
 def _changed_knob(name: str, gap: str, change: str) -> str:
-    """Rewrite one changed knob or backend; `name`, `gap` and `change` are the text around its first space."""
+    """Rewrite one changed knob or backend with its display name; `name`, `gap` and `change` are the text around its
+    first space.
+    """
     # `fsdp2 instead of zero` is about backends, `micro_batch 4 instead of 1` about a knob; other text stays as it is.
     new, has_two_values, old = change.partition(" instead of ")
     if name in BACKENDS:
@@ -133,7 +143,7 @@ def _value_in_words(name: str, stored: str) -> str:
 
 
 def resume_check_text(check: ResumeCheck) -> str:
-    """Describe the result of the resume check; the caller adds its label."""
+    """Describe the result of a resume check (train, save, resume from the checkpoint); the caller adds the label."""
     if check.outcome != ResumeOutcome.PASSED:
         return f"{'not checked' if check.outcome is ResumeOutcome.NOT_CHECKED else check.outcome}: {check.reason}"
     assert check.checkpoint_bytes is not None
@@ -146,7 +156,9 @@ def resume_check_text(check: ResumeCheck) -> str:
 
 
 def _writers(check: ResumeCheck) -> str:
-    """Return the number of files and of writing ranks, where they are known: ` in 4 files by 2 ranks`."""
+    """Return the number of files of a checkpoint and of ranks that write it, as far as they are known: ` in 4 files by
+    2 ranks`.
+    """
     files = "" if check.checkpoint_files is None else f" in {check.checkpoint_files} files"
     ranks = (
         "" if check.writing_ranks is None else f" by {check.writing_ranks} rank{'s' if check.writing_ranks > 1 else ''}"
@@ -155,7 +167,7 @@ def _writers(check: ResumeCheck) -> str:
 
 
 def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
-    """Describe the time that checkpoints take from the user's training; None where nothing was measured."""
+    """Describe the fraction of the user's training time that checkpoints take; None if nothing was measured."""
     if check.saving_fraction is None or check.save_s is None or check.checkpoint_bytes is None:
         return None
     fraction = "less than 0.01%" if check.saving_fraction < 0.0001 else f"{check.saving_fraction:.2%}"
@@ -167,7 +179,7 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
 
 
 def undecided_text(verdict: OpenVerdict) -> str:
-    """Describe an undecided comparison, and the number of pairs that would decide it."""
+    """Describe an undecided final comparison, and the number of paired runs that would decide it."""
     text = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
     if verdict.disturbed_runs:
         text += f", and other processes disturbed {verdict.disturbed_runs} of their runs"
@@ -178,7 +190,7 @@ def undecided_text(verdict: OpenVerdict) -> str:
 
 
 def default_comparison(row: AgainstDefault) -> str:
-    """Compare the recommended configuration with a documented default at the default's best micro batch."""
+    """Compare the recommended configuration with a documented default configuration at the default's best micro batch."""
     sizes = row.micro_batches
     sizes_note = (
         f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "tried at no other micro batch"
@@ -188,7 +200,9 @@ def default_comparison(row: AgainstDefault) -> str:
 
 
 def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
-    """Return rows for failed trials, the closest rejection of each backend, and a search that never started."""
+    """Return table rows for failed trials, the rejection closest to fitting of each backend, and a search that never
+    started.
+    """
     rows = [
         (trial.state.value, f"{trial.description}: {failure_line(trial)}")
         for trial in trials
@@ -206,7 +220,7 @@ def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> li
 
 
 def activity(study: Study, trials: Sequence[Trial]) -> str:
-    """Describe the study's current activity."""
+    """Describe the current activity of a study, such as search or final comparison."""
     if study.phase is StudyPhase.MODEL_SUMMARY:
         return "counting the model's parameters and FLOPs"
     running = [(trial, run) for trial in trials for run in trial.runs if run.state is TrialState.RUNNING]
@@ -221,7 +235,7 @@ def activity(study: Study, trials: Sequence[Trial]) -> str:
 
 
 def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
-    """Describe the progress of the final comparison."""
+    """Describe the progress of a study's final comparison."""
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}"
@@ -229,7 +243,7 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
 
 
 def validation_position(study: Study, complete: int) -> str:
-    """Describe the final comparison in short, from its number of complete validation runs."""
+    """Describe the progress of a final comparison in short, from its number of complete validation runs."""
     most = most_validation_runs(study)
     if not most:
         return "no validation runs, because there is only one configuration"
@@ -241,26 +255,26 @@ def validation_position(study: Study, complete: int) -> str:
 
 
 def most_validation_runs(study: Study) -> int:
-    """Return the maximum number of validation runs; the comparison ends earlier where the pairs are clear."""
+    """Return the maximum number of validation runs of a final comparison, which ends earlier if the pairs decide it."""
     if study.final_comparison_runs is not None:
         return study.final_comparison_runs
     return final_comparison.max_runs(study.spec.budget.most_trials - 1, study.spec.budget.max_pairs)
 
 
 def validation_runs(study: Study, trials: Sequence[Trial]) -> list[tuple[Trial, Run]]:
-    """Return the complete runs of the current final comparison, with their trials."""
+    """Return the complete validation runs of a study's current final comparison, with their trials."""
     # A study that was extended compares again: runs of earlier comparisons may be from a different day.
     complete = runs_of(trials, "validation", TrialState.COMPLETE)
     return [(trial, run) for trial, run in complete if run.final_comparison in (None, study.final_comparison)]
 
 
 def runs_of(trials: Sequence[Trial], purpose: str, state: TrialState) -> list[tuple[Trial, Run]]:
-    """Return the runs with a purpose and a state, with their trials."""
+    """Return the runs of a study with a given purpose and state, with their trials."""
     return [(trial, run) for trial in trials for run in trial.runs if run.purpose == purpose and run.state is state]
 
 
 def describe_step(progress: Progress | None) -> str:
-    """Describe the current phase and step of a run."""
+    """Describe the current phase and training step of a run."""
     if progress is None:
         return "starting ranks"
     words = {

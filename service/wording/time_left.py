@@ -1,4 +1,4 @@
-"""Estimate the time that a study still needs from the runs it has finished."""
+"""Estimate the remaining time of a study from the runs that it has finished."""
 
 import math
 from collections.abc import Sequence
@@ -11,29 +11,35 @@ from shardtune.tuner.search.seeds import MAX_SEEDS
 from shardtune.tuner.verdict import final_comparison
 
 _SEEDS_TAKE = 0.75
-"""Duration of later runs relative to the shortest seed's: seeds have micro batch 1, and only fast trials run again."""
+"""Assumed duration of later runs relative to the shortest seed run: seeds have micro batch 1, and only fast trials run
+again.
+"""
 _ENOUGH = 4
-"""Number of trials, or validation runs, from which on their own times are the better estimate."""
+"""Number of measured trials (or validation runs) from which their own times give the better estimate of the remaining
+time.
+"""
 _NEAR = 0.5
-"""Fraction of the trials that is expected close enough to the fastest to enter the final comparison."""
+"""Fraction of the trials that are expected to be fast enough to enter the final comparison."""
 
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Counts and times of a study's runs so far; seconds are the time a run occupied its worker."""
+    """Counts and times of a study's runs so far. Seconds are the time for which a run occupied its worker."""
 
     finished: int
-    """Trials that have ended, successfully or not."""
+    """Number of trials that have ended, successfully or not."""
     shortest_search_s: float | None
-    """Seconds of the shortest complete search run; None before there is one."""
+    """Seconds of the shortest complete search run; None before the first one is complete."""
     validation_runs: int
-    """Complete runs of the current final comparison."""
+    """Number of complete validation runs of the current final comparison."""
     mean_validation_s: float | None
-    """Mean seconds of these runs, disturbed attempts included; None before there is one."""
+    """Mean seconds of the current final comparison's validation runs, disturbed attempts included; None before the
+    first one is complete.
+    """
 
 
 def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
-    """Count and time the runs of a study's trials."""
+    """Count the runs of a study's trials and their seconds."""
     search = [(trial, run) for trial, run in study_words.runs_of(trials, RunPurpose.SEARCH, TrialState.COMPLETE)]
     validation = study_words.validation_runs(study, trials)
     world = study.cluster.world_size
@@ -52,7 +58,7 @@ def count_runs(study: Study, trials: Sequence[Trial]) -> RunCounts:
 
 
 def estimate(study: Study, runs: RunCounts, elapsed_s: float) -> str:
-    """Estimate the remaining time: `about 5 min`; empty before the first search run is complete."""
+    """Estimate the remaining time of a study: `about 5 min`; empty before the first search run is complete."""
     if runs.shortest_search_s is None or study.phase is StudyPhase.DONE:
         return ""
     budget = study.spec.budget

@@ -1,4 +1,4 @@
-"""Reasons for and against believing the answer of a study, for the pages and the command line."""
+"""Reasons for and against believing the result of a study, for the pages and the command line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from shardtune.service.wording.backend_words import backend_name
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
-"""Relative spread (standard deviation over mean) of the pairs' ratios from which on readers are warned."""
+"""Relative spread (standard deviation over mean) of the paired runs' speed ratios above which readers are warned."""
 _RESUME_TONES = {"passed": "good", "failed": "bad", "not_checked": "warn"}
 
 
 @dataclass(frozen=True)
 class Trust:
-    """One reason for or against believing the answer."""
+    """One reason for or against believing the result of a study."""
 
     tone: str
     text: str
 
 
 def trust(study: Study, complete: Sequence[TrialConfig], validation_runs: Sequence[Measurement]) -> tuple[Trust, ...]:
-    """Return the reasons that follow from the study itself.
+    """Return the reasons for and against believing a study's result that follow from the study itself.
 
-    `complete` holds the measured configurations, `fresh` the validation runs of the best.
+    `complete` contains the measured configurations, `fresh` the validation runs of the best.
     """
     result = study.result
     if result is None:
@@ -63,7 +63,7 @@ def _paired_runs(result: StudyResult) -> Trust:
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
-    """Return the result of the resume check, and the cost of checkpoints."""
+    """Return the result of the study's resume check and the cost of its checkpoints, as reasons to believe the result."""
     text = study_words.checkpoint_cost(check, every_s)
     cost = [Trust("quiet", text)] if text else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
@@ -78,7 +78,7 @@ def _undecided(result: StudyResult) -> list[Trust]:
 
 
 def _other_candidates(result: StudyResult) -> list[Trust]:
-    """Name the other trials of the final comparison that were not paired with the baseline."""
+    """Name the other finalists of the final comparison, which were not paired with the baseline."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
     if result.final_comparison is None:
@@ -91,7 +91,7 @@ def _other_candidates(result: StudyResult) -> list[Trust]:
 
 
 def _disturbed_runs(result: StudyResult, fresh: Sequence[Measurement]) -> list[Trust]:
-    """Warn of validation runs of the best that count although other processes disturbed them."""
+    """Warn about validation runs of the best configuration that count although other processes disturbed them."""
     reasons = [run.disturbed for run in fresh if run.disturbed is not None]
     if not reasons:
         return []
@@ -100,7 +100,7 @@ def _disturbed_runs(result: StudyResult, fresh: Sequence[Measurement]) -> list[T
 
 
 def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
-    """Warn where the search measured too few configurations."""
+    """Warn if the search of a study measured too few configurations."""
     enough = MIN_GUIDED if study.spec.sampler == "guided" else MIN_TRIALS
     if study.system_study is not None or len(complete) >= enough:
         return []
@@ -131,7 +131,9 @@ def _same_training(
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
-    """List the values of the first steps that were compared; a user's script must report losses and may omit the others."""
+    """List the values of the first training steps that were compared between backends; a user's script must report
+    losses and may omit the other values.
+    """
     steps = [step for run in fresh for step in run.trajectory]
     if not steps and study.spec.model.script is not None:
         return "losses, and what else the script reports,"

@@ -1,1 +1,1 @@
-"""Workers: registration, listing, and their compatibility with studies. Leases live in `leasing`."""
+"""Workers: registration, listing, and their compatibility with studies. `leasing` leases runs to workers."""

@@ -15,12 +15,13 @@ from shardtune.tuner.prediction import catalogue
 
 # Vendors print 80 GB where NVML reports 79.6 GiB, or 93.1 GiB where there are 94; a study may state either.
 _MEMORY_TOLERANCE = 1.05
-"""Factor by which a study's memory figures may exceed a worker's."""
+"""Factor by which the memory figures of a study's cluster may exceed those of a worker."""
 _REJECTION = "waiting for a worker: "
 
 
 def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Cluster, WorkerRow | None]:
-    """Find the cluster that the study names, and a live worker that has it; no worker if the study may wait for one.
+    """Find the cluster that a study names, and a live worker that has this cluster; no worker if the study is allowed
+    to wait for one.
 
     Raises:
         Invalid: no worker has the cluster, its name is unknown, or `local` is ambiguous.
@@ -42,7 +43,7 @@ def resolve_cluster(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clus
 
 
 def named_cluster(spec: StudyRequest) -> Cluster | None:
-    """Cluster that the study spells out or names; None: `local`."""
+    """Cluster that a study's request contains in full or by name. None: the request names `local`."""
     if isinstance(spec.cluster, Cluster):
         return spec.cluster
     if spec.cluster == "local":
@@ -63,7 +64,7 @@ def _resolve_local(spec: StudyRequest, live: Sequence[WorkerRow]) -> tuple[Clust
 
 
 def can_begin_waiting_study(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether a study that waits for a worker could begin on this one."""
+    """Whether a study that waits for a worker could begin on this worker."""
     return (
         worker.project_id in (None, study.project_id)
         and not worker.is_draining
@@ -77,7 +78,7 @@ def _needs_more_hosts(cluster: Cluster, live: Sequence[WorkerRow]) -> bool:
 
 
 def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
-    """Worker whose cluster `local` means.
+    """Worker whose cluster the name `local` means.
 
     Raises:
         Invalid: there is no worker, or their clusters differ.
@@ -90,7 +91,7 @@ def local_worker(live: Sequence[WorkerRow]) -> WorkerRow:
 
 
 def has_hardware(offer: Offer, cluster: Cluster) -> bool:
-    """Whether a worker has the hardware of a cluster, or more of the same."""
+    """Whether a worker has the hardware of a cluster, or more devices of the same kind."""
     available = offer.cluster
     if not has_same_shape(available, cluster) or _leaves_to_smaller_workers(offer, cluster):
         return False
@@ -102,7 +103,9 @@ def has_hardware(offer: Offer, cluster: Cluster) -> bool:
 
 
 def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]:
-    """Native dtypes of the live workers that have a cluster; falls back to the catalogue."""
+    """Data types that the devices of a cluster support natively, from live workers with this cluster, else from the
+    catalogue.
+    """
     # A worker that has not probed its device reports none, and so the catalogue's answer for the GPU's name is used.
     probed = [DeviceDtypes.from_offer(worker.offer) for worker in live if has_hardware(worker.offer, cluster)]
     named = catalogue.dtypes_of(cluster)
@@ -110,7 +113,8 @@ def dtypes_of(cluster: Cluster, live: Sequence[WorkerRow]) -> list[DeviceDtypes]
 
 
 def check_model(model: ModelSpec, worker: WorkerRow) -> None:
-    """Reject an architecture that the worker's transformers lacks, and user code that its owner has not allowed.
+    """Reject a study whose model architecture the worker's transformers release lacks, or whose code the worker's owner
+    has not allowed.
 
     Raises:
         Invalid: with close matches, or with the list of allowed code.
@@ -140,14 +144,14 @@ def _check_own_code(model: ModelSpec, worker: WorkerRow) -> None:
 
 
 def allows_model(offer: Offer, model: ModelSpec) -> bool:
-    """Whether the worker's owner allows the study's own code; architectures of transformers are always allowed."""
+    """Whether the worker's owner allows the study's own model code; architectures of transformers are always allowed."""
     if model.entry_point is not None:
         return model.entry_point in offer.own_models
     return model.script is None or model.script in offer.own_scripts
 
 
 def _check_model_type(model_type: str, worker: WorkerRow) -> None:
-    """Reject an architecture that the worker's transformers lacks."""
+    """Reject a model architecture that the worker's transformers release does not contain."""
     # An empty list means that the worker did not report its architectures, so nothing can be rejected.
     known_types = worker.inventory.causal_lm_types
     if known_types and model_type not in known_types:
@@ -164,7 +168,7 @@ def _check_model_type(model_type: str, worker: WorkerRow) -> None:
 
 
 def can_run(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether the worker may run the study: it has the hardware, and compares with the study's measurements."""
+    """Whether a worker may run a study: it has the hardware, and its measurements are comparable with the study's."""
     return (
         _is_in_scope(worker, study)
         and (study.system_study is None or study.system_study.worker_id in (None, worker.id))
@@ -174,12 +178,16 @@ def can_run(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def fingerprint_differs(worker: WorkerRow, study: StudyRow) -> bool:
-    """Whether the worker has suitable hardware, but its measurements would not compare with the study's."""
+    """Whether a worker has suitable hardware for a study, but a fingerprint (hardware and software versions) that makes
+    its measurements incomparable.
+    """
     return _is_in_scope(worker, study) and bool(changed_fields(worker, study))
 
 
 def changed_fields(worker: WorkerRow, study: StudyRow) -> tuple[str, ...]:
-    """Fingerprint fields in which the worker differs from the study's, so that its runs would not compare."""
+    """Fingerprint fields (hardware and software versions) in which a worker differs from a study, so that measurements
+    would not be comparable.
+    """
     if study.fingerprint_key == worker.fingerprint_key or study.fingerprint is None:
         return ()
     return stale_fields(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
@@ -195,13 +203,15 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
 
 
 def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
-    """Whether the worker leaves studies of this size to workers with fewer devices of the same host."""
+    """Whether a worker leaves a study of this size to workers with fewer devices of the same host."""
     # On a divided host a small study on a large partition would block devices that a large study needs.
     return offer.share is not None and cluster.world_size < offer.share.least_ranks
 
 
 def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
-    """Reason, field by field, why the worker's measurements would not compare with the study's."""
+    """Reason, listing each differing fingerprint field, why a worker's measurements would not be comparable with a
+    study's.
+    """
     assert study.fingerprint is not None
     differences = changes(study.fingerprint.value, worker.offer.fingerprint, study.cluster.nodes)
     described = ", ".join(
@@ -214,12 +224,12 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
 
 
 def is_rejection(reason: str | None) -> bool:
-    """Whether a study's reason was written by `rejection_reason`."""
+    """Whether the reason stored with a study was written by `rejection_reason`."""
     return reason is not None and reason.startswith(_REJECTION)
 
 
 def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
-    """Whether hardware of this kind and size runs trials of a cluster, memory aside."""
+    """Whether hardware of this kind and size can run trials of a cluster, not considering memory."""
     same_device = available.device == cluster.device and (
         available.device == "cpu" or available.gpu.strip().casefold() == cluster.gpu.strip().casefold()
     )
@@ -231,7 +241,7 @@ def has_same_shape(available: Cluster, cluster: Cluster) -> bool:
 
 
 def describe(cluster: Cluster) -> str:
-    """Describe a cluster's size, kind and memory in words."""
+    """Describe the size, device kind and memory of a cluster in words."""
     unit = "CPU ranks" if cluster.device == "cpu" else cluster.gpu
     nodes = f"{cluster.nodes} nodes × " if cluster.nodes > 1 else ""
     return f"{nodes}{cluster.gpus_per_node} × {unit}, {cluster.memory_gib:g} GiB each, host {cluster.host_memory_gib:g} GiB"

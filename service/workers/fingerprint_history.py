@@ -1,4 +1,6 @@
-"""Read the history of fingerprints: their holders, changes and dependent recommendations."""
+"""Read the history of fingerprints (hardware and software versions of workers): holders, changes and dependent
+recommendations.
+"""
 
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -31,7 +33,7 @@ _MAX_DEPENDENTS = 500
 def list_fingerprints(
     context: Context, worker: str | None, current_only: bool, token: str | None, limit: int
 ) -> FingerprintPage:
-    """Fingerprints of the workers that serve the sender's projects, newest first."""
+    """Fingerprints (hardware and software versions) of the workers that serve the sender's projects, newest first."""
     fingerprint_filter = FingerprintFilter(context.principal.project_id, worker, current_only)
     filters = astuple(fingerprint_filter)
     with context.db.read() as session:
@@ -46,7 +48,7 @@ def list_fingerprints(
 
 
 def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
-    """Read one fingerprint with the recommendations that depend on it.
+    """Read one fingerprint (hardware and software versions) with the recommendations that were measured under it.
 
     Raises:
         NotFound: no worker that serves the sender's projects ever had it.
@@ -68,7 +70,9 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
 
 
 def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
-    """Fields that changed in the worker's fingerprint when the period began; empty for its first."""
+    """Fields that changed in a worker's fingerprint at the beginning of this period; empty for the worker's first
+    period.
+    """
     if period.predecessor is None:
         return ()
     value = period.fingerprint.value

@@ -31,7 +31,8 @@ _SESSION_BYTES = 24
 
 
 def register(context: Context, registration: Registration, idempotency: IdempotencyKey = NO_KEY) -> Registered:
-    """Register a worker. A new start of a known worker gets a new session, and ends the runs of its former session.
+    """Register a worker. A new start of a known worker gets a new session, and ends the runs of the worker's former
+    session.
 
     Raises:
         Conflict: another key's worker has the name, or the session is not the worker's present one.
@@ -65,7 +66,7 @@ def register(context: Context, registration: Registration, idempotency: Idempote
 
 
 def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None:
-    """Check that no other key holds the worker's name.
+    """Check that no other valid API key has registered the worker's name.
 
     Raises:
         Conflict: another valid key registered it.
@@ -82,7 +83,8 @@ def _check_holder(context: Context, session: Session, worker: WorkerRow) -> None
 
 
 def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO_KEY) -> Worker:
-    """Release a worker's name for the next key that registers under it; its running work continues until then.
+    """Release a worker's name for the next API key that registers a worker under this name. Running work continues
+    until then.
 
     Raises:
         NotFound: no such worker, or it is not of the sender's project alone.
@@ -95,7 +97,8 @@ def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO
 
 
 def forget(context: Context, worker_id: str) -> None:
-    """Remove a worker that is gone from all lists and counts; its measurements stay. It may register again.
+    """Remove a worker that has disappeared from all lists and counts. Its measurements are kept, and it may register
+    again.
 
     Raises:
         NotFound: no such worker, or it is not of the sender's project alone.
@@ -115,7 +118,7 @@ def forget(context: Context, worker_id: str) -> None:
 
 
 def check_protocol(version: int) -> None:
-    """Reject a worker whose protocol version the service does not speak.
+    """Reject a worker whose protocol version the service does not support.
 
     Raises:
         WrongProtocol: with the versions that it does.
@@ -129,7 +132,7 @@ def check_protocol(version: int) -> None:
 
 
 def drain(context: Context, worker_id: str, draining: bool, idempotency: IdempotencyKey = NO_KEY) -> Worker:
-    """Stop giving a worker new work, or resume. Its running work may finish.
+    """Stop leasing new runs to a worker, or resume. The worker's running work may finish.
 
     Raises:
         NotFound: no such worker, or it is not of the sender's project alone.
@@ -142,7 +145,9 @@ def drain(context: Context, worker_id: str, draining: bool, idempotency: Idempot
 
 
 def _lock_administered(context: Context, session: Session, worker_id: str) -> WorkerRow:
-    """Lock a worker that the sender may administer: one of its project alone; any worker for a key of all projects."""
+    """Lock a worker that the sender may administer: one that serves only the sender's project, or any worker for a key
+    for all projects.
+    """
     row = workers.lock(session, worker_id)
     # A worker that serves every project belongs to none, so a key bound to a project cannot administer it.
     if row is None or context.principal.project_id not in (None, row.project_id):
@@ -156,7 +161,7 @@ def _worker_view(context: Context, session: Session, row: WorkerRow) -> Worker:
 
 
 def list_workers(context: Context, token: str | None, limit: int) -> WorkerPage:
-    """Workers ever registered that serve the sender's projects, by name."""
+    """Workers that serve the sender's projects, including past ones, sorted by name."""
     project_id = context.principal.project_id
     after = paging.parse_token(token, [project_id], paging.name_and_id)
     with context.db.read() as session:
@@ -186,18 +191,20 @@ def _build_view(row: WorkerRow, is_live: bool, run_id: str | None) -> Worker:
 
 
 def live_workers(context: Context, session: Session, project_id: str | None = None) -> Sequence[WorkerRow]:
-    """Workers with a recent request that may run studies of a project, by default the sender's."""
+    """Workers with a recent request that may run studies of a project; by default of the sender's project."""
     # Workers of other projects are not even read: their inventories may be long, and there may be thousands.
     return workers.seen_since(session, live_since(context), project_id=project_id or context.principal.home)
 
 
 def live_fingerprints(context: Context, session: Session, project_id: str) -> Sequence[str]:
-    """Fingerprint keys of the live workers of a project, read without their other columns."""
+    """Keys of the fingerprints (hardware and software versions) of a project's live workers, read without other
+    columns.
+    """
     return workers.fingerprints_seen_since(session, live_since(context), project_id)
 
 
 def worker_of_session(context: Context, session: Session, worker_session: str) -> WorkerRow:
-    """Worker that a session belongs to.
+    """Worker to which a session id belongs.
 
     Raises:
         Conflict: there is none, a newer session replaced it, or the worker is not of the sender's project alone.
@@ -206,7 +213,7 @@ def worker_of_session(context: Context, session: Session, worker_session: str) -
 
 
 def with_lease(context: Context, session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None]:
-    """Worker that a session belongs to, and the run that it holds.
+    """Worker to which a session id belongs, and the run leased to this worker, if any.
 
     Raises:
         Conflict: as in `worker_of_session`.
@@ -222,7 +229,7 @@ def _check_session(context: Context, worker: WorkerRow | None) -> WorkerRow:
 
 
 def _unknown_session() -> Conflict:
-    """Error for a session that is not valid."""
+    """Error for a worker session id that is not valid."""
     # One text for all cases: it must not reveal whether the session belongs to another project's worker.
     return Conflict(
         "unknown_session",
@@ -232,13 +239,13 @@ def _unknown_session() -> Conflict:
 
 
 def understands(worker: WorkerRow, run: RunRow) -> bool:
-    """Whether the worker's release understands the run's kind of task."""
+    """Whether a worker's release supports the kind of task that a run needs."""
     # A worker of an older release does not list these kinds of tasks, and is not given them (decision 5).
     return run.purpose not in (RunPurpose.RESUME_CHECK, RunPurpose.TRACE) or run.purpose in worker.offer.task_kinds
 
 
 def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bool:
-    """Whether a live worker that may run the study understands resume checks."""
+    """Whether a live worker that may run the study supports resume checks."""
     # Only a final comparison asks for resume checks; elsewhere the query is saved.
     if study.phase is not StudyPhase.FINAL_COMPARISON:
         return True
@@ -248,5 +255,5 @@ def has_resume_worker(context: Context, session: Session, study: StudyRow) -> bo
 
 
 def live_since(context: Context) -> datetime:
-    """Time of the last request before which a worker does not count as live."""
+    """Earliest time of the last request at which a worker still counts as live."""
     return context.now() - timedelta(seconds=context.settings.worker_live_s)

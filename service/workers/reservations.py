@@ -1,4 +1,6 @@
-"""Runs reserved for the workers that began their block: runs that are compared execute on the same devices."""
+"""Runs reserved for the workers that began their comparison block, because the runs that are compared must execute on
+the same devices.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -14,18 +16,24 @@ from shardtune.service.workers.registry import live_since
 
 
 class Reservations(NamedTuple):
-    """Reserved studies, by study id: studies with a waiting run of a block that has begun."""
+    """Studies with a waiting run that is reserved for workers, because these workers have begun the run's comparison
+    block.
+    """
 
     by_other_workers: dict[str, frozenset[str]]
-    """Ids of the workers that may take the run, because they began its block and are live."""
+    """Ids of the live workers that may take a study's waiting run because they have begun its comparison block, by
+    study id.
+    """
     by_asking_worker: frozenset[str]
-    """Studies whose block the asking worker itself began."""
+    """Ids of the studies whose comparison block the requesting worker itself has begun."""
 
 
 def find_reservations(
     context: Context, session: Session, waiting: Sequence[StudyRow], worker: WorkerRow
 ) -> Reservations:
-    """Find reserved studies among those with a waiting run; studies whose run any worker may take are left out."""
+    """Find the studies whose waiting run is reserved for certain workers; studies whose run any worker may take are
+    left out.
+    """
     comparing = [study for study in waiting if study.phase is StudyPhase.FINAL_COMPARISON]
     begun_blocks = trials.workers_of_open_blocks(session, [study.id for study in comparing]) if comparing else {}
     by_others = {study_id: ids for study_id, ids in begun_blocks.items() if worker.id not in ids}
@@ -39,7 +47,7 @@ def find_reservations(
 
 
 def live_among(context: Context, session: Session, study: StudyRow, ids: Collection[str]) -> frozenset[str]:
-    """Ids of those workers that are live and can run the study."""
+    """Subset of these worker ids whose workers are live and can run the study."""
     # The caller has changed rows that are not complete yet; a query would flush them.
     with session.no_autoflush:
         live = workers.seen_since(session, live_since(context), ids)

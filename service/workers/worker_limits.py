@@ -1,4 +1,4 @@
-"""Limits on the rows that a worker's key can write: registered workers, and new registrations per minute."""
+"""Limits on the database rows that a worker's API key can create: registered workers, and new registrations per minute."""
 
 from sqlalchemy.orm import Session
 
@@ -9,11 +9,11 @@ from shardtune.service.http.errors import Conflict, TooManyRequests
 from shardtune.service.process.context import Context
 
 _EVERY_PROJECT = "*"
-"""Rate-limit key of workers that serve every project; no project has this name."""
+"""Rate-limit key shared by workers that serve every project; no project can have this name."""
 
 
 def check(context: Context, session: Session, registration: Registration, registered: WorkerRow | None) -> None:
-    """Check that a registration is within the project's limits.
+    """Check that registering a worker stays within the limits of its project.
 
     Raises:
         Conflict: the project has the maximum number of workers.

@@ -120,7 +120,11 @@ class ModelSpec(Schema):
 
 
 def preset(name: str) -> ModelSpec:
-    """Return the model preset with this name."""
+    """Return the model preset with this name.
+
+    Raises:
+        ValueError: no preset has this name; the message lists the existing presets.
+    """
     if name not in preset_names():
         raise ValueError(
             f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or give the content of a config.json"

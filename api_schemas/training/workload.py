@@ -152,7 +152,12 @@ class Workload(WorkloadRequest):
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
-    """Return the micro batches per optimizer step on each rank."""
+    """Return the micro batches per optimizer step on each rank.
+
+    Raises:
+        ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the
+            nearest valid global batches.
+    """
     step = micro_batch * data_parallel_size
     if global_batch % step == 0:
         return global_batch // step

@@ -83,7 +83,7 @@ def _check_one_job(traces: Sequence[RankTrace]) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """Round all seconds to nanoseconds, so that the JSON has no more digits than the measurement is accurate to."""
+    """Round seconds to nanoseconds, so that the JSON has no more digits than the measurement is accurate to."""
     return round(seconds, 9)
 
 

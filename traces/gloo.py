@@ -65,7 +65,7 @@ def _collective(operation: GlooOperation, call: "_Call | None", base: int, all_r
 
 
 class _Call(NamedTuple):
-    """Torch's call of a collective, with the thread that made it."""
+    """Torch's call of a collective, with its time, kind and size."""
 
     moment: int
     kind: str

@@ -20,7 +20,7 @@ class Offload(Schema):
     """Device that the state is offloaded to: always the host. NVMe is omitted, since deepspeed 0.19.8 leaves no tensors
     to check once they are swapped out."""
     pin_memory: bool = True
-    """Whether to page-lock host memory for faster copies."""
+    """Whether offloaded state is in page-locked host memory, which makes copies faster."""
     ratio: float = Field(default=1.0, gt=0, le=1)
     """Fraction of the optimizer state to offload (ZeRO stage 3 only; ignored for parameters)."""
 

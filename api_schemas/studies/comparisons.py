@@ -76,7 +76,7 @@ class Comparison(Schema):
 
     configs: tuple[ComparedConfig, ...]
     currency: str
-    """Currency of all prices (SHARDTUNE_CURRENCY)."""
+    """Currency of all prices in the comparison (SHARDTUNE_CURRENCY)."""
     differences: tuple[KnobDifference, ...]
     """Knobs whose values differ between the configurations; the values of all knobs are in `configs`."""
     is_one_subject: bool

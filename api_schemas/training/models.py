@@ -115,7 +115,7 @@ class ModelSpec(Schema):
 
     @property
     def model_type(self) -> str | None:
-        """Transformers architecture that is trained, such as `llama`; None for the user's own code."""
+        """Name of the model's architecture in transformers, such as `llama`; None for the user's own code."""
         return None if self.is_own else str(self.trained_config["model_type"])
 
 

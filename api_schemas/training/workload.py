@@ -116,7 +116,7 @@ class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
     sequence_length: int = Field(ge=8, le=4_194_304)
-    """Tokens per sample."""
+    """Sequence length: tokens per sample."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None

@@ -246,9 +246,9 @@ class Diagnosis(Schema):
 
     device: Literal["cuda", "cpu"]
     world_size: int | None
-    """Number of ranks according to the traces."""
+    """Number of ranks of the job, according to its traces."""
     ranks: tuple[int, ...]
-    """Ranks whose traces were read."""
+    """Numbers of the ranks whose traces were read."""
     step_s: float
     """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts

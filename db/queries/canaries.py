@@ -27,7 +27,7 @@ def fresh_targets(session: Session) -> Sequence[TuningTargetRow]:
 
 
 def open_canaries(session: Session) -> Sequence[CanaryRow]:
-    """Return canaries without a final verdict, oldest first."""
+    """Return canaries (speed checks of recommended configurations) without a final verdict, oldest first."""
     query = select(CanaryRow).where(CanaryRow.verdict.is_(None) | (CanaryRow.verdict == CanaryVerdict.SLOW))
     return session.scalars(query.order_by(CanaryRow.created_at, CanaryRow.id)).all()
 

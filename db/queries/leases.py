@@ -204,7 +204,7 @@ def _guarded(names: tuple[str, ...]) -> Update:
 
 
 def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None:
-    """Return one attempt at a run by its number."""
+    """Return the attempt at a run with a given number; None if it does not exist."""
     return session.scalars(
         select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
     ).one_or_none()

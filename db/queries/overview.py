@@ -104,7 +104,7 @@ def count_running(session: Session, project_id: str) -> int:
 
 
 def devices(session: Session, project_id: str | None) -> list[str]:
-    """Return the name of every accelerator on which a study ran."""
+    """Return the names of the accelerators on which studies of one project (None: all) ran."""
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
@@ -114,7 +114,7 @@ class RunCosts:
 
     runs: int
     shortest: float
-    """Smallest GPU-seconds of a successful attempt."""
+    """Smallest GPU-seconds of an attempt that produced a run's result."""
     mean: float
     """Mean GPU-seconds of a run, including repeated attempts."""
 

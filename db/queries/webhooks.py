@@ -123,7 +123,7 @@ def delivery(session: Session, delivery_id: str) -> DeliveryRow | None:
 
 
 def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[DeliveryRow]:
-    """Return the newest messages of a webhook."""
+    """Return the newest messages sent, or to be sent, to a webhook."""
     return session.scalars(
         select(DeliveryRow)
         .where(DeliveryRow.webhook_id == webhook_id)

@@ -1,4 +1,4 @@
-"""Tables of retuning: schedules, their ticks, and retunes."""
+"""Tables of retuning (repeated measurement of recommendations): schedules, their ticks, and retunes."""
 
 from datetime import datetime
 

@@ -10,7 +10,11 @@ _WINDOW = re.compile(r"^(\d{1,2}):(\d{2})-(\d{1,2}):(\d{2})$")
 
 
 def check_zone(field: str, name: str) -> str:
-    """Return the name of an IANA time zone after checking that the zone exists."""
+    """Return the name of an IANA time zone after checking that the zone exists.
+
+    Raises:
+        ValueError: the zone is unknown; the message lists close matches.
+    """
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
@@ -21,7 +25,11 @@ def check_zone(field: str, name: str) -> str:
 
 
 def check_windows(field: str, windows: tuple[str, ...]) -> tuple[str, ...]:
-    """Return time windows of a day after checking that each has the form `HH:MM-HH:MM`."""
+    """Return time windows of a day after checking that each has the form `HH:MM-HH:MM`.
+
+    Raises:
+        ValueError: a window has another form, or is empty.
+    """
     for window in windows:
         try:
             start, end = _ends(window)

@@ -1,1 +1,1 @@
-"""Rows and queries. Values come from api_schemas; rules and HTTP live in the service."""
+"""Database tables and queries. Value schemas are in api_schemas; rules and HTTP are in the service."""

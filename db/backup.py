@@ -1,4 +1,4 @@
-"""Copy a database that is in use into one file."""
+"""Back up a database to one file while it is in use."""
 
 import os
 import shutil
@@ -12,7 +12,7 @@ from shardtune.db.session import parse_url
 
 
 def backup(url: str, out: Path) -> int:
-    """Write a copy that is consistent as of one moment; return its size in bytes.
+    """Write a consistent copy of the database as of one moment; return its size in bytes.
 
     Raises:
         ValueError: the file exists, the database does not, or pg_dump is missing or failed.

@@ -1,8 +1,6 @@
-"""Clock of the database, for all replicas. Leases, schedules and keys are written and judged by it.
-
-A process reads it every few seconds, and carries it on by the time that passes on its own machine, which no setting of
-that machine's date changes: no statement more for any request, and an error of half the time the reading took.
-"""
+"""Database clock, common to all replicas, with which leases, schedules and keys are written and checked. A process
+reads it every few seconds and adds its own elapsed time, which changes of the machine's date do not affect. Requests
+need no extra query; the error is half the duration of the reading."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -11,23 +9,24 @@ from sqlalchemy import Engine, select
 from sqlalchemy.sql.functions import func
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Clock of this machine that advances while it is suspended, too (Linux)."""
+"""System clock of elapsed time that also advances while the machine is suspended (Linux)."""
 _USELESS_S = 1.0
-"""Seconds of a reading beyond which it is less exact than the last one."""
+"""Duration of a reading in seconds above which it is less accurate than the previous reading."""
 
 
 def utc_now() -> datetime:
-    """Return the present moment by this machine's clock."""
+    """Return the present time in UTC by this machine's clock."""
     return datetime.now(UTC)
 
 
 class DatabaseClock:
-    """Clock that returns the present moment when called. SQLite has no clock of its own: there it is the machine's."""
+    """Callable that returns the present time by the database's clock. SQLite has no clock of its own, so the machine's
+    is used."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._ahead: timedelta | None = None
-        """Database time minus the time elapsed since this machine started; None before the first reading."""
+        """Database time minus this machine's elapsed time since start; None before the first reading."""
 
     def __call__(self) -> datetime:
         return utc_now() if self._ahead is None else _elapsed() + self._ahead
@@ -38,7 +37,7 @@ class DatabaseClock:
         return (utc_now() - self()).total_seconds()
 
     def read(self) -> None:
-        """Read the database's clock."""
+        """Read the present time from the database and update the offset."""
         if self._engine.dialect.name == "sqlite":
             return
         with self._engine.begin() as connection:

@@ -1,5 +1,4 @@
-"""Queries on hosts that several workers share: their runs and waits. The rules are
-service.leasing.host_exclusivity's."""
+"""Queries on hosts shared by several workers: their runs and waits. The rules are in service.leasing.host_exclusivity."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,29 +17,27 @@ _HOLD = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 
 @dataclass(frozen=True)
 class CoTenant:
-    """Another worker of the same host."""
+    """Another worker on the same host, with its current run and wait."""
 
     host_partition: HostPartition
     seen_at: datetime
     host_wait: HostWait | None
     purpose: RunPurpose | None
-    """Purpose of the run that it executes; None: it executes nothing."""
+    """Purpose of the run that the worker executes; None if it executes none."""
     system_study: SystemStudy | None
-    """System study of that run; None for a user's study."""
+    """System study of the worker's run; None for a user's study."""
 
 
 def lock_host(session: Session, host_id: str) -> None:
-    """Lock a host, so that no other transaction grants runs on it until this one ends. SQLite has one writer at a
-    time.
-
-    By note [lock order] the host is locked after the study, so that no two transactions wait for each other.
-    """
+    """Lock a host until the transaction ends, so that no other transaction assigns runs on it. SQLite has only one
+    writer at a time. The host is locked after the study (note [lock order] in db.session), so that transactions cannot
+    deadlock."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(_HOLD, {"name": f"host {host_id}"})
 
 
 def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
-    """Return the other workers of a host that run or wait for something. The caller holds the host."""
+    """Return the other workers of a host that execute a run or wait for one. The caller must have locked the host."""
     query = (
         select(WorkerRow.offer, WorkerRow.seen_at, WorkerRow.host_wait, RunRow.purpose, StudyRow.system_study)
         .outerjoin(RunRow, and_(RunRow.worker_id == WorkerRow.id, RunRow.state == TrialState.RUNNING))
@@ -56,7 +53,7 @@ def co_tenants(session: Session, worker: WorkerRow) -> Sequence[CoTenant]:
 
 
 def count_concurrent_workers(session: Session, run: RunRow) -> int:
-    """Count the other workers of a run's host that executed something since the run began."""
+    """Return the number of other workers on a run's host that executed a run at any time since the given run began."""
     query = (
         select(func.count(AttemptRow.worker_id.distinct()))
         .join(WorkerRow, WorkerRow.id == AttemptRow.worker_id)
@@ -67,5 +64,5 @@ def count_concurrent_workers(session: Session, run: RunRow) -> int:
 
 
 def clear_host_wait(session: Session, worker_session: str) -> None:
-    """Note that the worker waits for nothing on its host any more."""
+    """Clear the worker's wait for its host."""
     session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(waits=None))

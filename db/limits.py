@@ -1,8 +1,6 @@
-"""Limits of waiting between this process and its database, so that neither waits for ever.
-
-A host that is lost in mid-transaction holds rows until the server ends its session (`idle_s`); who waits for these rows
-gives up sooner (`lock_s`), and says so. Where server or network fall silent, the process gives its connection up.
-"""
+"""Timeouts between this process and its database. A host lost in mid-transaction holds rows until the server ends its
+session (`idle_s`); transactions that need these rows fail sooner (`lock_s`). If server or network stop responding, the
+process closes its connection."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,30 +16,32 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 _MS = 1000
 _LEAST_S = 1.0
 _LEAST_CONNECT_S = 2
-"""Least connect timeout in seconds; libpq raises smaller values to two."""
+"""Minimum connect timeout in seconds; libpq raises smaller values to two."""
 _PROBES = 3
 _BUSY = (LockNotAvailable, QueryCanceled, DeadlockDetected, SerializationFailure)
 
 
 @dataclass(frozen=True)
 class DatabaseLimits:
-    """Limits of one process towards Postgres; a SQLite file has none of these."""
+    """Timeouts and connection limit of one process on Postgres; none of them applies to a SQLite file."""
 
     connections: int = 15
-    """Most open connections."""
+    """Maximum number of open connections."""
     lock_s: float = 4.0
-    """Seconds of waiting for a row, or for a free connection. Shorter than a worker waits for an answer (5 s)."""
+    """Maximum seconds of waiting for a row lock, or for a free connection. Shorter than a worker waits for a response
+    (5 s)."""
     statement_s: float = 10.0
-    """Seconds of one statement, waiting for rows included."""
+    """Maximum seconds of one statement, including waits for row locks."""
     idle_s: float = 10.0
-    """Seconds between two statements of a transaction, after which the server ends it: the longest that a lost host
-    can hold a row."""
+    """Maximum seconds between two statements of a transaction, after which the server ends it; the longest time that a
+    lost host can hold a row."""
     silence_s: float = 12.0
-    """Seconds without an answer, after which the connection is given up. Longer than a statement may take."""
+    """Seconds without a response after which the connection is closed. Longer than the statement limit."""
 
     @classmethod
     def for_lease(cls, lease_s: float, connections: int = 15) -> "DatabaseLimits":
-        """Choose limits that leave time to try again, and another replica, before a lease of this length ends."""
+        """Return limits that leave enough time to try again, and to try another replica, before a lease of this length
+        ends."""
         return cls(
             connections,
             lock_s=max(_LEAST_S, lease_s / 5),
@@ -51,13 +51,13 @@ class DatabaseLimits:
         )
 
     def pool(self) -> dict[str, Any]:
-        """Return options of the engine's pool."""
+        """Return the options of the engine's connection pool."""
         # The one used last first: each connection prepares and plans its own statements, and few are enough for most work.
         used = {"pool_use_lifo": True}
         return {"pool_size": self.connections, "max_overflow": 0, "pool_timeout": self.lock_s} | used
 
     def connect_args(self, url: URL) -> dict[str, Any]:
-        """Return libpq's parameters, except those that the URL names itself."""
+        """Return libpq's connection parameters, without those already set in the URL."""
         quiet_s = max(1, round(self.idle_s / 2))
         probe_s = max(1, round(self.idle_s / (2 * _PROBES)))
         unacknowledged_ms = round(self.idle_s * _MS)
@@ -87,7 +87,7 @@ class DatabaseLimits:
         )
 
     def give_up_silent_servers(self, engine: Engine) -> None:
-        """Have the engine's connections give up a silent server."""
+        """Make the engine's connections close when the server stops responding."""
 
         def connect(_dialect: Any, _record: Any, args: Any, options: Any) -> _BoundedConnection:
             opened = _BoundedConnection.connect(*args, **options)
@@ -99,13 +99,13 @@ class DatabaseLimits:
 
 
 class _BoundedConnection(psycopg.Connection[Any]):
-    """Connection that gives up a silent server. A server that hangs sends no error, and its kernel still
-    acknowledges: only a clock of ours ends the wait."""
+    """Connection that closes itself when the server stops responding. A hanging server sends no error and its kernel
+    still acknowledges packets, so only a timeout in this process ends the wait."""
 
     silence_s: float | None = None
 
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        """Wait for the answer; close a connection that is still waiting after the limit, so that nobody reuses it."""
+        """Wait for the server's response; on a timeout, close the connection, so that it is not reused."""
         try:
             return super().wait(gen, interval, self.silence_s if timeout is None else timeout)
         except psycopg.OperationalError:
@@ -115,13 +115,13 @@ class _BoundedConnection(psycopg.Connection[Any]):
 
 
 class _PlainCursor(psycopg.Cursor[Any]):
-    """Cursor that describes columns by name and type only. SQLAlchemy asks for a description after each statement,
-    mostly to learn whether there is one; psycopg's own looks up how each column's type is written, a twentieth of
-    the cost of a request."""
+    """Cursor whose description has only column names and types. SQLAlchemy requests a description after each statement,
+    mostly to check whether there is one; psycopg's own also looks up type names, a twentieth of the cost of a request.
+    """
 
     @property
     def description(self) -> Any:
-        """Columns as in PEP 249, without sizes; None where the statement returns no rows."""
+        """Columns of the result as in PEP 249, without sizes; None if the statement returns no rows."""
         result = self.pgresult
         if result is None or not result.nfields:
             return None
@@ -131,14 +131,14 @@ class _PlainCursor(psycopg.Cursor[Any]):
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether the database is away or too busy, so that the same request may succeed later."""
+    """Whether a database error is an outage or overload, so that the same request may succeed later."""
     if isinstance(error, DBAPIError):
         return isinstance(error, OperationalError | InterfaceError) or error.connection_invalidated
     return isinstance(error, PoolTimeout)
 
 
 def is_busy(error: Exception) -> bool:
-    """Whether an outage is only a delay: the database answers, but a row, a connection or a statement's end took too
+    """Whether an outage is only a delay: the database responds, but a row lock, a connection or a statement took too
     long."""
     if isinstance(error, PoolTimeout):
         return True

@@ -1,4 +1,4 @@
-"""Pages of a list, sorted and cut by the database."""
+"""Sort and paginate query results in the database."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 @dataclass(frozen=True)
 class Page:
-    """Part of a list: sort key and range."""
+    """Page of a list: sort key and range of rows."""
 
     sort: str
     descending: bool = False
@@ -18,7 +18,7 @@ class Page:
 
 
 def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page) -> Select[Any]:
-    """Cut a query to a page. Rows without the sorting value come last, and `tie` decides between equals."""
+    """Sort a query and limit it to one page. Rows without a sort value come last; `tie` orders rows with equal values."""
     direction = key.desc() if page.descending else key.asc()
     return query.order_by(direction.nulls_last(), tie).limit(page.limit).offset(page.offset)
 
@@ -26,8 +26,8 @@ def cut_to_page(query: Select[Any], key: SQLColumnExpression[Any], tie: Any, pag
 def page_with_total(
     session: Session, query: Select[Any], key: SQLColumnExpression[Any], tie: Any, page: Page
 ) -> tuple[list[Any], int]:
-    """Return the first column of a page's rows, and the number of rows on all pages, in one query: for queries of
-    few columns."""
+    """Return the first column of a page's rows, and the total number of rows on all pages, in one query (for queries
+    with few columns)."""
     rows = session.execute(cut_to_page(query.add_columns(func.count().over()), key, tie, page)).all()
     if rows:
         return [row[0] for row in rows], rows[0][-1]

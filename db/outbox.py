@@ -1,8 +1,7 @@
-"""Turn changes of rows into events, and these into messages to webhooks, inside the transaction that makes them.
-
-`record` runs before every flush of a write session and `write` after it, so that no code can change a state without its event. The
-study's own counter numbers them, hence the caller that changes a study, its trials or attempts holds the study's lock.
-"""
+"""Convert changes of rows to events, and events to webhook messages, in the transaction of the change. `collect_events`
+runs before every flush of a write session and `write_events` after it, so that no state changes without its event.
+Events are numbered by the study's own counter; the caller that changes a study, its trials or attempts therefore holds
+the study's lock."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -20,23 +19,23 @@ from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, EventRow, RunRow, StudyRow, TrialRow, WebhookRow
 
 CLOCK = "tells the time of events"
-"""Key of a session's entry that returns the present moment."""
+"""Key of a session's `info` entry with the function that returns the present time."""
 _UNWRITTEN = "events that the flush is to write"
 _WRITTEN = insert(EventRow.metadata.tables[EventRow.__tablename__]).inline()
-"""Insert statement for events. Rows of the session's, and the query for their ids, would cost more than all else of
+"""SQL statement that inserts events; inserts by the session with a query for their ids would cost more than the rest of
 an event."""
 
 
 class _NewEvent(NamedTuple):
     order: int
-    """Order within one flush: ends before their consequences, studies last."""
+    """Sort key of an event within one flush: ends before their consequences, studies last."""
     study_id: str
     type: EventType
     data: dict[str, Any]
 
 
 def collect_events(session: Session, _flush: UOWTransaction, _instances: Any) -> None:
-    """Collect the events of a flush: a listener of SQLAlchemy's `before_flush`."""
+    """Collect the events of a flush (listener of SQLAlchemy's `before_flush`)."""
     with session.no_autoflush:
         events = [event for row in (*session.new, *session.dirty) for event in _events_of(session, row)]
         listening = webhooks.enabled(session) if events else ()
@@ -57,7 +56,7 @@ def _append_event(session: Session, event: _NewEvent, listening: Sequence[Webhoo
 
 
 def write_events(session: Session, _flush: UOWTransaction) -> None:
-    """Write the events of a flush: a listener of SQLAlchemy's `after_flush`, when the studies have their rows."""
+    """Write the events of a flush, once the studies have their rows (listener of SQLAlchemy's `after_flush`)."""
     rows = session.info.pop(_UNWRITTEN, None)
     if rows:
         session.connection().execute(_WRITTEN, rows)
@@ -66,10 +65,8 @@ def write_events(session: Session, _flush: UOWTransaction) -> None:
 def notify(
     session: Session, *, project_id: str, study_id: str, kind: EventType, data: dict[str, Any], now: datetime
 ) -> None:
-    """Send webhooks a message that is no part of a study's own stream, such as `best.stale`.
-
-    `study_id` is the study whose answer it is about: webhooks of that study alone receive it, too.
-    """
+    """Send webhooks a message that is not part of a study's event stream, such as `best.stale`. `study_id`: the study
+    behind the recommendation, whose own webhooks also receive the message."""
     _send_message(session, webhooks.enabled(session), study_id, project_id, kind, {"study_id": study_id} | data, now)
 
 
@@ -113,7 +110,7 @@ def _has_changed(row: object, name: str) -> bool:
 
 
 def _replaced_values(row: object, name: str) -> Sequence[Any]:
-    """Return the stored value, where this transaction replaces one."""
+    """Return the previously stored value of a column that this transaction replaces."""
     return inspect(row, raiseerr=True).attrs[name].history.deleted or ()
 
 

@@ -1,14 +1,15 @@
-"""Preparation of a database before a process uses it: SQLite is migrated, Postgres must have been."""
+"""Prepare a database before a process uses it: SQLite is migrated automatically, Postgres must already be migrated."""
 
 from shardtune.db.revisions import DatabaseNotMigrated, revision_problem
 from shardtune.db.session import Database, upgrade, without_secrets
 
 
 def prepare_database(database: Database, url: str, migrate: bool = True) -> None:
-    """Migrate SQLite; reject a Postgres that is not migrated, which the service does not do unasked.
+    """Migrate a SQLite database; reject a Postgres database that is not migrated, which the service does not do
+    automatically.
 
     Raises:
-        DatabaseNotMigrated: names the command, or what to do with a database that cannot be upgraded.
+        DatabaseNotMigrated: contains the command to run, or the remedy for a database that cannot be upgraded.
     """
     if migrate and database.is_sqlite:
         upgrade(url)

@@ -1,4 +1,4 @@
-"""Deletion of expired rows, in batches that hold locks only shortly."""
+"""Delete expired rows, in batches that hold locks only briefly."""
 
 from datetime import datetime
 from typing import Any
@@ -27,7 +27,7 @@ _BATCH = 1000
 
 
 def delete_events(session: Session, before: datetime) -> int:
-    """Delete events of ended studies written before a moment."""
+    """Delete events of ended studies written before a given moment."""
     ended = select(StudyRow.id).where(StudyRow.finished_at.is_not(None))
     old = select(EventRow.id).where(EventRow.created_at < before, EventRow.study_id.in_(ended)).limit(_BATCH)
     return _count(
@@ -36,7 +36,7 @@ def delete_events(session: Session, before: datetime) -> int:
 
 
 def delete_deliveries(session: Session, before: datetime) -> int:
-    """Delete webhook messages that were delivered or given up before a moment."""
+    """Delete webhook messages that were delivered or abandoned before a given moment."""
     old = select(DeliveryRow.id).where(DeliveryRow.finished_at < before).limit(_BATCH)
     return _count(
         session.execute(delete(DeliveryRow).where(DeliveryRow.id.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING))
@@ -44,7 +44,7 @@ def delete_deliveries(session: Session, before: datetime) -> int:
 
 
 def delete_ticks(session: Session, before: datetime) -> int:
-    """Delete ticks of schedules that were accounted for before a moment, except those that wait."""
+    """Delete ticks of schedules processed before a given moment, except those still waiting."""
     old = select(ScheduleTickRow.id).where(
         ScheduleTickRow.created_at < before, ScheduleTickRow.state != TickState.QUEUED
     )
@@ -53,7 +53,7 @@ def delete_ticks(session: Session, before: datetime) -> int:
 
 
 def delete_idempotent(session: Session, before: datetime) -> int:
-    """Delete answers to requests with an idempotency key that were made before a moment."""
+    """Delete stored responses to requests with an idempotency key made before a given moment."""
     name = tuple_(IdempotentRow.scope, IdempotentRow.key)
     old = select(IdempotentRow.scope, IdempotentRow.key).where(IdempotentRow.created_at < before).limit(_BATCH)
     return _count(
@@ -62,22 +62,21 @@ def delete_idempotent(session: Session, before: datetime) -> int:
 
 
 def clear_log_tails(session: Session, before: datetime) -> int:
-    """Clear the output of ranks of runs that ended before a moment."""
+    """Clear the stored output of ranks of runs that ended before a given moment."""
     old = select(RunRow.id).where(RunRow.finished_at < before, RunRow.log_tail.is_not(None)).limit(_BATCH)
     changed = update(RunRow).where(RunRow.id.in_(old)).values(log_tail=None)
     return _count(session.execute(changed.execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
 def delete_traces(session: Session, before: datetime) -> int:
-    """Delete raw traces that were stored before a moment."""
+    """Delete raw profiler traces stored before a given moment."""
     name = tuple_(TraceRow.run_id, TraceRow.rank)
     old = select(TraceRow.run_id, TraceRow.rank).where(TraceRow.created_at < before).limit(_BATCH)
     return _count(session.execute(delete(TraceRow).where(name.in_(old)).execution_options(**_WITHOUT_SYNCHRONIZING)))
 
 
 def delete_workers(session: Session, before: datetime) -> int:
-    """Delete workers that were not heard of since a moment and never ran anything, with the periods of their
-    fingerprints."""
+    """Delete workers without contact since a given moment that never ran anything, with their fingerprint periods."""
     old = select(WorkerRow.id).where(
         WorkerRow.seen_at < before,
         *(~exists().where(row.worker_id == WorkerRow.id) for row in (RunRow, AttemptRow, CanaryRow)),
@@ -89,7 +88,8 @@ def delete_workers(session: Session, before: datetime) -> int:
 
 
 def delete_fingerprints(session: Session, before: datetime) -> int:
-    """Delete fingerprints that came before a moment and that no worker, study, run or answer refers to any more."""
+    """Delete fingerprints (hardware and software versions) stored before a given moment and not referenced by any
+    worker, study, run or recommendation."""
     naming = (
         WorkerRow.fingerprint_key,
         FingerprintPeriodRow.fingerprint_key,

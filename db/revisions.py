@@ -1,4 +1,4 @@
-"""Revisions of the schema: which one this code needs, and what to do about a database at another."""
+"""Check the database's schema revision against the one this code needs, and describe the remedy if they differ."""
 
 from functools import cache
 from pathlib import Path
@@ -10,15 +10,15 @@ from sqlalchemy import URL, Connection
 
 _SCRIPTS = Path(__file__).parent / "migrations"
 _UNRELEASED = frozenset(f"{number:04}" for number in range(1, 26))
-"""Revisions from before the first release, which `0001_initial` replaced."""
+"""Schema revisions from before the first release, which `0001_initial` replaced."""
 
 
 class DatabaseNotMigrated(RuntimeError):
-    """The database is at another revision than this code needs."""
+    """Error: the database's schema revision differs from the one this code needs."""
 
 
 def script_config() -> Config:
-    """Alembic's configuration with the folder of our revisions."""
+    """Alembic's configuration with the folder of Shardtune's revisions."""
     config = Config()
     # Alembic interpolates its options: a lone % in the path of an installation would be an error.
     config.set_main_option("script_location", str(_SCRIPTS).replace("%", "%%"))
@@ -26,12 +26,12 @@ def script_config() -> Config:
 
 
 def _current_revisions(connection: Connection) -> frozenset[str]:
-    """Revisions that the database records of itself; empty for a new one."""
+    """Return the schema revisions recorded in the database; empty for a new one."""
     return frozenset(MigrationContext.configure(connection).get_current_heads())
 
 
 def revision_problem(connection: Connection, subject: str = "the database") -> str | None:
-    """Sentence that says why this code cannot use the database, and the remedy; None when it can."""
+    """Return a sentence with the reason why this code cannot use the database, and the remedy; None if it can."""
     if _current_revisions(connection) == _head_revisions():
         return None
     return unknown_revision_problem(connection, subject) or (
@@ -40,7 +40,8 @@ def revision_problem(connection: Connection, subject: str = "the database") -> s
 
 
 def unknown_revision_problem(connection: Connection, subject: str = "the database") -> str | None:
-    """Sentence that says why no upgrade leads from the database's revision to this code's; None when one does."""
+    """Return a sentence with the reason why no upgrade leads from the database's revision to this code's; None if one
+    does."""
     unknown = _current_revisions(connection) - _known_revisions()
     if not unknown:
         return None
@@ -57,17 +58,18 @@ def unknown_revision_problem(connection: Connection, subject: str = "the databas
 
 
 def reject_unknown_revision(connection: Connection, subject: str) -> None:
-    """Keep a database that no upgrade can bring to this code's revision from being touched.
+    """Reject a database that no upgrade can bring to this code's revision, before anything in it changes.
 
     Raises:
-        DatabaseNotMigrated: says what to do with it.
+        DatabaseNotMigrated: contains the remedy.
     """
     if (problem := unknown_revision_problem(connection, subject)) is not None:
         raise DatabaseNotMigrated(problem)
 
 
 def _removal(url: URL) -> str:
-    """Describe how to get rid of a database, without its path: readiness shows the sentence to anybody."""
+    """Describe how to remove a database, without its path: the readiness endpoint shows the sentence without
+    authentication."""
     if url.get_backend_name() == "sqlite":
         name = Path(url.database or "").name
         # A -wal file that is left behind would be replayed into the new file of the same name.
@@ -77,7 +79,8 @@ def _removal(url: URL) -> str:
 
 @cache
 def _head_revisions() -> frozenset[str]:
-    """Newest revisions of this code. Cached: Alembic runs every script to tell, and a readiness check needs no key."""
+    """Return the newest schema revisions of this code. Cached, since Alembic runs every script to determine them and
+    readiness checks need no key."""
     return frozenset(ScriptDirectory.from_config(script_config()).get_heads())
 
 

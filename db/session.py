@@ -1,11 +1,11 @@
-"""Engine, transactions and migrations for SQLite (WAL) and Postgres, with all that differs between the two.
+"""Database engine, transactions and migrations for SQLite (WAL) and Postgres, including everything that differs between
+them. Sessions come only from `Database.read()` and `Database.write()`; `Database.read_connection()` gives a connection
+to queries that need no session. A write on SQLite begins with BEGIN IMMEDIATE, since deferred transactions that read
+first and write later fail with "database is locked" when two run at once.
 
-`Database.read()` and `Database.write()` are the only ways to a session; `Database.look()` gives a connection to queries that need none.
-A write on SQLite begins with BEGIN IMMEDIATE: a deferred transaction that reads first and writes later fails with "database is locked" as soon as two do so.
-
-Note [lock order]: on Postgres a transaction locks rows in this order, so that no two wait for each other: project (whose
-lock also guards what retuning spends), schedule, study, run, tuning target, canary, retune, worker, webhook, its messages. It may
-leave any of them out.
+Note [lock order]: on Postgres a transaction locks rows in this order, which prevents deadlocks: project (whose lock
+also guards the GPU-seconds spent by retuning), schedule, study, run, tuning target, canary, retune, worker, webhook,
+its messages. It may skip any of them.
 """
 
 import time
@@ -32,23 +32,23 @@ from shardtune.db.tables.types import as_text
 _BUSY_TIMEOUT_MS = 30_000
 _USED_S, _IDLE_S = "when it was last used", 1.0
 _LONGEST_HOLD_S = 60.0
-"""Seconds for which a name may be held where no limits are set."""
+"""Maximum seconds for which an advisory lock may be held if no limits are set."""
 _TAKE = text(
     "SELECT set_config('lock_timeout', :patience, true), "
     "set_config('idle_in_transaction_session_timeout', :longest, true), "
     "pg_try_advisory_xact_lock(hashtextextended(:name, 0)) AS got"
 )
-"""Statement that takes an advisory lock. It ends with its transaction, which the server itself ends when nothing is
-heard of it."""
+"""SQL statement that takes an advisory lock within a transaction; the server itself ends the transaction when the
+client stops responding."""
 _WAIT = text("SELECT pg_advisory_xact_lock(hashtextextended(:name, 0))")
 _AT_ONCE_S = 0.01
-"""Patience in seconds below which nothing is waited for."""
+"""Seconds of patience below which a lock attempt does not wait at all."""
 _MIGRATION_LOCK = 0x5348415244  # "SHARD": serialises concurrent upgrades on Postgres.
 
 
 class _WriteSession(Session):
-    """Session that tells the outbox of every flush. The listeners are on the class: a listener for each session
-    costs more than a small transaction."""
+    """Session that passes every flush to the event outbox. The listeners are on the class, since listeners on each
+    session cost more than a small transaction."""
 
 
 event.listen(_WriteSession, "before_flush", outbox.collect_events)
@@ -56,10 +56,11 @@ event.listen(_WriteSession, "after_flush", outbox.write_events)
 
 
 class Database:
-    """One engine and its two kinds of transaction."""
+    """Database engine with its read and write transactions."""
 
     def __init__(self, url: str, limits: DatabaseLimits | None = None) -> None:
-        """`limits`: None for migrations, maintenance and other work that may take long."""
+        """Create the engine for a database URL. `limits`: timeouts; None for migrations, maintenance and other long
+        work."""
         self.engine = make_engine(url, limits, json_deserializer=as_text)
         self.clock = DatabaseClock(self.engine)
         self._limits = limits
@@ -72,37 +73,35 @@ class Database:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether the database is SQLite, which the service migrates by itself."""
+        """Whether the database is SQLite, which the service migrates automatically."""
         return self.engine.dialect.name == "sqlite"
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """Open a session to read with; on SQLite it sees one state of the database, on Postgres each query sees the
-        newest."""
+        """Open a read-only session. On SQLite it reads one consistent state of the database; on Postgres each query
+        reads the newest state."""
         with Session(self._read_engine, expire_on_commit=False) as session:
             yield session
 
     @contextmanager
     def read_connection(self) -> Iterator[Connection]:
-        """Open a connection to read with where no row objects are needed: a session costs as much as a small
+        """Open a read-only connection for queries that need no row objects: a session costs as much as a small
         statement."""
         with self._read_engine.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """Open a session that commits at the end, or rolls back when an exception leaves it."""
+        """Open a write session that commits at its end, or rolls back if an exception leaves it."""
         with _WriteSession(self._write_engine, expire_on_commit=False) as session, session.begin():
             session.info[outbox.CLOCK] = self.clock
             yield session
 
     @contextmanager
     def advisory_lock(self, name: str, patience_s: float) -> Iterator[bool]:
-        """Hold a name against every other process on a Postgres; False when another one held it for that long.
-
-        It is let go with the connection, so a process that dies holds nothing; one that hangs is cut off.
-        SQLite has one machine's few processes, and nothing is held.
-        """
+        """Hold an advisory lock (a name) against every other process on Postgres; False if another process held the
+        lock for the whole wait. The lock ends with its connection: a process that dies releases it, and one that hangs
+        is disconnected. On SQLite, used by the few processes of one machine, no lock is taken."""
         if self.is_sqlite:
             yield True
             return
@@ -120,12 +119,12 @@ class Database:
                     connection.commit()
 
     def close(self) -> None:
-        """Close the pooled connections."""
+        """Close the pooled database connections."""
         self.engine.dispose()
 
 
 def _wait(connection: Connection, name: str) -> bool:
-    """Wait for a name that another process holds; False when its patience is over."""
+    """Wait for an advisory lock held by another process; return False if the time limit passed."""
     try:
         connection.execute(_WAIT, {"name": name})
     except OperationalError as error:
@@ -136,10 +135,10 @@ def _wait(connection: Connection, name: str) -> bool:
 
 
 def parse_url(url: str) -> URL:
-    """Parse a database URL and set the driver we install.
+    """Parse a database URL and set the installed driver.
 
     Raises:
-        ValueError: not SQLite or Postgres, or not a URL.
+        ValueError: the URL is invalid, or is not of SQLite or Postgres.
     """
     try:
         parsed = make_url(url)
@@ -161,12 +160,12 @@ def parse_url(url: str) -> URL:
 
 
 def without_secrets(url: URL) -> str:
-    """Format a URL without its secrets: a password can stand in the query, too."""
+    """Format a database URL without its secrets, including a password in the query."""
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def make_engine(url: str, limits: DatabaseLimits | None = None, **options: Any) -> Engine:
-    """Make an engine with the settings both databases need; creates the folder of a SQLite file."""
+    """Create a SQLAlchemy engine with the settings needed for SQLite or Postgres; creates the folder of a SQLite file."""
     parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         bounded = {"connect_args": limits.connect_args(parsed), **limits.pool()} if limits is not None else {}
@@ -189,8 +188,8 @@ def _note_use(_connection: Any, record: ConnectionPoolEntry) -> None:
 
 
 def _check_idle(engine: Engine, connection: Any, record: ConnectionPoolEntry, _proxy: Any) -> None:
-    """Check a connection as `pool_pre_ping` does, but not between two transactions in a row: that would be a round
-    trip more for each."""
+    """Check a pooled connection like `pool_pre_ping`, but not between consecutive transactions, which would add a round
+    trip to each."""
     if time.monotonic() - record.info.get(_USED_S, time.monotonic()) < _IDLE_S:
         return
     try:
@@ -218,7 +217,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def migration_config(url: str) -> Iterator[Config]:
-    """Open Alembic's configuration with a connection inside one transaction that serialises concurrent migrations."""
+    """Open Alembic's configuration with a connection in one transaction that serialises concurrent migrations."""
     engine = make_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         # Alembic changes a SQLite table by copying it, which must not cascade into the tables that refer to it.
@@ -232,10 +231,10 @@ def migration_config(url: str) -> Iterator[Config]:
 
 
 def upgrade(url: str) -> None:
-    """Bring the database to the newest revision; does nothing when it is there.
+    """Upgrade the database to the newest schema revision; no effect if already there.
 
     Raises:
-        DatabaseNotMigrated: no upgrade leads from its revision to this code's.
+        DatabaseNotMigrated: no upgrade leads from the database's revision to this code's.
     """
     with migration_config(url) as config:
         connection: Connection = config.attributes["connection"]

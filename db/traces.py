@@ -1,4 +1,4 @@
-"""Raw traces of ranks, within the storage that a project may use for them."""
+"""Store and read raw profiler traces, within each project's storage limit."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,8 +13,8 @@ from shardtune.db.tables.traces import TraceRow
 def put(
     session: Session, run: RunRow, project_id: str, rank: int, content: bytes, most_bytes: int, now: datetime
 ) -> None:
-    """Store a rank's trace in place of those of the trial's earlier runs; delete the project's oldest as far as
-    `most_bytes` requires."""
+    """Store a rank's trace and delete traces of the trial's earlier runs; also delete the project's oldest traces until
+    `most_bytes` suffices."""
     earlier = select(RunRow.id).where(RunRow.trial_id == run.trial_id, RunRow.id != run.id)
     same = (TraceRow.run_id == run.id) & (TraceRow.rank == rank)
     session.execute(delete(TraceRow).where(or_(same, TraceRow.run_id.in_(earlier))))
@@ -34,12 +34,12 @@ def put(
 
 
 def stored(session: Session, run_id: str) -> Sequence[tuple[int, int]]:
-    """Return the rank and the bytes of each stored trace of a run."""
+    """Return rank and size in bytes of each stored trace of a run."""
     query = select(TraceRow.rank, TraceRow.size).where(TraceRow.run_id == run_id).order_by(TraceRow.rank)
     return [(trace.rank, trace.size) for trace in session.execute(query)]
 
 
 def content(session: Session, run_id: str, rank: int) -> bytes | None:
-    """Return a trace as the rank compressed it; None where it is not stored (any more)."""
+    """Return a trace as compressed by the rank; None if it is not stored or was deleted."""
     query = select(TraceRow.content).where(TraceRow.run_id == run_id, TraceRow.rank == rank)
     return session.scalars(query).one_or_none()

@@ -1,5 +1,3 @@
-"""Analysis of the traces of all ranks (Kineto, as torch's profiler writes them): the time of each part of a step.
-
-One table of intervals serves CUDA streams and the threads of gloo. The worker reads the traces of a leased run with it, the
-command line those of a folder. tuner.diagnosis draws findings from the result.
-"""
+"""Analyse the profiler traces of all ranks (Kineto format, as torch.profiler writes them) and compute the time of each
+part of a step, for CUDA streams and gloo threads alike. Used by the worker for its own runs and by the command line for
+a folder; `tuner.diagnosis` derives findings from the result."""

@@ -1,8 +1,5 @@
-"""Print the diagnosis of a folder as JSON (`python -m shardtune.traces FOLDER`); exit code 2 with the reason where
-there is none.
-
-A process of its own for the worker's agent, which must renew its leases meanwhile.
-"""
+"""Print the diagnosis of a folder of traces as JSON (`python -m shardtune.traces FOLDER`); exit code 2 with a reason if
+the traces cannot be diagnosed. The worker runs it as a separate process, so that it can renew its leases meanwhile."""
 
 import sys
 from pathlib import Path
@@ -12,7 +9,7 @@ from shardtune.traces.json_pieces import UnreadableTrace
 
 
 def main(folder: Path) -> int:
-    """Print the diagnosis; return the exit code."""
+    """Print the diagnosis of a folder of traces; return the exit code."""
     try:
         print(diagnose_folder(folder).model_dump_json())
     except UnreadableTrace as error:

@@ -1,4 +1,4 @@
-"""Combine the tables of all ranks into one diagnosis, with notes on its gaps."""
+"""Combine the trace tables of all ranks into one diagnosis, with notes on the questions that the traces cannot answer."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,17 +27,17 @@ from shardtune.traces.parts import RankTimes, StepTimes, Use
 from shardtune.traces.rank_trace import RankTrace
 
 _LEAST_WAIT = 0.01
-"""Fraction of a step below which waiting is nobody's fault."""
+"""Fraction of a step's time below which waiting is not attributed to a late rank."""
 _MOST_RANKS_TOLD = 3
 _CELLS, _MOST_LANES = 200, 16
-"""Cells of a timeline's longest lane, and most ranks that it shows."""
+"""Number of cells in a timeline's longest lane, and maximum number of ranks in a timeline."""
 
 
 def diagnosis(traces: Sequence[RankTrace]) -> Diagnosis:
     """Diagnose the traces of one job, one per rank.
 
     Raises:
-        UnreadableTrace: they are not of one job, or two are of one rank.
+        UnreadableTrace: the traces are of different jobs, or two are of the same rank.
     """
     ordered = sorted(traces, key=lambda trace: trace.rank)
     _check_one_job(ordered)
@@ -83,7 +83,7 @@ def _check_one_job(traces: Sequence[RankTrace]) -> None:
 
 
 def _rounded(seconds: float) -> float:
-    """Round to the nanosecond, so that the file is no longer than the measurement is exact."""
+    """Round seconds to nanoseconds, so that the JSON has no more digits than the measurement is accurate to."""
     return round(seconds, 9)
 
 
@@ -106,7 +106,8 @@ def _rank_step(rank: int, step: StepTimes) -> RankStep:
 def _figures(
     traces: Sequence[RankTrace], times: Sequence[RankTimes], steps: Sequence[StepTimes]
 ) -> list[CollectiveFigures]:
-    """Return the figures of every use of a collective, the longest exposed first."""
+    """Return the figures of the collectives of each kind, purpose and group size, those with the longest
+    non-overlapping time first."""
     called: dict[Use, list[tuple[int | None, float | None]]] = defaultdict(list)
     for trace, own in zip(traces, times, strict=True):
         for collective, use, step in zip(trace.collectives, own.uses, steps_of(trace), strict=True):
@@ -139,7 +140,7 @@ def _use_figures(
 
 
 def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
-    """Return the step in the middle, on one scale for all ranks."""
+    """Return a timeline of the middle step, on one time scale for all ranks."""
     numbers = sorted({step.step for _, step in steps})
     chosen = numbers[len(numbers) // 2]
     shown = [(rank, step) for rank, step in steps if step.step == chosen][:_MOST_LANES]
@@ -157,7 +158,7 @@ def _timeline(steps: Sequence[tuple[int, StepTimes]]) -> Timeline | None:
 def _late_rank(
     traces: Sequence[RankTrace], waited: dict[int, dict[int, int]], rank_steps: Sequence[RankStep], step_s: float
 ) -> LateRank | None:
-    """Return the rank that the others wait for most, where that wait is long enough to report."""
+    """Return the rank for which the others wait most; None if the waiting time is too short to report."""
     by_trace: Counter[int] = Counter()
     for step in waited.values():
         by_trace.update(step)
@@ -179,7 +180,7 @@ def _late_rank(
 
 
 def _message_sizes(trace: RankTrace) -> Iterator[int | None]:
-    """Yield the sizes of the messages within steps; a barrier has none."""
+    """Yield the message sizes of the collectives within steps; barriers, which have no message, are skipped."""
     for collective, step in zip(trace.collectives, steps_of(trace), strict=True):
         if step is not None and collective.kind != "barrier":
             yield collective.message_bytes

@@ -1,4 +1,4 @@
-"""Read the traces of one job from a folder, up to a number of ranks."""
+"""Read the traces of one job from a folder, up to a maximum number of ranks."""
 
 import gzip
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def diagnose_folder(folder: Path) -> Diagnosis:
     """Diagnose the traces in a folder, one per rank.
 
     Raises:
-        UnreadableTrace: there are none, or one cannot be read to its end.
+        UnreadableTrace: the folder has no traces, or a trace cannot be read to its end.
     """
     return diagnosis([_read(path) for path in _trace_files(folder)])
 

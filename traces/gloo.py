@@ -1,8 +1,5 @@
-"""Collectives of CPU ranks: operations of gloo's threads, matched with torch's calls.
-
-A thread of gloo records neither the group nor the kind of the call (a reduce-scatter runs as an all-reduce of the whole
-input); torch's call does.
-"""
+"""Collectives of CPU ranks: operations on gloo's threads, matched with torch's calls. A gloo thread records neither
+group nor kind of the call (a reduce-scatter runs as an all-reduce of the whole input); torch's call does."""
 
 import math
 from collections import defaultdict, deque
@@ -14,7 +11,7 @@ from shardtune.traces.rank_trace import Collective
 
 
 class GlooOperation(NamedTuple):
-    """Operation `gloo:…` on one of its threads, from its start there to its end."""
+    """Collective operation `gloo:…` on one of gloo's threads, with its start and end on that thread."""
 
     start: int
     end: int
@@ -23,7 +20,7 @@ class GlooOperation(NamedTuple):
 
 
 class HostCall(NamedTuple):
-    """Call `c10d::…` on the thread that trains."""
+    """Collective call `c10d::…` on the training thread."""
 
     moment: int
     name: str
@@ -33,8 +30,8 @@ class HostCall(NamedTuple):
 def collectives_of(
     operations: Sequence[GlooOperation], host_calls: Sequence[HostCall], base: int, group_size: int | None
 ) -> list[Collective]:
-    """Return each operation with its call, matched by its elements in the order of calls; `group_size` where all
-    ranks are one group."""
+    """Return each gloo operation as a collective with its torch call, matched by number of elements in call order.
+    `group_size`: size of the group, if all ranks form a single one."""
     calls = _Calls(host_calls)
     return [
         _collective(operation, calls.of(sum(_sizes(operation.arguments))), base, group_size)
@@ -68,18 +65,18 @@ def _collective(operation: GlooOperation, call: "_Call | None", base: int, all_r
 
 
 class _Call(NamedTuple):
-    """Call of a collective, on the thread that made it."""
+    """Torch's call of a collective, with its time, kind and size."""
 
     moment: int
     kind: str
     elements: int
-    """Elements of the whole message; 0 where unknown."""
+    """Number of elements of the whole message; 0 if unknown."""
     group_size: int | None
-    """Size of the group, where input and output sizes tell it."""
+    """Number of ranks in the group, if input and output sizes determine it."""
 
 
 class _Calls:
-    """Calls of torch by the number of elements that gloo gets, each taken once, in their order."""
+    """Torch's collective calls by the number of elements passed to gloo; each is used once, in call order."""
 
     def __init__(self, host_calls: Sequence[HostCall]) -> None:
         self._by_elements: dict[int, deque[_Call]] = defaultdict(deque)
@@ -95,13 +92,13 @@ class _Calls:
                 self._by_elements[sum(sizes)].append(_Call(call.moment, kind, message_elements, None))
 
     def of(self, elements: int) -> _Call | None:
-        """Take the first call for that many elements that has not been taken."""
+        """Return and remove the first unused call with this number of elements."""
         waiting = self._by_elements.get(elements)
         return waiting.popleft() if waiting else None
 
 
 def _sizes(arguments: dict[str, Any]) -> list[int]:
-    """Return the elements of each tensor among an operator's inputs, those of a list added up; 0 for other inputs."""
+    """Return the number of elements of each tensor among an operator's inputs, summed for a list; 0 for other inputs."""
     shapes, types = arguments.get("Input Dims") or [], arguments.get("Input type") or []
     return [_elements(shape, str(of)) for shape, of in zip(shapes, types, strict=False)]
 

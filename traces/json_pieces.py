@@ -1,4 +1,4 @@
-"""Read a large JSON trace one event after the other: memory stays that of a piece, and a file that is too large ends
+"""Read a large JSON trace one event at a time, so that memory use stays small and a file that is too large is rejected
 early."""
 
 import codecs
@@ -12,17 +12,17 @@ EVENTS = "traceEvents"
 _CHUNK = 1 << 22
 _BETWEEN = re.compile(r"[\s,]*")
 _LARGEST = 1 << 26
-"""Characters of one value; a value that has not parsed by then will not with more text."""
+"""Maximum characters of one JSON value; if a value has not been parsed within this length, more text will not help."""
 _MARGIN = 64
-"""Characters at the end of the buffer; a number that ends so near it may continue."""
+"""Number of characters at the end of the buffer within which a number may be incomplete."""
 
 
 class UnreadableTrace(ValueError):
-    """Trace that cannot be analysed; the message has its name, the problem and the remedy."""
+    """Error for a trace that cannot be analysed; the message contains the trace's name, the problem and the remedy."""
 
 
 def too_large(name: str, most_bytes: int) -> UnreadableTrace:
-    """Make the error for a trace with more text than is read."""
+    """Return the error for a trace with more text than is read."""
     return UnreadableTrace(
         f"trace ({name}) has more than {most_bytes >> 20:,} MiB of JSON, the most that is read; record fewer steps "
         "(torch.profiler.schedule, active=3) without stacks and memory"
@@ -30,7 +30,7 @@ def too_large(name: str, most_bytes: int) -> UnreadableTrace:
 
 
 class JsonPieces:
-    """Reader of a chrome trace: an object with `traceEvents`, or the bare list of them."""
+    """Incremental reader of a Chrome trace in JSON: an object with `traceEvents`, or the bare list of events."""
 
     def __init__(self, stream: BinaryIO, name: str, most_bytes: int) -> None:
         self._stream, self._name, self._most_bytes = stream, name, most_bytes
@@ -39,10 +39,10 @@ class JsonPieces:
         self._text, self._at, self._read, self._is_over = "", 0, 0, False
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Yield each event under `traceEvents`, and every other key with its value, in the order of the file.
+        """Yield each event under `traceEvents`, and every other top-level key with its value, in file order.
 
         Raises:
-            UnreadableTrace: it is cut, is no JSON, or has more than `most_bytes`.
+            UnreadableTrace: the file is cut off, is not JSON, or has more than `most_bytes`.
         """
         opening = self._peek()
         if opening == "[":
@@ -92,7 +92,7 @@ class JsonPieces:
         self._at += 1
 
     def _peek(self) -> str:
-        """Return the next character that is neither blank nor comma."""
+        """Return the next character that is neither whitespace nor a comma."""
         while True:
             separators = _BETWEEN.match(self._text, self._at)
             assert separators is not None
@@ -103,7 +103,7 @@ class JsonPieces:
                 raise self._cut()
 
     def _fill(self) -> bool:
-        """Read on; return False at the end of the file."""
+        """Read more text into the buffer; return False at the end of the file."""
         if self._is_over:
             return False
         try:

@@ -1,4 +1,5 @@
-"""Names that torch and NCCL give to collectives, their purpose, dtypes, and ranges of the host."""
+"""Classify the names that torch and NCCL use in traces: collectives and their purpose, dtypes, and named ranges of the
+host."""
 
 import re
 
@@ -16,7 +17,7 @@ KINDS = {
     "gather": "gather",
     "scatter": "scatter",
 }
-"""Kinds of collectives by a part of their names without punctuation, the longer first."""
+"""Kinds of collectives by a part of their name without punctuation, longer parts first."""
 
 _BYTES = {
     **dict.fromkeys(("double", "long", "long int", "int64", "uint64"), 8),
@@ -25,7 +26,7 @@ _BYTES = {
     **dict.fromkeys(("byte", "char", "unsigned char", "signed char", "bool", "int8", "uint8"), 1),
 }
 _SMALL = 64
-"""Elements of a small message: a norm, a loss or a count, never a gradient bucket."""
+"""Maximum number of elements of a small message: a norm, a loss or a count, never a gradient bucket."""
 
 _COMMUNICATES = re.compile(r"^(c10d::|_?c10d_functional::|record_param_comms|gloo:|nccl:|mpi:|ucc:)", re.IGNORECASE)
 _CONTAINS_OTHERS = re.compile(
@@ -36,17 +37,15 @@ _DATA = re.compile(r"^(enumerate\(DataLoader\)#|shardtune::data$|#* ?(load_batch
 
 
 def collective_kind(name: str) -> str:
-    """Return the kind of a kernel, an operator or torch's own name of a collective; `other` where it is unknown."""
+    """Return the kind of a collective from the name of a kernel, an operator or torch's own call; `other` if unknown."""
     bare = re.sub(r"[^a-z]", "", name.lower())
     return next((kind for part, kind in KINDS.items() if part in bare), "other")
 
 
 def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
-    """Return the purpose of a collective in data parallel training.
-
-    By kind, not by caller: parameters are gathered or broadcast, gradients reduced, and a small message is a sum that all
-    ranks need. Within the optimizer a larger reduction is a late one of gradients.
-    """
+    """Return the purpose of a collective in data-parallel training, derived from its kind: parameters are gathered or
+    broadcast, gradients are reduced, and a small message is a sum needed by all ranks. A larger reduction within the
+    optimizer is a late gradient reduction."""
     if kind in ("all_gather", "broadcast") and (elements is None or elements > _SMALL or not in_optimizer):
         return "parameters"
     if kind in ("all_to_all", "send_recv"):
@@ -57,31 +56,31 @@ def purpose(kind: str, elements: int | None, in_optimizer: bool) -> str:
 
 
 def dtype_bytes(name: str) -> int | None:
-    """Return the bytes of one element by the dtype's name in torch or C++; None where it is unknown."""
+    """Return the bytes of one element by the dtype's name in torch or C++; None if unknown."""
     bare = name.lower().replace("c10::", "").strip()
     return 1 if bare.startswith("float8") else _BYTES.get(bare)
 
 
 def is_collective_kernel(name: str) -> bool:
-    """Whether a kernel is a collective of NCCL or RCCL, whose kernels have the same names."""
+    """Whether a kernel belongs to a collective of NCCL or RCCL (both use the same kernel names)."""
     return name.startswith("nccl") or "ncclDevKernel" in name or "ncclKernel" in name
 
 
 def computes(operator: str) -> bool:
-    """Whether an operator computes itself: it neither communicates nor only encloses others that may wait."""
+    """Whether an operator itself computes, and neither communicates nor only encloses other operators that may wait."""
     return "::" in operator and not _COMMUNICATES.match(operator) and not _CONTAINS_OTHERS.match(operator)
 
 
 def is_host_call(operator: str) -> bool:
-    """Whether it is torch's own call of a collective."""
+    """Whether an event is torch's own host call of a collective."""
     return operator.startswith("c10d::")
 
 
 def is_optimizer(range_name: str) -> bool:
-    """Whether a named range is an optimizer's step: torch's, or ours, which has clipping in it too."""
+    """Whether a named range is an optimizer step: torch's own, or Shardtune's, which includes gradient clipping."""
     return _OPTIMIZER.match(range_name) is not None
 
 
 def is_data(range_name: str) -> bool:
-    """Whether a named range waits for data."""
+    """Whether a named range is time spent waiting for data."""
     return _DATA.match(range_name) is not None

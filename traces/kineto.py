@@ -1,8 +1,6 @@
-"""Convert the events of a Kineto trace to the table of one rank: kernels and copies of CUDA, or operators and gloo's
-threads.
-
-Fields as torch 1.12 to 2.13 write them; `record_param_comms` and kernel arguments follow torch's ParamCommsUtils.
-"""
+"""Convert the events of a Kineto trace to the table of one rank: CUDA kernels and copies, or operators and gloo
+threads. Reads the fields written by torch 1.12 to 2.13; `record_param_comms` and kernel arguments follow torch's
+ParamCommsUtils."""
 
 import re
 from collections import defaultdict
@@ -33,17 +31,18 @@ _CATEGORIES = {
     "cuda_driver": "cuda_runtime",
     "user_annotation": "range",
 }
-"""Categories by older and other names (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`, `Runtime`)."""
+"""Event categories by their names in other torch versions (torch before 1.13 wrote `Operator`, `Kernel`, `Memcpy`,
+`Runtime`)."""
 _READ_CATEGORIES = {"cpu_op", "range", "kernel", "gpu_memcpy", "gpu_memset", "cuda_runtime"}
 
 Pair = tuple[int, int]
 
 
 def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events: int = MOST_EVENTS) -> RankTrace:
-    """Read the table of a trace from its text.
+    """Read one rank's trace table from the text of a trace file.
 
     Raises:
-        UnreadableTrace: it is cut, too large, or has no events that are known.
+        UnreadableTrace: the trace is cut off, too large, or has no known events.
     """
     table = _Table(name)
     about: dict[str, Any] = {}
@@ -61,7 +60,7 @@ def read(stream: BinaryIO, name: str, most_bytes: int = MOST_BYTES, most_events:
 
 
 class _Table:
-    """Events of one trace, in nanoseconds of its own clock."""
+    """Events of one trace while they are read, in nanoseconds of the trace's own clock."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -78,7 +77,7 @@ class _Table:
         self._launches: dict[Any, Pair] = {}
 
     def add(self, event: dict[str, Any]) -> None:
-        """Take one event of `traceEvents`; other kinds of events are skipped."""
+        """Add one event of `traceEvents` to the table; unknown kinds of events are skipped."""
         if event.get("ph") != "X" or "ts" not in event or "dur" not in event:
             return
         category = str(event.get("cat", "")).lower()
@@ -119,7 +118,8 @@ class _Table:
             self._ranges["data"].append(pair)
 
     def finished(self, about: dict[str, Any]) -> RankTrace:
-        """Return the table on the clock that ranks share, as far as the trace has it (`baseTimeNanoseconds`)."""
+        """Return the complete table, with times on the clock common to all ranks if the trace contains its offset
+        (`baseTimeNanoseconds`)."""
         if not self.events:
             raise UnreadableTrace(
                 f"trace ({self._name}) has no events of torch.profiler (cpu_op, kernel, …); export it with "
@@ -170,7 +170,7 @@ class _Table:
         return Work(spans([pair for pair, _ in recorded]), spans(launched))
 
     def _operator_work(self) -> Work:
-        """Return the operators of every thread but gloo's, whose operators belong to a collective."""
+        """Return the operators of all threads except gloo's, whose operators belong to collectives."""
         own = spans(
             [pair for thread, pairs in self._operators.items() if thread not in self._gloo_threads for pair in pairs]
         )
@@ -217,7 +217,7 @@ def _has_groups(distributed: dict[str, Any]) -> bool:
 
 
 def _rank(distributed: dict[str, Any], name: str) -> int:
-    """Return the rank that the trace names, else the one in its file's name; 0 where neither has it."""
+    """Return the rank stated in the trace, or else in its file name; 0 if neither states one."""
     if isinstance(distributed.get("rank"), int):
         return int(distributed["rank"])
     named = re.search(r"rank[-_.]?(\d+)", name, re.IGNORECASE)

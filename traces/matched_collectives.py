@@ -1,4 +1,5 @@
-"""Match each collective on all ranks: its last rank, the waits of the others, and the offsets of the ranks' clocks."""
+"""Match each collective across ranks, and derive its last rank, the waiting time of the others, and the clock offsets
+of the ranks."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -9,24 +10,26 @@ import numpy as np
 from shardtune.traces.rank_trace import Collective, RankTrace, StepMark
 
 _NOT_OF_ALL = ("send_recv", "other")
-"""Kinds between two ranks of a group, or of unknown members: their order on one rank is not that on another."""
+"""Kinds of collectives between two ranks, or with unknown members, whose order may differ between ranks."""
 _LEAST_FOR_CLOCK = 8
-"""Least number of ends that allow to estimate a clock's offset."""
+"""Minimum number of collective ends from which a clock offset can be estimated."""
 _CLOCK_NOISE = 200_000
-"""Nanoseconds by which ends differ on one clock (gloo: up to 60 µs in the median)."""
+"""Nanoseconds by which the ends of a collective differ between ranks on the same clock (gloo: up to 60 µs in the
+median)."""
 
 
 @dataclass(frozen=True)
 class CollectiveInstance:
-    """One collective with every rank that was found in it: (trace, index among the trace's collectives)."""
+    """One collective operation on all ranks where it was found, as pairs (trace, index among the trace's collectives)."""
 
     members: tuple[tuple[int, int], ...]
     is_complete: bool
-    """Whether every rank of the group was found."""
+    """Whether the collective was found on every rank of its group."""
 
 
 def matched_collectives(traces: Sequence[RankTrace]) -> list[CollectiveInstance]:
-    """Match collectives by step, group, kind and order; none where a step's counts differ or groups are unknown."""
+    """Match collectives across ranks by step, group, kind and order; none for a step in which the ranks' counts differ
+    or groups are unknown."""
     if any(trace.has_unnamed_groups for trace in traces):
         return []
     places_by_trace: dict[object, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -47,7 +50,7 @@ def _paired(traces: Sequence[RankTrace], by_trace: dict[int, list[int]]) -> Iter
 
 
 def steps_of(trace: RankTrace) -> list[int | None]:
-    """Return the step in which the host asked for each collective; None outside of all."""
+    """Return for each collective the step in which the host launched it; None if outside of all steps."""
     marks = trace.steps or (StepMark(0, trace.first, trace.last + 1),)
     starts = np.array([mark.start for mark in marks])
     launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
@@ -58,7 +61,8 @@ def steps_of(trace: RankTrace) -> list[int | None]:
 
 
 def clock_offsets(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[int]:
-    """Return the offset to add to each trace's moments: a collective ends on all ranks at about the same time."""
+    """Return the offset to add to each trace's times, assuming that a collective ends on all ranks at about the same
+    time."""
     apart: dict[int, list[int]] = defaultdict(list)
     for instance in instances:
         ends = {at: traces[at].collectives[index].end for at, index in instance.members}
@@ -69,7 +73,7 @@ def clock_offsets(traces: Sequence[RankTrace], instances: Sequence[CollectiveIns
 
 
 def _offset(differences: list[int]) -> int:
-    """Return the median of the differences where it exceeds their own spread, else 0."""
+    """Return the median of the time differences if it exceeds their spread, else 0."""
     if len(differences) < _LEAST_FOR_CLOCK:
         return 0
     middle = float(np.median(differences))
@@ -78,7 +82,7 @@ def _offset(differences: list[int]) -> int:
 
 
 def shift_trace(trace: RankTrace, by: int) -> RankTrace:
-    """Return the trace with all its moments moved."""
+    """Return the trace with all its times shifted by an offset."""
     if not by:
         return trace
     return replace(
@@ -99,8 +103,8 @@ def _moved(collective: Collective, by: int) -> Collective:
 
 
 def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]) -> list[list[int]]:
-    """Return the moment at which the last rank joined, for each collective of each trace; its own start where the
-    others are not known."""
+    """Return for each collective of each trace the moment at which the last rank joined it; its own start if the other
+    ranks are unknown."""
     moments = [[collective.start for collective in trace.collectives] for trace in traces]
     for instance in instances:
         last = max(traces[at].collectives[index].start for at, index in instance.members)
@@ -112,7 +116,8 @@ def join_moments(traces: Sequence[RankTrace], instances: Sequence[CollectiveInst
 def waits_by_late_rank(
     traces: Sequence[RankTrace], instances: Sequence[CollectiveInstance]
 ) -> dict[int, dict[int, int]]:
-    """Return by step the nanoseconds that all others together waited for each trace that joined last."""
+    """Return for each step the total nanoseconds that the other ranks waited, by the trace of the rank that joined
+    last."""
     waited: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     steps = [steps_of(trace) for trace in traces]
     for instance in instances:

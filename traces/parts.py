@@ -1,7 +1,5 @@
-"""Split one step of one rank, moment by moment, into computation, transfers, waits and unassigned time.
-
-Each moment belongs to the first layer that is there, so the parts sum to the step.
-"""
+"""Divide one step of one rank's trace into computation, transfers, waits and unassigned time. Each moment is assigned
+to the first active layer by precedence, so that the parts sum to the step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,12 +15,12 @@ from shardtune.traces.spans import Segments, Spans, clip, contains, spans, union
 _S = 1e-9
 Pieces = NDArray[np.bool_]
 Use = tuple[str, str, int | None]
-"""Kind, purpose and group size of a collective."""
+"""Kind, purpose and group size of a collective, by which collectives are grouped."""
 
 
 @dataclass(frozen=True)
 class UseTimes:
-    """Times of the collectives of one use in one step, in seconds."""
+    """Seconds of the collectives of one kind, purpose and group size in one step."""
 
     transferring_s: float
     waiting_s: float
@@ -31,7 +29,7 @@ class UseTimes:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """One step of one rank."""
+    """Times of one step of one rank: its parts, and the times of its collectives."""
 
     step: int
     parts: StepParts
@@ -39,22 +37,22 @@ class StepTimes:
     hidden_s: float
     uses: dict[Use, UseTimes]
     moments: "Moments"
-    """Pieces of the step, for a timeline."""
+    """The step cut into pieces, from which a timeline is drawn."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """A step piece by piece, to be looked at in its moments."""
+    """Step of one rank cut into pieces, from which the activity at any moment can be read."""
 
     pieces: Segments
     start: int
     part: NDArray[np.int64]
-    """Index of `PART_NAMES`, by piece."""
+    """Index into `PART_NAMES` for each piece of the step."""
     is_busy: Pieces
     communicates: Pieces
 
     def lane(self, length: int, cell: float) -> tuple[str, str]:
-        """Return parts and communication in the middle of each cell, as letters."""
+        """Return the part and the communication at the middle of each timeline cell, as letters."""
         if length <= 0 or not len(self.pieces.lengths):
             return "", ""
         count = max(1, round(length / cell))
@@ -66,11 +64,9 @@ class Moments:
 
 
 def windows(trace: RankTrace) -> tuple[StepMark, ...]:
-    """Return the steps on the side that works: on CPU ranks the host's own, on a GPU the work that each step of the
-    host has launched.
-
-    A GPU is behind its host, so a step lasts there from its first kernel to the next step's; the last, to its own last end.
-    """
+    """Return the start and end of each step on the device that does the work: on CPU ranks the host's own step marks;
+    on a GPU, which runs behind its host, from the step's first kernel to the next step's first kernel (or its own last
+    end)."""
     marks = trace.steps or (StepMark(0, trace.first, trace.last),)
     if trace.device == "cpu":
         return marks
@@ -91,7 +87,8 @@ def windows(trace: RankTrace) -> tuple[StepMark, ...]:
 
 
 class RankTimes:
-    """The layers of one rank's trace, and its steps cut out of them."""
+    """Layers of one rank's trace (computation, collectives, copies, …), from which the times of its steps are
+    calculated."""
 
     def __init__(self, trace: RankTrace, moving_from: Sequence[int]) -> None:
         self._trace = trace
@@ -99,7 +96,7 @@ class RankTimes:
         self._compute, self._optimizer = trace.compute.spans[~in_optimizer], trace.compute.spans[in_optimizer]
         self._uses: dict[Use, tuple[list[tuple[int, int]], list[tuple[int, int]]]] = {}
         self.uses: list[Use] = []
-        """Use of each collective of the trace."""
+        """Kind, purpose and group size of each collective of the trace."""
         launches = np.array([collective.launched for collective in trace.collectives], dtype=np.int64)
         late = contains(trace.optimizer, launches)
         for collective, moment, in_step in zip(trace.collectives, moving_from, late, strict=True):
@@ -110,7 +107,7 @@ class RankTimes:
             moved.append((moment, collective.end))
 
     def steps(self) -> Iterator[StepTimes]:
-        """Every step that the trace has."""
+        """Times of every step recorded in the trace."""
         yield from (self._step(window) for window in windows(self._trace))
 
     def _step(self, window: StepMark) -> StepTimes:
@@ -146,8 +143,8 @@ class RankTimes:
             yield use, pieces.active[before + i], pieces.active[before + count + i]
 
     def _layers(self, waited: Spans, moved: Spans, start: int, end: int) -> list[tuple[str, Spans]]:
-        """Return the layers in order of precedence. On CPU ranks making a batch takes operators, and an optimizer in
-        C++ shows none."""
+        """Return the layers of the trace in order of precedence. On CPU ranks, creating a batch runs operators, and an
+        optimizer in C++ records none."""
         trace = self._trace
         first = [("data", trace.data)] if trace.device == "cpu" else []
         busy = [("optimizer", self._optimizer), ("compute", self._compute), ("transferring", moved)]
@@ -157,7 +154,8 @@ class RankTimes:
         return [*busy, *other, ("data", trace.data), ("idle", self._launched_but_idle(start, end))]
 
     def _launched_but_idle(self, start: int, end: int) -> Spans:
-        """Return gaps of the device after the call that launched the next operation had returned."""
+        """Return the periods in which the device was idle although the call that launched its next operation had
+        returned."""
         nccl = [(collective.start, collective.end) for collective in self._trace.collectives]
         calls_of_nccl = [(collective.launched, collective.launched) for collective in self._trace.collectives]
         every = [self._trace.compute, self._trace.copies, Work(spans(nccl), spans(calls_of_nccl))]

@@ -1,4 +1,4 @@
-"""Compact table of one rank's trace: intervals of work on each side, and the collectives with their sizes."""
+"""Compact table of one rank's trace: time intervals of work on host and device, and collectives with their sizes."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +10,7 @@ Device = Literal["cuda", "cpu"]
 
 @dataclass(frozen=True)
 class StepMark:
-    """Range `ProfilerStep#number` on the host."""
+    """Time range of one step on the host, recorded by the profiler as `ProfilerStep#number`."""
 
     number: int
     start: int
@@ -19,38 +19,40 @@ class StepMark:
 
 @dataclass(frozen=True)
 class Work:
-    """Kernels, copies or operators."""
+    """Time intervals of kernels, copies or operators of one rank."""
 
     spans: Spans
     launched: Spans
-    """Host's call that launched each of `spans`; where there is none (CPU ranks, nothing recorded), its own start
-    twice."""
+    """Time interval of the host call that launched each entry of `spans`; without such a call (CPU ranks, not
+    recorded), the entry's own start twice."""
 
     def shifted(self, by: int) -> "Work":
-        """Return the work on another clock."""
+        """Return the work with its times shifted by an offset, to another clock."""
         return Work(self.spans + by, self.launched + by)
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective operation on one rank."""
+    """Collective operation of one rank, with its times and message size."""
 
     kind: str
-    """all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, barrier or other."""
+    """Kind of the collective: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, barrier
+    or other."""
     start: int
     end: int
     launched: int
-    """Moment at which the host asked for it."""
+    """Moment at which the host launched the collective."""
     message_bytes: int | None
-    """Bytes of the whole message, as nccl-tests count: the gathered result, the scattered input, the reduced buffer."""
+    """Bytes of the collective's whole message as nccl-tests define it: the gathered result, the scattered input, or the
+    reduced buffer."""
     elements: int | None
     group: tuple[int, ...] | str | None
-    """Ranks of its group, else the process group's name; None where the trace names none."""
+    """Ranks of the collective's group, or else the process group's name; None if the trace contains neither."""
     group_size: int | None
 
     @property
     def moved_bytes(self) -> float | None:
-        """Bytes through a rank's link, by a ring (nccl-tests' bus bytes)."""
+        """Bytes transferred over each rank's link, assuming a ring algorithm (bus bytes of nccl-tests)."""
         if self.message_bytes is None or not self.group_size:
             return None
         share = (self.group_size - 1) / self.group_size
@@ -60,7 +62,7 @@ class Collective:
 
 @dataclass(frozen=True)
 class RankTrace:
-    """Trace of one rank for the analysis; moments in nanoseconds on one clock."""
+    """Trace of one rank, prepared for the analysis; all moments are nanoseconds on one clock."""
 
     name: str
     rank: int
@@ -70,12 +72,13 @@ class RankTrace:
     compute: Work
     copies: Work
     optimizer: Spans
-    """Ranges of the host in the optimizer."""
+    """Time ranges on the host in which the optimizer ran."""
     data: Spans
     collectives: tuple[Collective, ...]
     has_unnamed_groups: bool
-    """Whether some ranks form groups of their own, and the collectives do not name theirs (gloo)."""
+    """Whether some ranks form process groups of their own while the trace does not name the collectives' groups
+    (gloo)."""
     first: int
     last: int
-    """End of all that was recorded; `first` is its begin."""
+    """End of the last recorded event; `first` is the start of the first."""
     events: int

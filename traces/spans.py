@@ -1,4 +1,4 @@
-"""Sets of moments on one clock, in whole nanoseconds, as numpy arrays of starts and ends."""
+"""Operations on sets of time intervals on one clock, in whole nanoseconds, as numpy arrays of starts and ends."""
 
 from collections.abc import Sequence
 
@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Spans = NDArray[np.int64]
-"""Shape (n, 2), start and end; may overlap and need not be sorted."""
+"""Array of time intervals with shape (n, 2): start and end. Intervals may overlap and need not be sorted."""
 
 
 def spans(pairs: Sequence[tuple[int, int]]) -> Spans:
-    """Make an array of Python pairs, also of none."""
+    """Return an array of time intervals from (start, end) pairs; an empty one without pairs."""
     return np.asarray(pairs, dtype=np.int64).reshape(-1, 2)
 
 
 def union(some: Spans) -> Spans:
-    """Return the same moments as sorted and disjoint spans."""
+    """Return the union of time intervals as sorted, disjoint intervals."""
     some = some[some[:, 1] > some[:, 0]]
     if not len(some):
         return some
@@ -27,13 +27,13 @@ def union(some: Spans) -> Spans:
 
 
 def clip(some: Spans, start: int, end: int) -> Spans:
-    """Return the part of the spans that lies within a window."""
+    """Return the time intervals cut to a window."""
     cut = np.clip(some, start, end)
     return cut[cut[:, 1] > cut[:, 0]]
 
 
 def contains(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Whether each moment lies in one of the ranges (its end not counted)."""
+    """Return for each moment whether it lies in one of the time intervals (ends excluded)."""
     merged = union(ranges)
     if not len(merged):
         return np.zeros(len(moments), dtype=np.bool_)
@@ -43,7 +43,7 @@ def contains(ranges: Spans, moments: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 class Segments:
-    """A window cut where any of several layers begins or ends: which layers are there in each piece."""
+    """Time window cut at each start and end of several layers of intervals, with the layers active in each piece."""
 
     def __init__(self, layers: Sequence[Spans], start: int, end: int) -> None:
         merged = [union(clip(layer, start, end)) for layer in layers]
@@ -55,15 +55,16 @@ class Segments:
             row[:] = contains(layer, cuts[:-1])
 
     def time(self, pieces: NDArray[np.bool_]) -> int:
-        """Sum the nanoseconds of some of the pieces."""
+        """Return the total nanoseconds of the selected pieces of the window."""
         return int(self.lengths[pieces].sum())
 
     def at(self, moments: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the piece that each of these moments of the window is in."""
+        """Return the index of the piece that contains each given moment of the window."""
         last = len(self.lengths) - 1
         return np.clip(np.searchsorted(self._cuts, moments, side="right") - 1, 0, last)
 
     def first_active(self, layers: int) -> NDArray[np.int64]:
-        """Return for each piece the first of the first `layers` that is active; their number where none is."""
+        """Return for each piece the index of the first active one among the first `layers` layers; `layers` if none is
+        active."""
         some = self.active[:layers]
         return np.where(some.any(axis=0), np.argmax(some, axis=0), layers)

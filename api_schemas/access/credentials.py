@@ -16,14 +16,22 @@ class KeySource:
     """Client's API key and the file it was read from, which contains a different key after a rotation."""
 
     def __init__(self, key: str | None = None, file: Path | None = None) -> None:
-        """Create the source from a key or from a file with a key; neither is given if the service requires no keys."""
+        """Create the source from a key or from a file with a key; neither is given if the service requires no keys.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
+        """
         assert key is None or file is None
         self.file = file
         self.key = key if file is None else _key_of(file)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "KeySource":
-        """Read the API key from the environment, or from the file that the environment names."""
+        """Read the API key from the environment, or from the file that the environment names.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
+        """
         if key := environment.get(KEY_VARIABLE, "").strip():
             return cls(key)
         path = environment.get(FILE_VARIABLE)
@@ -33,6 +41,9 @@ class KeySource:
     def take_from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> "KeySource":
         """Read the API key and remove it from the environment, so that child processes do not inherit it and other
         processes cannot read it from /proc.
+
+        Raises:
+            ValueError: the file cannot be read, or is empty.
         """
         source = cls.from_environment(environment)
         if environment is os.environ:

@@ -10,7 +10,7 @@ from shardtune.api_schemas.names import ONE_LINE
 from shardtune.api_schemas.retuning.retunes import RetunePolicy
 
 DEFAULT_PROJECT = "default"
-"""Project that owns everything created without keys."""
+"""Id of the project that owns everything created without an API key."""
 
 PROJECT_PATTERN = r"^[a-z0-9][a-z0-9-]{0,31}$"
 
@@ -61,7 +61,7 @@ class Project(ProjectSpec):
 
 
 class ProjectPage(Schema):
-    """Projects, sorted by id."""
+    """Page of projects, sorted by id."""
 
     projects: tuple[Project, ...]
     next_page_token: str | None = None

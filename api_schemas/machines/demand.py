@@ -17,7 +17,7 @@ class Need(Schema):
     script: OwnName | None = None
     """Name of the training script that the worker's owner must allow; None if the studies need none."""
     waiting: tuple[str, ...]
-    """Ids of studies without a worker, longest wait first."""
+    """Ids of the studies that wait for a worker, longest wait first."""
     running: int
     """Number of these studies that have started; above 0, their workers have work."""
     live_workers: int

@@ -44,7 +44,7 @@ class FingerprintHolder(Schema):
 
     worker_id: str
     worker: str
-    """Name of the worker."""
+    """Name of the worker that had the fingerprint."""
     since: datetime
     until: datetime | None
     """End of the period; None if the worker still has the fingerprint, or had it at its last contact."""

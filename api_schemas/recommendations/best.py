@@ -58,7 +58,7 @@ class Recommendation(Schema):
 
 
 class RecommendationPage(Schema):
-    """Recommendations, newest first."""
+    """Page of recommendations, newest first."""
 
     recommendations: tuple[Recommendation, ...]
     next_page_token: str | None = None

@@ -67,7 +67,7 @@ class TuningTarget:
 
 
 def differing_fields(first: Flat, second: Flat) -> list[str]:
-    """Return the dotted names and values of every field in which two tuning targets differ."""
+    """Return the sorted dotted names of the fields in which two tuning targets differ."""
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

@@ -51,7 +51,7 @@ class Canary(Schema):
 
 
 class CanaryPage(Schema):
-    """Canaries, newest first."""
+    """Page of canaries (speed checks of recommended configurations), newest first."""
 
     canaries: tuple[Canary, ...]
     next_page_token: str | None = None

@@ -36,12 +36,12 @@ class Cost(Schema):
 
 
 class CostReport(Schema):
-    """Costs, newest month first, then by project and cause."""
+    """Report of costs in GPU-seconds and price, sorted by month (newest first), project and cause."""
 
     price_per_gpu_hour: float | None = None
     """Price of one GPU-hour set by the operator (SHARDTUNE_PRICE_PER_GPU_HOUR); None if not set."""
     currency: str
-    """Currency of all prices (SHARDTUNE_CURRENCY)."""
+    """Currency of all prices in the report (SHARDTUNE_CURRENCY)."""
     costs: tuple[Cost, ...]
 
 

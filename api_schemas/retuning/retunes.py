@@ -15,7 +15,7 @@ class RetuneCause(StrEnum):
     """Reason why a recommendation is measured again."""
 
     FINGERPRINT = "fingerprint"
-    """A change of hardware or software."""
+    """Hardware or software changed since the recommendation was measured."""
     SCHEDULE = "schedule"
     DRIFT = "drift"
     """A canary run (periodic speed check) measured the configuration slower than before."""
@@ -102,7 +102,7 @@ class Retune(Schema):
 
 
 class RetunePage(Schema):
-    """Retunes, newest first."""
+    """Page of retunes (repeated measurements of recommendations), newest first."""
 
     retunes: tuple[Retune, ...]
     next_page_token: str | None = None

@@ -85,10 +85,11 @@ class ScheduleSpec(Schema):
     """Cron expression with five fields: minute, hour, day of month, month, day of week. Required for trigger `cron`;
     for `drift` it sets when canaries run; rejected for other triggers."""
     timezone: str = Field(default="UTC", max_length=64)
-    """IANA time zone of `cron` and of `windows`."""
+    """IANA time zone in which `cron` and `windows` are interpreted."""
     cases: TargetSelection = TargetSelection()
     overlap: Overlap = Overlap.SKIP
-    """Rule for a tick while retunes of the previous tick are unfinished: skip it, or run it when they have ended."""
+    """Rule for a tick that is due while retunes of the previous tick are unfinished: skip the tick, or run it after
+    they have ended."""
     misfire_grace_s: float = Field(default=300, ge=1, le=7 * 86_400)
     """Number of seconds after its due time from which a tick counts as missed."""
     catch_up: CatchUp = CatchUp.MERGED
@@ -159,14 +160,14 @@ class Schedule(ScheduleSpec):
 
 
 class SchedulePage(Schema):
-    """Schedules, newest first."""
+    """Page of retuning schedules, newest first."""
 
     schedules: tuple[Schedule, ...]
     next_page_token: str | None = None
 
 
 class TickPage(Schema):
-    """Ticks, newest first."""
+    """Page of a schedule's ticks (planned or manual executions), newest first."""
 
     ticks: tuple[Tick, ...]
     next_page_token: str | None = None

@@ -85,7 +85,12 @@ class TrialConfig(Schema):
         return ranks // self.sharing
 
     def accumulation(self, global_batch: int, ranks: int) -> int:
-        """Return the micro batches per optimizer step on each rank."""
+        """Return the micro batches per optimizer step on each rank.
+
+        Raises:
+            ValueError: the global batch is not divisible by micro batch × data-parallel groups; the message gives
+                the nearest valid global batches.
+        """
         return gradient_accumulation(global_batch, self.micro_batch, self.data_ranks(ranks))
 
     @property

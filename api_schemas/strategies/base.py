@@ -82,14 +82,25 @@ class StrategySchema(Schema):
         return 1
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Reject settings that the backend cannot apply to the model's blocks."""
+        """Reject settings that the backend cannot apply to the model's blocks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject group sizes that do not divide the number of ranks."""
+        """Reject group sizes that do not divide the number of ranks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """Reject a configuration that cannot run on the cluster, or whose training result would differ from the
         workload's.
+
+        Raises:
+            ValueError: names the field and the remedy.
         """
         self.check_ranks(cluster.world_size)
 
@@ -100,7 +111,11 @@ class StrategySchema(Schema):
 
 
 def check_mesh(replicate: int, shard: int, ranks: int, tensor: int = 1, stages: int = 1) -> None:
-    """Check that the product of the mesh's axes equals the number of ranks."""
+    """Check that the product of the mesh's axes equals the number of ranks.
+
+    Raises:
+        ValueError: the product differs; the message names the axes and a valid choice.
+    """
     if replicate * shard * tensor * stages != ranks:
         names, sizes = "dp_replicate × dp_shard", f"{replicate} × {shard}"
         for name, size in (("tensor_parallel", tensor), ("pipeline_parallel", stages)):

@@ -17,6 +17,9 @@ def check(
 ) -> None:
     """Reject a `context_parallel` size that does not divide the workload, or would change the training result, as far
     as is known. `split`: number of ranks that split the model.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
@@ -30,7 +33,11 @@ def check(
 
 
 def check_heads(size: int, heads: int | None, note: str | None) -> None:
-    """Reject a `context_parallel` size that the model summary does not allow (`context_heads`, `context_note`)."""
+    """Reject a `context_parallel` size that the model summary does not allow (`context_heads`, `context_note`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
     if size == 1 or (heads is not None and heads % size == 0):
         return
     if note is not None:

@@ -6,6 +6,9 @@ from shardtune.api_schemas.training.models import ModelSpec
 def check(size: int, shard: int, tensor: int) -> None:
     """Reject an `expert_parallel` size that does not divide the shard group. `shard`: number of ranks in the group
     (`dp_shard`), of which `size` divide the experts.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
@@ -16,7 +19,11 @@ def check(size: int, shard: int, tensor: int) -> None:
 
 
 def check_model(size: int, model: ModelSpec | None) -> None:
-    """Reject expert parallelism for a model that has no experts, as far as is known before the model is built."""
+    """Reject expert parallelism for a model that has no experts, as far as is known before the model is built.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
     if size > 1 and model is not None and model.is_own:
         raise _rejected(size, "divides the experts of transformers' models, and your own code makes this one; use 1")
 
@@ -24,6 +31,9 @@ def check_model(size: int, model: ModelSpec | None) -> None:
 def check_experts(size: int, shard: int, experts: int | None, width: int | None, note: str | None) -> None:
     """Reject an `expert_parallel` size that the model summary does not allow (`experts`, `expert_width`,
     `expert_note`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return

@@ -74,19 +74,30 @@ class Fsdp1Config(StrategySchema):
         return self.dp_shard > 1 and self.sharding_strategy not in RESHARDING
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Reject `torch.compile` together with flat parameters (`use_orig_params` false)."""
+        """Reject `torch.compile` together with flat parameters (`use_orig_params` false).
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         if compiled and not self.use_orig_params:
             raise ValueError(
                 "use_orig_params (false) cannot be compiled under FSDP1; set it to true, or compile to false"
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject replicate and shard groups whose product differs from the number of ranks."""
+        """Reject replicate and shard groups whose product differs from the number of ranks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         check_mesh(self.dp_replicate, self.dp_shard, ranks)
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """Reject an FSDP1 configuration that cannot run on the cluster (CPU offload on CPU ranks) or would accumulate
         gradients wrongly.
+
+        Raises:
+            ValueError: names the field and the remedy.
         """
         super().check_cluster(cluster, precision, accumulation)
         if self.cpu_offload and cluster.device == "cpu":
@@ -97,7 +108,11 @@ class Fsdp1Config(StrategySchema):
         self.check_accumulation(precision, accumulation)
 
     def check_accumulation(self, precision: Precision, accumulation: int) -> None:
-        """Reject gradient accumulation settings that torch 2.13 accepts without a warning but trains wrongly with."""
+        """Reject gradient accumulation settings that torch 2.13 accepts without a warning but trains wrongly with.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         legal = sync_policies(self.cpu_offload, precision)
         if accumulation > 1 and self.grad_sync not in legal:
             why = (

@@ -107,6 +107,9 @@ class Fsdp2Config(StrategySchema):
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
         """Reject activation checkpointing that the pipeline schedule does not allow, and `torch.compile` together with
         expert, pipeline or tensor parallelism.
+
+        Raises:
+            ValueError: names the field and the remedy.
         """
         pipeline_schedules.check_checkpointing(self.pipeline_schedule, checkpointing == "selective")
         if compiled and self.expert_parallel > 1:
@@ -126,7 +129,11 @@ class Fsdp2Config(StrategySchema):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject parallel group sizes that do not divide the number of ranks, or whose product differs from it."""
+        """Reject parallel group sizes that do not divide the number of ranks, or whose product differs from it.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         pipeline_parallel.check_ranks(self.pipeline_parallel, ranks)
         expert_parallel.check(self.expert_parallel, self.dp_shard, self.tensor_parallel)
         if ranks % self.tensor_parallel:
@@ -138,6 +145,9 @@ class Fsdp2Config(StrategySchema):
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
         """Reject an FSDP2 configuration whose mesh or pipeline schedule does not fit the cluster and the micro batches
         of a step.
+
+        Raises:
+            ValueError: names the field and the remedy.
         """
         super().check_cluster(cluster, precision, accumulation)
         pipeline_parallel.check(self.pipeline_parallel, accumulation)

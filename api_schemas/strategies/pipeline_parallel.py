@@ -10,7 +10,11 @@ def blocks_of_stages(blocks: int, stages: int) -> tuple[int, ...]:
 
 
 def check_ranks(size: int, ranks: int) -> None:
-    """Check that the number of pipeline stages divides the number of ranks."""
+    """Check that the number of pipeline stages divides the number of ranks.
+
+    Raises:
+        ValueError: it does not.
+    """
     if ranks % size:
         raise _rejected(size, f"must divide the number of ranks ({ranks}); use 1 or a divisor")
 
@@ -18,6 +22,9 @@ def check_ranks(size: int, ranks: int) -> None:
 def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None:
     """Reject a number of pipeline stages that cannot work, as far as is known. `micro_batches`: micro batches per step,
     which pass through the stages.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
@@ -33,6 +40,9 @@ def check(size: int, micro_batches: int, model: ModelSpec | None = None) -> None
 def check_blocks(size: int, blocks: int | None, note: str | None, virtual: int = 1) -> None:
     """Reject pipeline stages (`virtual` of them on each rank) that the model summary does not allow (`pipeline_blocks`,
     `pipeline_note`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return

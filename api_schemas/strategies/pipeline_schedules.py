@@ -56,6 +56,9 @@ def stages_of_rank(rank: int, ranks: int, virtual: int, is_v: bool = False) -> t
 def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
     """Reject a number of virtual stages per rank (`virtual`) that the pipeline schedule does not allow on `ranks`
     ranks.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if virtual > 1 and ranks == 1:
         raise ValueError(
@@ -80,6 +83,9 @@ def check_virtual(schedule: str, virtual: int, ranks: int) -> None:
 def check_split(schedule: str, keeps: bool, waits: bool) -> None:
     """Reject a pipeline schedule that delays weight gradients unless the settings allow it: parameters stay gathered
     from forward to backward (`keeps`), and gradients are reduced after the last micro batch (`waits`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if not FACTS[schedule].splits_backward:
         return
@@ -93,6 +99,9 @@ def check_split(schedule: str, keeps: bool, waits: bool) -> None:
 def check_checkpointing(schedule: str, is_selective: bool) -> None:
     """Reject selective activation checkpointing with a pipeline schedule that runs backward twice per block, since
     torch (2.13) recomputes only once.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if FACTS[schedule].splits_backward and is_selective:
         raise ValueError(
@@ -119,7 +128,11 @@ def obstacle(schedule: str, ranks: int, micro_batches: int) -> str | None:
 
 
 def check_micro_batches(schedule: str, ranks: int, micro_batches: int) -> None:
-    """Reject a number of micro batches per step that the pipeline schedule cannot run."""
+    """Reject a number of micro batches per step that the pipeline schedule cannot run.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
     why = obstacle(schedule, ranks, micro_batches)
     if ranks > 1 and why is not None:
         raise ValueError(f"pipeline_schedule ({schedule!r}) {why}")

@@ -18,6 +18,9 @@ from shardtune.api_schemas.training.workload import Workload
 def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: ModelSpec | None = None) -> None:
     """Reject parallel group sizes that do not divide the workload or the model, as far as is known before the model is
     built.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     strategy, context = config.strategy, config.context_parallel
     stages = strategy.stages
@@ -37,6 +40,9 @@ def check(config: TrialConfig, cluster: Cluster, workload: Workload, model: Mode
 def check_experts(config: TrialConfig, experts: int | None, width: int | None, note: str | None) -> None:
     """Reject an `expert_parallel` size that cannot divide the model's experts, according to the model summary
     (`experts`, `expert_width`, `expert_note`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     strategy = config.strategy
     if isinstance(strategy, Fsdp2Config):

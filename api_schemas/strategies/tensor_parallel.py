@@ -17,6 +17,9 @@ def check(
 ) -> None:
     """Reject a `tensor_parallel` size that does not divide the ranks, workload or model, as far as is known. `context`:
     ranks that share each sequence; `stages`: number of pipeline stages.
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
     """
     if size == 1:
         return
@@ -30,7 +33,11 @@ def check(
 
 
 def check_widths(size: int, context: int, divisor: int | None, note: str | None) -> None:
-    """Reject a `tensor_parallel` size that the model summary does not allow (`tensor_divisor`, `tensor_note`)."""
+    """Reject a `tensor_parallel` size that the model summary does not allow (`tensor_divisor`, `tensor_note`).
+
+    Raises:
+        ValueError: names the field, its value and the remedy.
+    """
     if size == 1:
         return
     if note is not None:

@@ -32,6 +32,9 @@ def strategy_arguments(
 ) -> dict[str, Any]:
     """Return the training arguments for batch size and strategy. `checkpoints`: whether to include `full` activation
     checkpointing, which the adapter of training scripts applies itself.
+
+    Raises:
+        ValueError: Hugging Face's Trainer does not support the backend.
     """
     step = TrainerStep(workload, config.micro_batch, accumulation, checkpoints, block_class)
     own = config.strategy.to_training_arguments(step)

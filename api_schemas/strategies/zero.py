@@ -20,7 +20,7 @@ class Offload(Schema):
     """Device that the state is offloaded to: always the host. NVMe is omitted, since deepspeed 0.19.8 leaves no tensors
     to check once they are swapped out."""
     pin_memory: bool = True
-    """Whether to page-lock host memory for faster copies."""
+    """Whether offloaded state is in page-locked host memory, which makes copies faster."""
     ratio: float = Field(default=1.0, gt=0, le=1)
     """Fraction of the optimizer state to offload (ZeRO stage 3 only; ignored for parameters)."""
 
@@ -84,7 +84,11 @@ class ZeroConfig(StrategySchema):
         return self.deepcompile
 
     def check_blocks(self, checkpointing: Checkpointing, compiled: bool) -> None:
-        """Reject combinations of compilation, activation checkpointing and ZeRO stage that DeepSpeed cannot run."""
+        """Reject combinations of compilation, activation checkpointing and ZeRO stage that DeepSpeed cannot run.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         if self.deepcompile and compiled:
             raise ValueError(
                 "compile (true) and deepcompile (true) compile the same blocks twice; set one of them to false"
@@ -98,7 +102,11 @@ class ZeroConfig(StrategySchema):
             )
 
     def check_ranks(self, ranks: int) -> None:
-        """Reject a size of the secondary shard group (ZeRO++ hpZ) that does not divide the number of ranks."""
+        """Reject a size of the secondary shard group (ZeRO++ hpZ) that does not divide the number of ranks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         if ranks % self.zero_hpz_partition_size:
             # DeepSpeed takes it, and gathers from groups that do not exist.
             raise ValueError(
@@ -107,7 +115,11 @@ class ZeroConfig(StrategySchema):
             )
 
     def check_cluster(self, cluster: Cluster, precision: Precision, accumulation: int) -> None:
-        """Reject a ZeRO configuration that cannot run on the cluster, such as DeepCompile on CPU ranks."""
+        """Reject a ZeRO configuration that cannot run on the cluster, such as DeepCompile on CPU ranks.
+
+        Raises:
+            ValueError: names the field and the remedy.
+        """
         super().check_cluster(cluster, precision, accumulation)
         if self.deepcompile and cluster.device == "cpu":
             # deepspeed 0.19.8 would go on without it and without a word (`is_deepcompile_supported`).

@@ -16,11 +16,11 @@ class MeasuredSpeed(Schema):
     tokens_per_s_per_gpu: float
     """Speed in tokens per second and GPU: of the search run, or the median of the validation runs."""
     low: float
-    """Lower bound of the speed. Search run: lower end of the 95 % interval of the mean step time's speed. Validation
-    runs: the slowest run."""
+    """Lower bound of the speed. Search run: from the 95 % interval of the mean step time. Validation runs: the slowest
+    run."""
     high: float
-    """Upper bound of the speed. Search run: upper end of the 95 % interval of the mean step time's speed. Validation
-    runs: the fastest run."""
+    """Upper bound of the speed. Search run: from the 95 % interval of the mean step time. Validation runs: the fastest
+    run."""
     runs: int
 
 
@@ -76,7 +76,7 @@ class Comparison(Schema):
 
     configs: tuple[ComparedConfig, ...]
     currency: str
-    """Currency of all prices (SHARDTUNE_CURRENCY)."""
+    """Currency of all prices in the comparison (SHARDTUNE_CURRENCY)."""
     differences: tuple[KnobDifference, ...]
     """Knobs whose values differ between the configurations; the values of all knobs are in `configs`."""
     is_one_subject: bool

@@ -111,7 +111,7 @@ class StudyRequest(Schema):
     """Algorithm that proposes trials: `guided` uses predictions and the study's measurements, `tpe` and `gp` are
     Optuna's, `random` samples each knob. `guided` falls back to `tpe` if nothing can be predicted."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of the sampler."""
+    """Random seed of the sampler that proposes trials."""
     checkpoint_every_s: float = Field(default=1800.0, ge=1, le=1e9)
     """Seconds between two checkpoints of the training run that will use the result; the resume check reports the
     fraction of time that saving takes."""
@@ -218,7 +218,7 @@ class Verdict(StrEnum):
     """Verdict of the paired runs about the candidate configuration."""
 
     CONFIRMED = "confirmed"
-    """The candidate is faster: the lower end of the interval is above 1."""
+    """The candidate is faster: the lower end of the 95 % interval of its speed-up is above 1."""
     NOT_FASTER = "not_faster"
     """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), or there was nothing to compare."""
     UNDECIDED = "undecided"

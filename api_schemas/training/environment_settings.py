@@ -18,7 +18,7 @@ class EnvironmentSetting(NamedTuple):
     why: str
     device: Literal["cuda", "cpu"] | None
     """Device type (`cuda` or `cpu`) on which a change of this variable makes measurements incomparable; on other
-    devices a change only lowers confidence. None: all devices."""
+    devices it only lowers confidence. None: all devices."""
 
 
 SETTINGS = (

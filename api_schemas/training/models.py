@@ -115,12 +115,16 @@ class ModelSpec(Schema):
 
     @property
     def model_type(self) -> str | None:
-        """Transformers architecture that is trained, such as `llama`; None for the user's own code."""
+        """Name of the model's architecture in transformers, such as `llama`; None for the user's own code."""
         return None if self.is_own else str(self.trained_config["model_type"])
 
 
 def preset(name: str) -> ModelSpec:
-    """Return the model preset with this name."""
+    """Return the model preset with this name.
+
+    Raises:
+        ValueError: no preset has this name; the message lists the existing presets.
+    """
     if name not in preset_names():
         raise ValueError(
             f"model ({name!r}) is not a preset; use one of {', '.join(preset_names())}, or give the content of a config.json"

@@ -116,7 +116,7 @@ class WorkloadRequest(Schema):
     """Workload in a request, whose precision may still be `auto` (chosen for the device)."""
 
     sequence_length: int = Field(ge=8, le=4_194_304)
-    """Tokens per sample."""
+    """Sequence length: tokens per sample."""
     global_batch: int = Field(ge=1, le=MOST_SAMPLES)
     """Samples per optimizer step: micro batch × gradient accumulation × data-parallel size."""
     precision: ChosenPrecision = None
@@ -152,7 +152,12 @@ class Workload(WorkloadRequest):
 
 
 def gradient_accumulation(global_batch: int, micro_batch: int, data_parallel_size: int) -> int:
-    """Return the micro batches per optimizer step on each rank."""
+    """Return the micro batches per optimizer step on each rank.
+
+    Raises:
+        ValueError: the global batch is not divisible by micro batch × data-parallel size; the message gives the
+            nearest valid global batches.
+    """
     step = micro_batch * data_parallel_size
     if global_batch % step == 0:
         return global_batch // step

@@ -28,7 +28,7 @@ class MemoryMoment(Schema):
     limit_bytes: int | None
     """Memory limit of a rank in bytes; None if none was declared."""
     peak_bytes: int
-    """Peak bytes of tensors in the whole run."""
+    """Peak bytes of tensors in the whole run, reached at this moment or later."""
     reserved_bytes: int | None = Field(default=None, ge=0, examples=[8_500_000_000])
     """Bytes that the allocator had reserved on the GPU at the moment, used or not; None on CPU ranks, whose allocator
     reserves nothing."""
@@ -246,9 +246,9 @@ class Diagnosis(Schema):
 
     device: Literal["cuda", "cpu"]
     world_size: int | None
-    """Number of ranks according to the traces."""
+    """Number of ranks of the job, according to its traces."""
     ranks: tuple[int, ...]
-    """Ranks whose traces were read."""
+    """Numbers of the ranks whose traces were read."""
     step_s: float
     """Mean seconds of a step over steps and ranks, measured under the profiler."""
     parts: StepParts

@@ -17,7 +17,7 @@ class FailureKind(StrEnum):
     OVER_LIMIT = "over_limit"
     """The run used more memory than declared, or more than the required headroom leaves."""
     ILLEGAL = "illegal"
-    """The backend rejects this combination of options."""
+    """The backend rejects the configuration's combination of options."""
     NUMERICS = "numerics"
     """NaN, infinity, or losses that differ from the study's reference trajectory."""
     CRASH = "crash"

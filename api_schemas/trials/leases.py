@@ -129,7 +129,7 @@ class Registered(Schema):
     lease_s: float
     """Seconds that a lease remains valid after the last answered request."""
     heartbeat_s: float
-    """Seconds between two heartbeats."""
+    """Seconds between two heartbeats (requests that renew a lease)."""
 
 
 class Worker(Schema):

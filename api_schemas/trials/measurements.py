@@ -89,7 +89,7 @@ class Memory(Schema):
 
 
 class RankFigures(Schema):
-    """Measurements of one rank."""
+    """Measurements of one rank in a run: its time and memory."""
 
     rank: int
     step_time_s: float | None
@@ -113,7 +113,7 @@ class Measurement(Schema):
 
     tokens_per_s_per_gpu: float = Field(gt=0, le=1e12)
     step_time_s: float = Field(gt=0, le=1e9)
-    """Median over windows of the seconds per optimizer step."""
+    """Step time: median over the timed windows of the seconds per optimizer step."""
     step_time_half_width_s: float = Field(ge=0, le=1e9)
     """Half-width of the 95 % interval of the mean step time within this run, in seconds (variation between runs is
     larger)."""

@@ -66,7 +66,7 @@ class TrialReason(Schema):
     """Reason why the guided sampler chose a trial's configuration, with the expectations at that time."""
 
     expected_gain: float
-    """Expected improvement over the fastest trial so far, as a fraction of its speed; 0.02 is 2 %."""
+    """Expected improvement over the fastest trial so far, as a fraction of that trial's speed; 0.02 is 2 %."""
     probability_faster: float
     """Probability that the configuration is faster than the fastest trial so far."""
     probability_infeasible: float
@@ -84,7 +84,7 @@ class TrialReason(Schema):
 
 
 class RunPurpose(StrEnum):
-    """Purpose of a run."""
+    """Purpose of a run (one execution of a configuration)."""
 
     MODEL_SUMMARY = "model_summary"
     """Summary of the study's model (parameters and FLOPs); the run belongs to no trial."""
@@ -162,7 +162,7 @@ class Trial(Schema):
     config: TrialConfig
     description: str
     failure: Failure | None = None
-    """Failure of an infeasible or failed trial."""
+    """Failure of the trial, if infeasible or failed; otherwise None."""
     tokens_per_s_per_gpu: float | None = None
     peak_allocated_gib: float | None = None
     peak_reserved_gib: float | None = None

@@ -1,1 +1,1 @@
-"""Alembic revisions, packaged with the code; `db.session.upgrade` runs them."""
+"""Alembic revisions, packaged with the code and run by `db.session.upgrade`."""

@@ -1,4 +1,4 @@
-"""Run revisions on the connection `db.session.migration_config` hands over."""
+"""Run Alembic revisions on the connection passed by `db.session.migration_config`."""
 
 from alembic import context
 

@@ -1,1 +1,1 @@
-"""Questions to the database, one noun a file. Leaves rows to `db.tables` and every rule to the service."""
+"""Database queries, one module per subject. Table rows are in `db.tables`; all rules are in the service."""

@@ -23,11 +23,12 @@ _RECOMMENDING_ACTIONS = (
     DecisionAction.PINNED,
     DecisionAction.ROLLED_BACK,
 )
-"""Actions after which a recommendation is the recommended one of its tuning target."""
+"""Decision actions that make a recommendation the current one of its tuning target."""
 
 
 def get_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the tuning target of a key with its recommendation: two lookups by primary key, whatever is stored."""
+    """Return the tuning target with a key, with its recommendation: two lookups by primary key, independent of the
+    table's size."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -35,15 +36,15 @@ def get_target(session: Session, project_id: str, target_key: str) -> TuningTarg
 
 
 def get_targets(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], TuningTargetRow]:
-    """Return many tuning targets (project and target_key) at once."""
+    """Return several tuning targets by project and target_key, in one query."""
     query = select(TuningTargetRow).where(tuple_(TuningTargetRow.project_id, TuningTargetRow.target_key).in_(cases))
     rows = session.scalars(query.options(joinedload(TuningTargetRow.recommended)))
     return {(row.project_id, row.target_key): row for row in rows}
 
 
 def current_target(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the present row of a tuning target: under its key, or under the key that superseded it since it was
-    measured again."""
+    """Return the current row of a tuning target: the row with its key, or the row that superseded it after a
+    measurement on another fingerprint."""
     row = get_target(session, project_id, target_key)
     while row is not None and row.superseded_by is not None:
         row = get_target(session, project_id, row.superseded_by)
@@ -53,7 +54,7 @@ def current_target(session: Session, project_id: str, target_key: str) -> Tuning
 def targets_on_any_fingerprint(
     session: Session, project_id: str, target_key_without_fingerprint: str
 ) -> Sequence[TuningTargetRow]:
-    """Return the rows of a tuning target on any fingerprint that have a recommendation, the newest first."""
+    """Return the rows of a tuning target on any fingerprint that have a recommendation, newest first."""
     return session.scalars(
         _with_recommendation(
             TuningTargetRow.project_id == project_id,
@@ -65,11 +66,8 @@ def targets_on_any_fingerprint(
 def nearby_targets(
     session: Session, project_id: str, model_key: str, model_type: str, device: str
 ) -> Sequence[TuningTargetRow]:
-    """Return tuning targets of the same model; else those of the same architecture on the same kind of device. The
-    newest only.
-
-    Its answers are read when asked for.
-    """
+    """Return the newest tuning targets with the same model, or else with the same architecture on the same device type;
+    their recommendations are loaded on access."""
     same = session.scalars(
         _with_recommendation(TuningTargetRow.project_id == project_id, TuningTargetRow.model_key == model_key)
     ).all()
@@ -78,7 +76,7 @@ def nearby_targets(
 
 
 def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]:
-    """Return the clusters of all recommended configurations, the newest first."""
+    """Return the clusters of all recommended configurations, newest first."""
     query = (
         select(StudyRow.cluster)
         .join(RecommendationRow, RecommendationRow.study_id == StudyRow.id)
@@ -101,14 +99,14 @@ def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTarge
 
 
 def recommendations_by_ids(session: Session, recommendation_ids: Sequence[str]) -> Sequence[RecommendationRow]:
-    """Return recommendations by their ids."""
+    """Return recommendations by the given ids."""
     if not recommendation_ids:
         return ()
     return session.scalars(select(RecommendationRow).where(RecommendationRow.id.in_(recommendation_ids))).all()
 
 
 def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow | None:
-    """Return the tuning target of a key, held until the transaction ends."""
+    """Return the tuning target with a key, locked until the transaction ends."""
     query = select(TuningTargetRow).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -117,7 +115,7 @@ def lock(session: Session, project_id: str, target_key: str) -> TuningTargetRow 
 
 
 def put(session: Session, project_id: str, target_key: str, now: datetime, **keys: str) -> TuningTargetRow:
-    """Return the row of a tuning target, made if there is none; held until the transaction ends."""
+    """Return the row of a tuning target, locked until the transaction ends; create it if necessary."""
     insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
     values: dict[str, Any] = {
         "project_id": project_id,
@@ -141,7 +139,7 @@ def recommendation(session: Session, recommendation_id: str) -> RecommendationRo
 
 
 def newest_proposal(session: Session, project_id: str, target_key: str) -> RecommendationRow | None:
-    """Return the newest answer that waits for approval."""
+    """Return a tuning target's newest recommendation that waits for approval."""
     return session.scalars(
         select(RecommendationRow)
         .where(
@@ -157,7 +155,7 @@ def newest_proposal(session: Session, project_id: str, target_key: str) -> Recom
 def newest_proposal_on_any_fingerprint(
     session: Session, project_id: str, target_keys_without_fingerprint: Collection[str]
 ) -> RecommendationRow | None:
-    """Return the newest answer for one of these tuning targets, on any fingerprint, that waits for approval."""
+    """Return the newest recommendation that waits for approval, for the given tuning targets on any fingerprint."""
     same = and_(
         TuningTargetRow.project_id == RecommendationRow.project_id,
         TuningTargetRow.target_key == RecommendationRow.target_key,
@@ -173,7 +171,7 @@ def newest_proposal_on_any_fingerprint(
 
 
 def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> dict[tuple[str, str], RecommendationRow]:
-    """Return the newest proposals of many tuning targets (project and target_key) at once."""
+    """Return the newest proposal of each given tuning target (project and target_key), in one query."""
     case = tuple_(RecommendationRow.project_id, RecommendationRow.target_key)
     query = select(RecommendationRow).where(case.in_(cases), RecommendationRow.state == RecommendationState.PROPOSED)
     rows = session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id))
@@ -181,14 +179,14 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
 
 
 def active_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
-    """Return a study's recommendations that are in use or wait for approval."""
+    """Return a study's recommendations that are current or wait for approval."""
     states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 
 
 def earlier_recommendations(session: Session, recommendation: RecommendationRow) -> Sequence[RecommendationRow]:
-    """Return the recommendations of the same key that are older than the given one, the newest first."""
+    """Return the recommendations with the same key that are older than the given one, newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == recommendation.project_id,
         RecommendationRow.target_key == recommendation.target_key,
@@ -206,7 +204,7 @@ def recommendations(
     after: tuple[datetime, str] | None,
     limit: int,
 ) -> Sequence[RecommendationRow]:
-    """Return recommendations, newest first, behind `after`."""
+    """Return a page of recommendations, newest first, starting behind `after`."""
     time, name = RecommendationRow.created_at, RecommendationRow.id
     query = select(RecommendationRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
@@ -223,14 +221,14 @@ def recommendations(
 def decisions(
     session: Session, project_id: str, target_key: str, after: int | None, limit: int
 ) -> Sequence[DecisionRow]:
-    """Return decisions about a tuning target, newest first, behind the row `after`."""
+    """Return decisions about a tuning target, newest first, starting behind the row `after`."""
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
 
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:
-    """Return the recommendation that was in use before the present one."""
+    """Return the recommendation that was current before the present one."""
     query = (
         select(RecommendationRow)
         .join(DecisionRow, DecisionRow.recommendation_id == RecommendationRow.id)
@@ -248,7 +246,7 @@ def previous_recommendation(session: Session, row: TuningTargetRow) -> Recommend
 
 
 def last_resolving_study(session: Session, project_id: str, resolve_key: str) -> StudyRow | None:
-    """Return the newest study that was started because nothing was known of this tuning target."""
+    """Return the newest study that was started because no configuration was known for this tuning target."""
     return session.scalars(
         select(StudyRow)
         .where(StudyRow.project_id == project_id, StudyRow.resolve_key == resolve_key, StudyRow.deleted_at.is_(None))
@@ -258,7 +256,7 @@ def last_resolving_study(session: Session, project_id: str, resolve_key: str) ->
 
 
 def studies_without_recommendation(session: Session) -> Sequence[StudyRow]:
-    """Return complete studies without a recommendation, from before there were any."""
+    """Return complete studies without a recommendation, from before recommendations existed."""
     recommended = select(RecommendationRow.study_id)
     query = select(StudyRow).where(
         StudyRow.state == StudyState.COMPLETE, StudyRow.id.not_in(recommended), StudyRow.system_study.is_(None)

@@ -1,4 +1,4 @@
-"""GPU-seconds (wall seconds × ranks) of all projects by month, and of retuning: used, in use and expected."""
+"""Queries on GPU-seconds (wall seconds × ranks): of all projects by month, and of retuning (used, in use and expected)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,18 +19,18 @@ _MEASURED = (RetuneOutcome.KEPT, RetuneOutcome.REPLACED, RetuneOutcome.INCONCLUS
 
 @dataclass(frozen=True)
 class InFlight:
-    """Run of the service's own that a worker executes now."""
+    """Run of a study started by the service that a worker currently executes."""
 
     study_id: str
     project_id: str
     seconds: float
-    """Seconds since its attempt began."""
+    """Seconds since the run's current attempt began."""
     ranks: int
 
 
 def spent_since(session: Session, project_id: str | None, moment: datetime) -> float:
-    """Sum the GPU-seconds of attempts of the service's own studies that ended since a moment, of a project (None: of
-    all)."""
+    """Return the GPU-seconds of attempts in the service's own studies that ended since a given moment, of one project
+    (None: all)."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)
@@ -42,7 +42,7 @@ def spent_since(session: Session, project_id: str | None, moment: datetime) -> f
 
 
 def in_flight(session: Session, now: datetime) -> list[InFlight]:
-    """Return runs of the service's own studies that workers execute now."""
+    """Return the runs of the service's own studies that workers currently execute."""
     query = (
         select(RunRow, StudyRow)
         .join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -62,13 +62,13 @@ def in_flight(session: Session, now: datetime) -> list[InFlight]:
 
 
 def most_expensive_attempt(session: Session, study_ids: Iterable[str]) -> float | None:
-    """Return the GPU-seconds of the most expensive ended attempt of some studies."""
+    """Return the GPU-seconds of the most expensive ended attempt of the given studies."""
     query = select(func.max(AttemptRow.gpu_seconds)).join(RunRow, RunRow.id == AttemptRow.run_id)
     return session.scalars(query.where(RunRow.study_id.in_(list(study_ids)))).one()
 
 
 def tested_study(session: Session, study_id: str) -> str | None:
-    """Return the study whose answer a retune's study tests."""
+    """Return the study whose result a retune's study tests."""
     query = select(RetuneRow).where(
         or_(RetuneRow.challenge_study_id == study_id, RetuneRow.search_study_id == study_id)
     )
@@ -77,7 +77,7 @@ def tested_study(session: Session, study_id: str) -> str | None:
 
 
 def incumbent_study(session: Session, project_id: str, target_key: str) -> str | None:
-    """Return the study behind the recommended configuration of a tuning target."""
+    """Return the study behind the recommended configuration of a tuning target (model + workload + cluster)."""
     row = best.get_target(session, project_id, target_key)
     return None if row is None or row.recommended is None else row.recommended.study_id
 
@@ -100,28 +100,28 @@ def last_retune_cost(session: Session, project_id: str, target_key: str) -> floa
 
 
 def study_cost(session: Session, study_id: str) -> tuple[float, bool]:
-    """Return the GPU-seconds of a study, and whether it was a search that somebody asked for."""
+    """Return the GPU-seconds of a study, and whether it was a search requested by a user."""
     row = session.execute(select(StudyRow.gpu_seconds, StudyRow.purpose).where(StudyRow.id == study_id)).one()
     return row.gpu_seconds, row.purpose == StudyPurpose.USER
 
 
 @dataclass(frozen=True)
 class AttemptCosts:
-    """Costs of the ended attempts of one kind."""
+    """Costs of the ended attempts of one project, month and kind."""
 
     project_id: str
     month: str
-    """Month in UTC: `2026-01`."""
+    """Month in UTC in which the attempts ended, such as `2026-01`."""
     study_purpose: StudyPurpose
     system_kind: str | None
-    """Kind of the service's own studies (`SystemStudyKind`); None for a user's."""
+    """Kind of the service's own studies (`SystemStudyKind`); None for users' studies."""
     run_purpose: RunPurpose
     attempts: int
     gpu_seconds: float
 
 
 def costs_since(session: Session, project_id: str | None, since: datetime) -> list[AttemptCosts]:
-    """Return the costs of attempts that ended at a moment or later, of a project or of all."""
+    """Return the costs of attempts that ended at or after a given moment, of one project or of all."""
     kind = type_coerce(StudyRow.system_study, JSON)["kind"].as_string()
     columns = (StudyRow.project_id, _month(session), StudyRow.purpose, kind, RunRow.purpose, AttemptRow.gpu_seconds)
     names = ("project_id", "month", "study_purpose", "system_kind", "run_purpose", "gpu_seconds")

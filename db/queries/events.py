@@ -1,4 +1,4 @@
-"""Queries on events."""
+"""Queries on events of studies."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from shardtune.db.tables.studies import EventRow, StudyRow
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """End of a study's events."""
+    """Last event number of a study, and whether the study has ended."""
 
     last_event: int
     has_ended: bool
-    """Whether nothing follows, as far as is known: an ended study may be extended."""
+    """Whether no event will follow as far as is known; an ended study may still be extended."""
 
 
 def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[EventRow]:
-    """Return events of a study after a number, in order."""
+    """Return a study's events after a given number, in order."""
     return session.scalars(
         select(EventRow)
         .where(EventRow.study_id == study_id, EventRow.number > number)
@@ -29,6 +29,6 @@ def after(session: Session, study_id: str, number: int, limit: int) -> Sequence[
 
 
 def stream_ends(session: Session, study_ids: Collection[str]) -> dict[str, StreamEnd]:
-    """Return the end of the events of each of these studies, in one query."""
+    """Return the last event number and the end of each given study, in one query."""
     query = select(StudyRow.id, StudyRow.last_event, StudyRow.state).where(StudyRow.id.in_(study_ids))
     return {study_id: StreamEnd(last, not state.is_open) for study_id, last, state in session.execute(query)}

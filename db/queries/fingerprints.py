@@ -1,4 +1,5 @@
-"""Queries on fingerprints, their holders, and the recommendations that were measured under them."""
+"""Queries on fingerprints (hardware and software versions), the workers that had them, and the recommendations measured
+under them."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -15,25 +16,25 @@ from shardtune.db.tables.fingerprints import FingerprintPeriodRow
 from shardtune.db.tables.studies import FingerprintRow, StudyRow, WorkerRow
 
 MOST_PERIODS = 50
-"""Most periods of one worker. A machine changes some times a year; a worker that invents changes must not fill the
-database."""
+"""Maximum number of stored periods per worker. A machine changes a few times a year; a worker that invents changes must
+not fill the database."""
 
 
 @dataclass(frozen=True)
 class FingerprintFilter:
-    """Filter of fingerprints; None: any."""
+    """Filter of fingerprints; None in a field: any value."""
 
     project_id: str | None = None
-    """Project that its workers serve."""
+    """Project that the fingerprint's workers serve."""
     worker: str | None = None
-    """Name or id of a worker that had it."""
+    """Name or id of a worker that had the fingerprint."""
     current_only: bool = False
-    """Whether some worker must have it at present."""
+    """Whether to return only fingerprints that some worker has at present."""
 
 
 @dataclass(frozen=True)
 class TargetFreshness:
-    """Freshness of one tuning target's recommendation."""
+    """Freshness of one tuning target's recommendation (whether hardware and software are unchanged)."""
 
     project_id: str
     target_key: str
@@ -41,7 +42,7 @@ class TargetFreshness:
     version: int
     fingerprint_key: str
     cluster_json: str
-    """JSON of the cluster, not parsed: of thousands of tuning targets most have the same few clusters."""
+    """JSON text of the cluster, not parsed, since most of thousands of tuning targets have the same few clusters."""
     freshness: Freshness
     changed_fields: tuple[str, ...]
     stale_since: datetime | None
@@ -50,7 +51,7 @@ class TargetFreshness:
 
 
 def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
-    """Store a fingerprint under its key, once."""
+    """Store a fingerprint under its key, unless already stored."""
     key = fingerprint.content_key()
     # Held, so that it is not forgotten (db.retention) before anything names it.
     if session.get(FingerprintRow, key, with_for_update={"read": True, "key_share": True}) is None:
@@ -62,8 +63,8 @@ def put(session: Session, fingerprint: Fingerprint, now: datetime) -> str:
 
 
 def note_period(session: Session, worker_id: str, key: str, now: datetime) -> None:
-    """Begin a period where a worker brings another fingerprint than it had; delete its oldest beyond `MOST_PERIODS`.
-    The caller holds the worker."""
+    """Begin a new period if a worker registers with a different fingerprint; delete its oldest periods beyond
+    `MOST_PERIODS`. The caller must have locked the worker."""
     before = present_period(session, worker_id)
     if before is not None and before.fingerprint_key == key:
         return
@@ -83,7 +84,7 @@ def note_period(session: Session, worker_id: str, key: str, now: datetime) -> No
 
 
 def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | None:
-    """Return the period that a worker is in."""
+    """Return a worker's current fingerprint period."""
     query = select(FingerprintPeriodRow).where(
         FingerprintPeriodRow.worker_id == worker_id, FingerprintPeriodRow.until.is_(None)
     )
@@ -91,7 +92,8 @@ def present_period(session: Session, worker_id: str) -> FingerprintPeriodRow | N
 
 
 def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodRow]:
-    """Return the present periods of workers heard of since then, with worker and fingerprint."""
+    """Return the current fingerprint periods of workers with requests since a given moment, with worker and
+    fingerprint."""
     query = select(FingerprintPeriodRow).join(FingerprintPeriodRow.worker)
     query = query.where(FingerprintPeriodRow.until.is_(None), WorkerRow.seen_at >= seen_since)
     query = query.where(WorkerRow.forgotten_at.is_(None))
@@ -99,8 +101,7 @@ def fleet(session: Session, seen_since: datetime) -> Sequence[FingerprintPeriodR
 
 
 def fleet_state(session: Session, seen_since: datetime, live_since: datetime) -> tuple[object, ...]:
-    """Return a value that is equal while neither the fleet nor the recommendations have changed: cheap beside
-    reading both."""
+    """Return a value that stays equal while neither workers nor recommendations change; cheap compared to reading both."""
     fleet_query = select(
         FingerprintPeriodRow.id, WorkerRow.registered_at, WorkerRow.is_draining, WorkerRow.seen_at >= live_since
     ).join(FingerprintPeriodRow.worker)
@@ -116,7 +117,7 @@ def fleet_state(session: Session, seen_since: datetime, live_since: datetime) ->
 
 
 def of_workers(session: Session, worker_ids: Collection[str]) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return the periods of these workers by id, the newest first."""
+    """Return the fingerprint periods of the given workers by id, newest first."""
     query = select(FingerprintPeriodRow).where(FingerprintPeriodRow.worker_id.in_(worker_ids))
     query = query.order_by(FingerprintPeriodRow.id.desc())
     periods: dict[str, list[FingerprintPeriodRow]] = {}
@@ -132,7 +133,7 @@ def get(session: Session, key: str) -> FingerprintRow | None:
 def page(
     session: Session, criteria: FingerprintFilter, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[FingerprintRow]:
-    """Return fingerprints that match, the newest first, behind `after`."""
+    """Return a page of fingerprints that match a filter, newest first, starting behind `after`."""
     time, key = FingerprintRow.first_seen_at, FingerprintRow.key
     query = select(FingerprintRow).order_by(time.desc(), key.desc()).limit(limit)
     if criteria != FingerprintFilter():
@@ -147,8 +148,7 @@ def page(
 
 
 def holders(session: Session, keys: Collection[str], project_id: str | None) -> dict[str, list[FingerprintPeriodRow]]:
-    """Return periods of these fingerprints by key, the newest first; of the workers that serve a project (None:
-    any)."""
+    """Return the periods of the given fingerprints by key, newest first, for workers that serve a project (None: any)."""
     query = (
         select(FingerprintPeriodRow)
         .join(FingerprintPeriodRow.worker)
@@ -164,7 +164,7 @@ def holders(session: Session, keys: Collection[str], project_id: str | None) -> 
 
 
 def dependents(session: Session, key: str, project_id: str | None, limit: int) -> Sequence[TuningTargetRow]:
-    """Return tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
+    """Return the tuning targets whose recommendation was measured under a fingerprint, sorted by key."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.fingerprint_key == key, *present)
     if project_id is not None:
@@ -174,7 +174,7 @@ def dependents(session: Session, key: str, project_id: str | None, limit: int) -
 
 
 def target_freshness(session: Session) -> Sequence[TargetFreshness]:
-    """Return every tuning target with a recommendation, without its content; the newest first."""
+    """Return every tuning target with a recommendation, newest first, without the recommendation's content."""
     query = (
         select(
             TuningTargetRow.project_id,
@@ -198,7 +198,7 @@ def target_freshness(session: Session) -> Sequence[TargetFreshness]:
 
 
 def values(session: Session, keys: Collection[str]) -> dict[str, Fingerprint]:
-    """Fingerprints by key."""
+    """Return the given fingerprints by key."""
     query = select(FingerprintRow.key, FingerprintRow.value).where(FingerprintRow.key.in_(keys))
     return {row.key: row.value for row in session.execute(query)}
 

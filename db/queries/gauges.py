@@ -1,4 +1,4 @@
-"""Figures of the present moment for operators."""
+"""Queries of current figures (gauges) for operators' metrics."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -17,11 +17,11 @@ from shardtune.db.tables.studies import DeliveryRow, RunRow, StudyRow, WorkerRow
 
 @dataclass(frozen=True)
 class Gauges:
-    """Gauges of the database at one moment."""
+    """Gauges computed from the database at one moment."""
 
     live_workers: int
     runs: dict[TrialState, int]
-    """Number of runs that have not ended, by state."""
+    """Number of unfinished runs by state."""
     oldest_waiting_at: datetime | None
     """Creation time of the oldest run that waits for a worker."""
     last_answer_at: datetime | None
@@ -30,11 +30,11 @@ class Gauges:
     studies: dict[StudyState, int]
     """Number of studies by state; only states that occur."""
     needed: Counter[tuple[Cluster, StudyState]]
-    """Number of studies that wait for a worker, or run, by cluster and state."""
+    """Number of studies that are running or wait for a worker, by cluster and state."""
 
 
 def read(session: Session, live_since: datetime) -> Gauges:
-    """Read all gauges; a worker is live if it was heard of since `live_since`."""
+    """Read all gauges; workers with a request since `live_since` count as live."""
     waiting = RunRow.state == TrialState.WAITING
     complete = StudyRow.state == StudyState.COMPLETE
     by_state = select(StudyRow.state, func.count()).group_by(StudyRow.state)

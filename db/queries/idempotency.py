@@ -1,4 +1,4 @@
-"""Queries on the stored answers of repeatable requests."""
+"""Queries on stored responses to requests with an idempotency key."""
 
 from datetime import datetime
 
@@ -10,8 +10,8 @@ from shardtune.db.tables.access import IdempotentRow
 
 
 def claim(session: Session, scope: str, key: str, request_sha256: str, now: datetime) -> bool:
-    """Take the key; return False when it is taken. On Postgres this waits for a transaction that is about to take
-    it."""
+    """Claim an idempotency key; return False if it is in use. On Postgres this waits for a transaction that is about to
+    claim it."""
     dialect = session.get_bind().dialect.name
     insert = postgresql.insert if dialect == "postgresql" else sqlite.insert
     values = {"scope": scope, "key": key, "request_sha256": request_sha256, "created_at": now}
@@ -20,20 +20,20 @@ def claim(session: Session, scope: str, key: str, request_sha256: str, now: date
 
 
 def find(session: Session, scope: str, key: str) -> IdempotentRow | None:
-    """Return the row of a key, if there is one."""
+    """Return the row of an idempotency key; None if it does not exist."""
     query = select(IdempotentRow).where(IdempotentRow.scope == scope, IdempotentRow.key == key)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def get(session: Session, scope: str, key: str) -> IdempotentRow:
-    """Return the row of a key that is taken."""
+    """Return the row of an idempotency key that is in use."""
     row = find(session, scope, key)
     assert row is not None, "it is taken"
     return row
 
 
 def store(session: Session, scope: str, key: str, status: int, answer: str) -> None:
-    """Store the answer of the request that took the key."""
+    """Store the response of the request that claimed the idempotency key."""
     session.execute(
         update(IdempotentRow)
         .where(IdempotentRow.scope == scope, IdempotentRow.key == key)
@@ -47,6 +47,6 @@ def is_answered(session: Session, scope: str, key: str) -> bool:
 
 
 def forget(session: Session, before: datetime, scope: str, key: str) -> None:
-    """Drop an answer older than a moment, so that its key is free again."""
+    """Delete a stored response older than a given moment, so that its idempotency key can be used again."""
     old = (IdempotentRow.scope == scope, IdempotentRow.key == key, IdempotentRow.created_at < before)
     session.execute(delete(IdempotentRow).where(*old).execution_options(synchronize_session=False))

@@ -19,13 +19,14 @@ _BY_SECRET = (
 
 
 def any_key(connection: Connection) -> bool:
-    """Whether a key was ever made; revoked ones count, so that revoking the last one opens nothing."""
+    """Whether an API key was ever created, including revoked ones, so that revoking the last key does not disable
+    authentication."""
     # By a connection, as it is asked with every request: no row of ours has to be made.
     return connection.execute(_ANY).first() is not None
 
 
 def by_secret(session: Session, secret_sha256: str) -> ApiKeyRow | None:
-    """Return the key with this secret, and its project."""
+    """Return the API key with a secret, and its project."""
     return session.scalars(_BY_SECRET, {"secret": secret_sha256}).one_or_none()
 
 
@@ -34,21 +35,21 @@ def get(session: Session, key_id: str) -> ApiKeyRow | None:
 
 
 def is_held(session: Session, holder_id: str, now: datetime) -> bool:
-    """Whether a holder has a valid key: neither revoked nor expired."""
+    """Whether a key holder has a valid API key, neither revoked nor expired."""
     query = select(ApiKeyRow.id).where(ApiKeyRow.holder_id == holder_id, ApiKeyRow.revoked_at.is_(None))
     query = query.where(or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > now))
     return session.scalars(query.limit(1)).first() is not None
 
 
 def lock(session: Session, key_id: str) -> ApiKeyRow | None:
-    """Return a key, held until the transaction ends."""
+    """Return an API key, locked until the transaction ends."""
     query = select(ApiKeyRow).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, of=ApiKeyRow)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def note_use(session: Session, key_id: str, now: datetime) -> None:
-    """Note a use of a key; skip it without waiting where another transaction holds the row, which may be noting the
-    same."""
+    """Record the use of an API key; skip it without waiting if another transaction, which may record the same, has
+    locked the row."""
     free = select(ApiKeyRow.id).where(ApiKeyRow.id == key_id).with_for_update(key_share=True, skip_locked=True)
     session.execute(update(ApiKeyRow).where(ApiKeyRow.id.in_(free)).values(last_used_at=now))
 
@@ -56,7 +57,7 @@ def note_use(session: Session, key_id: str, now: datetime) -> None:
 def newest(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ApiKeyRow]:
-    """Return keys of a project (None: of all), newest first, behind `after`."""
+    """Return API keys of a project (None: all), newest first, starting behind `after`."""
     query = select(ApiKeyRow).order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id.desc()).limit(limit)
     if project_id is not None:
         query = query.where(ApiKeyRow.project_id == project_id)
@@ -73,13 +74,14 @@ def project(session: Session, project_id: str) -> ProjectRow | None:
 
 
 def lock_project(session: Session, project_id: str) -> ProjectRow | None:
-    """Return a project, held until the transaction ends: transactions that count against its quotas wait here."""
+    """Return a project, locked until the transaction ends; transactions that count against its quotas wait for this
+    lock."""
     query = select(ProjectRow).where(ProjectRow.id == project_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
-    """Return a project, made if there is none of this id."""
+    """Return the project with an id; create it if necessary."""
     row = lock_project(session, project_id)
     if row is None:
         row = ProjectRow(id=project_id, quotas=Quotas(), created_at=now)
@@ -89,20 +91,20 @@ def put_project(session: Session, project_id: str, now: datetime) -> ProjectRow:
 
 
 def projects(session: Session, only: str | None, after: str | None, limit: int) -> Sequence[ProjectRow]:
-    """Return projects by id, behind `after`."""
+    """Return a page of projects by id, starting behind `after`."""
     query = select(ProjectRow).order_by(ProjectRow.id).limit(limit)
     query = query if only is None else query.where(ProjectRow.id == only)
     return session.scalars(query if after is None else query.where(ProjectRow.id > after)).all()
 
 
 def running_studies(session: Session, project_id: str) -> int:
-    """Count studies of a project that run now, or will as soon as there is a worker."""
+    """Return the number of a project's studies that are running or waiting for a worker."""
     query = select(func.count()).where(StudyRow.project_id == project_id, StudyRow.state.in_(ACTIVE_STUDY_STATES))
     return int(session.scalars(query.select_from(StudyRow)).one())
 
 
 def gpu_seconds_since(session: Session, project_id: str, moment: datetime) -> float:
-    """Sum the GPU-seconds of a project's attempts that ended since a moment."""
+    """Return the GPU-seconds of a project's attempts that ended since a given moment."""
     query = (
         select(func.coalesce(func.sum(AttemptRow.gpu_seconds), 0.0))
         .join(RunRow, RunRow.id == AttemptRow.run_id)

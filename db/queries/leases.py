@@ -1,6 +1,5 @@
-"""Queries on runs and attempts. Every write on a worker's behalf is guarded by attempt, session and state:
-where the guard matches no row, the lease is lost and nothing changes.
-"""
+"""Queries on runs and attempts. Every write for a worker is guarded by attempt, session and state: if the guard matches
+no row, the lease is lost and nothing changes."""
 
 import secrets
 from collections import defaultdict
@@ -83,8 +82,8 @@ def add_run(
     block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
-    """Add a waiting run; with a `block` it belongs to the study's present final comparison. The caller holds the
-    study's lock."""
+    """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
+    The caller must have locked the study."""
     following = select(func.coalesce(func.max(RunRow.position) + 1, 0)).where(RunRow.study_id == study.id)
     run = RunRow(
         id=f"run-{secrets.token_hex(8)}",
@@ -104,18 +103,18 @@ def add_run(
 
 
 def get(session: Session, run_id: str) -> RunRow | None:
-    """Return a run as it is, without a lock."""
+    """Return a run without locking it."""
     return session.get(RunRow, run_id, options=[joinedload(RunRow.trial)])
 
 
 def lock_with_study(session: Session, run_id: str) -> tuple[StudyRow, RunRow] | None:
-    """Return a run and its study, held until the transaction ends; read anew."""
+    """Return a run and its study, both locked until the transaction ends and read again."""
     row = session.execute(_WITH_STUDY, {"run_id": run_id}).one_or_none()
     return (row[0], row[1]) if row is not None else None
 
 
 def worker_and_lease(session: Session, worker_session: str) -> tuple[WorkerRow, RunRow | None] | None:
-    """Return the worker of a session, with its live lease."""
+    """Return the worker of a session, with its current lease."""
     row = session.execute(_WORKER_AND_HELD, {"worker_session": worker_session}).one_or_none()
     if row is None:
         return None
@@ -124,19 +123,19 @@ def worker_and_lease(session: Session, worker_session: str) -> tuple[WorkerRow, 
 
 
 def next_waiting(session: Session, study_id: str) -> RunRow | None:
-    """Return the first waiting run of a study. The caller holds the study's lock."""
+    """Return the first waiting run of a study. The caller must have locked the study."""
     return session.scalars(_NEXT_WAITING, {"of_study": study_id}).one_or_none()
 
 
 def open_runs(session: Session, study_id: str) -> Sequence[RunRow]:
-    """Return runs of a study that wait or run."""
+    """Return the runs of a study that are waiting or running."""
     return session.scalars(
         select(RunRow).where(RunRow.study_id == study_id, RunRow.state.in_(OPEN_TRIAL_STATES)).order_by(RunRow.position)
     ).all()
 
 
 def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[TrialState]]:
-    """Return which of the states waiting and running the runs of each study have; studies with neither are left out."""
+    """Return for each study which of the states waiting and running its runs have; studies with neither are omitted."""
     states: defaultdict[str, set[TrialState]] = defaultdict(set)
     for study_id, state in session.execute(_OPEN_STATES, {"study_ids": list(study_ids)}):
         states[study_id].add(state)
@@ -144,24 +143,24 @@ def open_states(session: Session, study_ids: Sequence[str]) -> dict[str, set[Tri
 
 
 def gpu_seconds_of_validation_runs(session: Session, study_id: str) -> float:
-    """Sum the GPU-seconds of all attempts at a study's validation runs."""
+    """Return the GPU-seconds of all attempts at a study's validation runs."""
     # Asked for by the study: a list of its runs would be another statement for each length, none of them prepared.
     return session.scalars(_CONFIRMING, {"of_study": study_id}).one() or 0.0
 
 
 def count_attempts_by_end(session: Session, study_id: str, end: AttemptEnd) -> int:
-    """Count the attempts at a study's runs that had this end."""
+    """Return the number of attempts at a study's runs that ended for a given reason."""
     query = select(func.count()).select_from(AttemptRow).join(RunRow, AttemptRow.run_id == RunRow.id)
     return session.scalars(query.where(RunRow.study_id == study_id, AttemptRow.end == end)).one()
 
 
 def expired(session: Session, now: datetime) -> Sequence[RunRow]:
-    """Return running runs whose lease has ended."""
+    """Return the running runs whose lease has expired."""
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
-    """Return running runs of a worker's earlier sessions."""
+    """Return the running runs leased by a worker's earlier sessions."""
     return session.scalars(
         select(RunRow).where(
             RunRow.worker_id == worker.id,
@@ -172,7 +171,7 @@ def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[Ru
 
 
 def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease_until: datetime) -> None:
-    """Open the next attempt at a run. The service moves the state."""
+    """Begin the next attempt at a run; the service changes the run's state."""
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
@@ -183,7 +182,8 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:
-    """Change a run for the holder of its live attempt; return False when another session holds it, or none."""
+    """Change a run for the worker session that holds its current attempt; return False if another session or none holds
+    it."""
     of_lease = {"_run_id": run_id, "_attempt": attempt, "_session": worker_session}
     # By the connection: rows that the session has are none of the holder's business.
     return session.connection().execute(_guarded(tuple(sorted(values))), of_lease | values).rowcount == 1
@@ -204,14 +204,14 @@ def _guarded(names: tuple[str, ...]) -> Update:
 
 
 def attempt_of(session: Session, run_id: str, attempt: int) -> AttemptRow | None:
-    """Return one attempt at a run."""
+    """Return the attempt at a run with a given number; None if it does not exist."""
     return session.scalars(
         select(AttemptRow).where(AttemptRow.run_id == run_id, AttemptRow.attempt == attempt)
     ).one_or_none()
 
 
 def attempts(session: Session, run_id: str) -> list[AttemptRow]:
-    """Return the attempts at a run in order. The caller holds the run's study."""
+    """Return the attempts at a run in order. The caller must have locked the run's study."""
     rows = session.execute(_ATTEMPTS, {"run_id": run_id}).all()
     webhooks.note_whether_any(session, not rows or rows[0][1])
     return [row[0] for row in rows]

@@ -1,4 +1,5 @@
-"""Queries behind the pages about studies and workers: paged, sorted and filtered in SQL. Trials are in db.queries.trial_points."""
+"""Queries for the web pages about studies and workers, with paging, sorting and filtering in SQL. Trials are in
+db.queries.trial_points."""
 
 import hashlib
 from collections.abc import Collection, Sequence
@@ -34,12 +35,10 @@ BEST_SORTS: dict[str, SQLColumnExpression[Any]] = {
 def best_ids(
     session: Session, project_id: str | None, text: str, device: str | None, page: Page
 ) -> tuple[list[str], int]:
-    """Return the ids of the study behind each model, workload and cluster that matches, and their number.
-
-    It is the study of the recommended configuration: one that was not superseded by another fingerprint's first, then a
-    fresh before a stale one, then the last that was recommended; without a recommendation, the newest with an answer.
-    `project_id` None: of all projects.
-    """
+    """Return the ids of the study behind each matching combination of model, workload and cluster, and their total
+    number. The study is that of the recommended configuration: preferably one not superseded on another fingerprint,
+    then fresh before stale, then the most recent; without a recommendation, the newest study with a result.
+    `project_id` None: all projects."""
     alike = (
         _SPEC[("model", "config")].as_string(),
         _SPEC["workload"].as_string(),
@@ -76,7 +75,7 @@ def best_ids(
 def studies(
     session: Session, project_id: str | None, text: str, states: Sequence[StudyState], page: Page
 ) -> tuple[list[StudyRow], int]:
-    """Return studies that match, newest first, and their number."""
+    """Return the studies that match a filter, newest first, and their total number."""
     query = select(StudyRow).where(*_matching(text, None), *_of_project(project_id))
     if states:
         query = query.where(StudyRow.state.in_(states))
@@ -87,7 +86,7 @@ def studies(
 
 
 def by_ids(session: Session, ids: Sequence[str]) -> list[StudyRow]:
-    """Return studies in the order of their ids."""
+    """Return studies in the order of the given ids."""
     query = select(StudyRow).where(StudyRow.id.in_(ids)).options(joinedload(StudyRow.fingerprint))
     rows = {row.id: row for row in session.scalars(query)}
     return [rows[name] for name in ids if name in rows]
@@ -99,29 +98,29 @@ def has_studies(session: Session, project_id: str | None) -> bool:
 
 
 def count_running(session: Session, project_id: str) -> int:
-    """Count the studies of a project that run now."""
+    """Return the number of a project's running studies."""
     query = select(func.count()).select_from(StudyRow)
     return session.scalars(query.where(StudyRow.project_id == project_id, StudyRow.state == StudyState.RUNNING)).one()
 
 
 def devices(session: Session, project_id: str | None) -> list[str]:
-    """Return every accelerator that a study ran on."""
+    """Return the names of the accelerators on which studies of one project (None: all) ran."""
     return sorted(name for name in session.scalars(select(_DEVICE).where(*_of_project(project_id)).distinct()) if name)
 
 
 @dataclass(frozen=True)
 class RunCosts:
-    """Complete runs of one purpose and final comparison, and their GPU-seconds."""
+    """Number of complete runs of one purpose and final comparison, and their GPU-seconds."""
 
     runs: int
     shortest: float
-    """Fewest GPU-seconds of the attempts that counted."""
+    """Smallest GPU-seconds of an attempt that produced a run's result."""
     mean: float
-    """Mean GPU-seconds of a run, including attempts that were repeated."""
+    """Mean GPU-seconds of a run, including repeated attempts."""
 
 
 def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tuple[RunPurpose, int], RunCosts]]:
-    """Return the costs of runs by study, then by purpose and number of the final comparison (0: of the search)."""
+    """Return the costs of runs by study, then by purpose and number of the final comparison (0: search)."""
     spent = AttemptRow.gpu_seconds
     runs = func.count(RunRow.id.distinct())
     counted = func.min(case((AttemptRow.attempt == RunRow.attempt, spent)))
@@ -138,14 +137,14 @@ def run_costs(session: Session, study_ids: Sequence[str]) -> dict[str, dict[tupl
 
 
 def running_on_workers(session: Session) -> dict[str, tuple[RunRow, str]]:
-    """Return the run that each worker executes, and the project of its study, by worker id."""
+    """Return the run that each worker executes, and the project of the run's study, by worker id."""
     query = select(RunRow, StudyRow.project_id).join(StudyRow, StudyRow.id == RunRow.study_id)
     query = query.where(RunRow.state == TrialState.RUNNING).options(joinedload(RunRow.trial))
     return {run.worker_id: (run, project) for run, project in session.execute(query) if run.worker_id is not None}
 
 
 def last_attempt(session: Session, worker_id: str, project_id: str | None) -> AttemptRow | None:
-    """Return the newest ended attempt of a worker at a project's run (None: any), with its run and trial."""
+    """Return a worker's newest ended attempt at a run of a project (None: any), with its run and trial."""
     query = select(AttemptRow).where(AttemptRow.worker_id == worker_id, AttemptRow.end.is_not(None))
     if project_id is not None:
         runs = query.join(RunRow, RunRow.id == AttemptRow.run_id).join(StudyRow, StudyRow.id == RunRow.study_id)
@@ -155,13 +154,13 @@ def last_attempt(session: Session, worker_id: str, project_id: str | None) -> At
 
 
 def model_names(session: Session, study_ids: Collection[str]) -> dict[str, str]:
-    """Return the model's name of each study."""
+    """Return the model name of each given study."""
     query = select(StudyRow.id, _MODEL).where(StudyRow.id.in_(study_ids))
     return dict(session.execute(query).all()) if study_ids else {}
 
 
 def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
-    """Return a text that differs whenever something of the study has changed, and whether it has ended."""
+    """Return a text that changes whenever anything in the study changes, and whether the study has ended."""
     study = session.execute(select(StudyRow.version, StudyRow.state).where(StudyRow.id == study_id)).one_or_none()
     if study is None:
         return None
@@ -173,14 +172,14 @@ def pulse(session: Session, study_id: str) -> tuple[str, bool] | None:
 
 
 def _of_project(project_id: str | None) -> list[ColumnElement[bool]]:
-    """Return conditions for the studies of one project (None: of all) that were not deleted."""
+    """Return the SQL conditions for the existing (not deleted) studies of one project (None: all)."""
     kept: list[ColumnElement[bool]] = [StudyRow.deleted_at.is_(None)]
     return kept if project_id is None else [*kept, StudyRow.project_id == project_id]
 
 
 def _matching(text: str, device: str | None) -> list[ColumnElement[bool]]:
-    """Return conditions: every word occurs in the model's name, the accelerator's, the study's id or the answer in
-    words."""
+    """Return the SQL conditions of a text search: every word must occur in the model's name, the accelerator's name,
+    the study's id or the description of its result."""
     described = _RESULT[("best", "description")].as_string()
     where: list[ColumnElement[bool]] = [
         or_(*(column.icontains(word, autoescape=True) for column in (_MODEL, _DEVICE, StudyRow.id, described)))

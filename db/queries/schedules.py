@@ -1,4 +1,4 @@
-"""Queries on schedules and their ticks."""
+"""Queries on retuning schedules and their ticks (planned or manual executions)."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,12 +13,12 @@ from shardtune.db.tables.retunes import RetuneRow, ScheduleRow, ScheduleTickRow
 
 
 def get(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """Return one schedule as it is."""
+    """Return one schedule without locking it."""
     return session.get(ScheduleRow, schedule_id)
 
 
 def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
-    """Return one schedule, held until the transaction ends; read anew."""
+    """Return one schedule, locked until the transaction ends and read again."""
     query = select(ScheduleRow).where(ScheduleRow.id == schedule_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -26,7 +26,7 @@ def lock(session: Session, schedule_id: str) -> ScheduleRow | None:
 def page(
     session: Session, project_id: str | None, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[ScheduleRow]:
-    """Return schedules, newest first, behind `after`."""
+    """Return a page of schedules, newest first, starting behind `after`."""
     time, name = ScheduleRow.created_at, ScheduleRow.id
     query = select(ScheduleRow).order_by(time.desc(), name.desc()).limit(limit)
     if project_id is not None:
@@ -35,19 +35,19 @@ def page(
 
 
 def count(session: Session, project_id: str) -> int:
-    """Count the schedules of a project."""
+    """Return the number of schedules of a project."""
     query = select(func.count()).select_from(ScheduleRow).where(ScheduleRow.project_id == project_id)
     return session.scalars(query).one()
 
 
 def of_trigger(session: Session, project_id: str, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """Return a project's schedules of one kind, oldest first, paused ones included."""
+    """Return a project's schedules with a trigger, oldest first, including paused ones."""
     query = select(ScheduleRow).where(ScheduleRow.project_id == project_id, ScheduleRow.trigger == trigger)
     return session.scalars(query.order_by(ScheduleRow.created_at, ScheduleRow.id)).all()
 
 
 def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
-    """Return the schedules of one kind that have times, in all projects, paused ones included."""
+    """Return the schedules with a trigger that have a cron expression, in all projects, including paused ones."""
     query = select(ScheduleRow).where(
         ScheduleRow.trigger == trigger, type_coerce(ScheduleRow.spec, JSON)["cron"].as_string().is_not(None)
     )
@@ -55,14 +55,14 @@ def with_cron(session: Session, trigger: Trigger) -> Sequence[ScheduleRow]:
 
 
 def due(session: Session, now: datetime) -> Sequence[ScheduleRow]:
-    """Return schedules with a tick that no replica has accounted for."""
+    """Return the schedules with a due tick that no replica has processed."""
     query = select(ScheduleRow).where(ScheduleRow.next_tick_at <= now, ScheduleRow.is_paused.is_(False))
     return session.scalars(query.order_by(ScheduleRow.next_tick_at)).all()
 
 
 def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | None) -> bool:
-    """Claim the ticks before `following`, if the schedule is unchanged since it was read; False: another replica has
-    them."""
+    """Claim the ticks before `following` for this replica, if the schedule is unchanged since it was read; False if
+    another replica has claimed them."""
     result = session.execute(
         update(ScheduleRow)
         .where(
@@ -79,14 +79,14 @@ def advance(session: Session, schedule: ScheduleRow, next_tick_at: datetime | No
 
 
 def ticks(session: Session, schedule_id: str, after: int | None, limit: int) -> Sequence[ScheduleTickRow]:
-    """Return ticks of a schedule in the order they were accounted for, newest first, behind the row `after`."""
+    """Return ticks of a schedule in order of processing, newest first, starting behind the row `after`."""
     query = select(ScheduleTickRow).where(ScheduleTickRow.schedule_id == schedule_id)
     query = query.order_by(ScheduleTickRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(ScheduleTickRow.id < after)).all()
 
 
 def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) -> ScheduleTickRow | None:
-    """Return the tick of a moment."""
+    """Return the tick of a schedule that was due at a given moment."""
     return session.scalars(
         select(ScheduleTickRow).where(
             ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.kind == kind, ScheduleTickRow.at == at
@@ -95,7 +95,7 @@ def tick_at(session: Session, schedule_id: str, kind: TickKind, at: datetime) ->
 
 
 def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow]:
-    """Return ticks that wait for the retunes of earlier ones, oldest first."""
+    """Return the ticks that wait for retunes of earlier ticks, oldest first."""
     query = select(ScheduleTickRow).where(
         ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED
     )
@@ -103,20 +103,20 @@ def queued_ticks(session: Session, schedule_id: str) -> Sequence[ScheduleTickRow
 
 
 def with_queued_ticks(session: Session) -> Sequence[str]:
-    """Return the ids of schedules that have ticks waiting, and are not paused."""
+    """Return the ids of schedules that have waiting ticks and are not paused."""
     query = select(ScheduleTickRow.schedule_id).where(ScheduleTickRow.state == TickState.QUEUED).distinct()
     query = query.join(ScheduleRow, ScheduleRow.id == ScheduleTickRow.schedule_id)
     return session.scalars(query.where(ScheduleRow.is_paused.is_(False))).all()
 
 
 def is_busy(session: Session, schedule_id: str) -> bool:
-    """Whether retunes it asked for are unfinished."""
+    """Whether retunes requested by the schedule are unfinished."""
     query = select(RetuneRow.id).where(RetuneRow.schedule_id == schedule_id, RetuneRow.state.in_(OPEN_RETUNE_STATES))
     return session.scalars(query.limit(1)).first() is not None
 
 
 def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str) -> None:
-    """Cancel the requests of a schedule that have not begun: its waiting ticks and queued retunes."""
+    """Cancel a schedule's requests that have not begun: its waiting ticks and queued retunes."""
     session.execute(
         update(ScheduleTickRow)
         .where(ScheduleTickRow.schedule_id == schedule_id, ScheduleTickRow.state == TickState.QUEUED)
@@ -130,7 +130,7 @@ def cancel_queued(session: Session, schedule_id: str, now: datetime, reason: str
 
 
 def recommended_targets(session: Session, project_id: str) -> Sequence[TuningTargetRow]:
-    """Return tuning targets of a project that have an answer, the newest answer first."""
+    """Return the tuning targets of a project that have a recommendation, newest first."""
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     query = select(TuningTargetRow).where(TuningTargetRow.project_id == project_id, *present)
     return session.scalars(

@@ -1,4 +1,4 @@
-"""Queries on studies. They are locked before their runs: note [lock order] in db.session."""
+"""Queries on studies. Studies are locked before their runs (note [lock order] in db.session)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _LOCKED = (
 
 
 def get(session: Session, study_id: str) -> StudyRow | None:
-    """Return the study as it is, without a lock."""
+    """Return a study without locking it."""
     return session.get(StudyRow, study_id)
 
 
 def lock(session: Session, study_id: str) -> StudyRow:
-    """Return the study, held until the transaction ends; its row is read anew."""
+    """Return a study, locked until the transaction ends and read again."""
     return session.scalars(_LOCKED, {"study_id": study_id}).one()
 
 
@@ -41,7 +41,7 @@ _WITH_WORK = union_all(
         StudyRow.deleted_at.is_(None),
     ),
 )
-"""Statement for studies of which a worker may be given a run."""
+"""SQL statement for the studies that have runs for workers."""
 _VERSIONS = select(StudyRow.id, StudyRow.version).where(StudyRow.id.in_(_WITH_WORK))
 _TRIALS = (
     select(TrialRow.study_id, TrialRow.state, func.count())
@@ -57,20 +57,20 @@ _REJECTED = (
 
 @dataclass(frozen=True)
 class StudyFilter:
-    """Filter of studies; None: any."""
+    """Filter of studies; None in a field: any value."""
 
     project_id: str | None = None
     states: tuple[StudyState, ...] = ()
     created_from: datetime | None = None
     created_before: datetime | None = None
     deleted: bool = False
-    """Whether to return deleted studies instead of the others."""
+    """Whether to return deleted studies instead of existing ones."""
 
 
 def page(
     session: Session, criteria: StudyFilter, oldest_first: bool, after: tuple[datetime, str] | None, limit: int
 ) -> Sequence[StudyRow]:
-    """Return studies by time of creation, behind `after`."""
+    """Return a page of studies by creation time, starting behind `after`."""
     time, name = StudyRow.created_at, StudyRow.id
     query = select(StudyRow).order_by(*((time, name) if oldest_first else (time.desc(), name.desc()))).limit(limit)
     query = query.where(StudyRow.deleted_at.is_not(None) if criteria.deleted else StudyRow.deleted_at.is_(None))
@@ -90,27 +90,28 @@ def page(
 
 @dataclass(frozen=True)
 class OpenStudy:
-    """Study with work to do, as a claim reads it: a running one, or an ended one with a trace to be run."""
+    """Study with work to do, as read when a worker requests a run: a running study, or an ended one with a profiled run
+    to do."""
 
     study: StudyRow
-    """Study without its large columns."""
+    """Study row without its large columns."""
     open_states: frozenset[TrialState]
-    """States that occur among its waiting and running runs."""
+    """States that occur among the study's waiting and running runs."""
 
     @property
     def is_background(self) -> bool:
-        """Whether nobody waits for the study, so that it may spend only what the day has left."""
+        """Whether no user waits for the study, so that it may use only the day's remaining budget."""
         return self.study.purpose != StudyPurpose.USER
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a run may be taken."""
+        """Whether the study has a waiting run that a worker may lease."""
         return TrialState.WAITING in self.open_states
 
 
 def studies_with_work(session: Session, study_id: str | None = None) -> list[OpenStudy]:
-    """Return studies with work to do and their projects, oldest first, which is the order of claims; or this study
-    alone."""
+    """Return studies with work to do and their projects, oldest first, which is the order of assignment; or only the
+    given study."""
     rows = session.execute(_OPEN) if study_id is None else session.execute(_ONE_OPEN, {"study_id": study_id})
     return [
         OpenStudy(
@@ -121,7 +122,7 @@ def studies_with_work(session: Session, study_id: str | None = None) -> list[Ope
 
 
 def _with_small_columns(query: Select[StudyRow]) -> Select[StudyRow]:
-    """Load small columns only; the large ones are read when asked for."""
+    """Make a query load only small columns; large columns are loaded on access."""
     few = (StudyRow.version, StudyRow.phase, StudyRow.cluster, StudyRow.fingerprint_key, StudyRow.project_id)
     query = query.options(load_only(*few, StudyRow.purpose, StudyRow.system_study))
     return query.order_by(StudyRow.created_at, StudyRow.id)
@@ -137,18 +138,18 @@ _OPEN = (
     )
     .options(joinedload(StudyRow.project))
 )
-"""Statement of every claim, made once."""
+"""SQL statement that every request for a run uses, compiled once."""
 _ONE_OPEN = _OPEN.where(StudyRow.id == bindparam("study_id"))
 
 
 def waiting(session: Session) -> Sequence[StudyRow]:
-    """Return studies that wait for a worker, oldest first."""
+    """Return the studies that wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state == StudyState.WAITING)
     return session.scalars(query.order_by(StudyRow.created_at, StudyRow.id)).all()
 
 
 def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyRow]:
-    """Return studies of a project (None: of any) that wait for a worker or run, oldest first."""
+    """Return the studies of a project (None: any) that are running or wait for a worker, oldest first."""
     query = select(StudyRow).where(StudyRow.state.in_(ACTIVE_STUDY_STATES))
     query = query if project_id is None else query.where(StudyRow.project_id == project_id)
     few = (StudyRow.state, StudyRow.project_id, StudyRow.created_at, StudyRow.cluster, StudyRow.spec)
@@ -156,29 +157,29 @@ def needing_workers(session: Session, project_id: str | None) -> Sequence[StudyR
 
 
 def running(session: Session) -> Sequence[StudyRow]:
-    """Return running studies, oldest first."""
+    """Return the running studies, oldest first."""
     return session.scalars(_with_small_columns(select(StudyRow).where(StudyRow.state == StudyState.RUNNING))).all()
 
 
 def read_specs(session: Session, rows: Sequence[StudyRow]) -> None:
-    """Read the specs of these studies, in one query."""
+    """Return the specifications of the given studies, in one query."""
     ids = [row.id for row in rows]
     if ids:
         session.scalars(select(StudyRow).where(StudyRow.id.in_(ids)).options(load_only(StudyRow.spec))).all()
 
 
 def with_running_runs(session: Session) -> set[str]:
-    """Return the ids of studies of which a worker executes a run now."""
+    """Return the ids of studies of which a worker currently executes a run."""
     return set(session.scalars(select(RunRow.study_id).where(RunRow.state == TrialState.RUNNING).distinct()))
 
 
 def running_versions(session: Session) -> dict[str, int]:
-    """Return the version of each study with work to do: while none changes, there is no more work than before."""
+    """Return the version of each study with work to do: while no version changes, no new work exists."""
     return {row.id: row.version for row in session.connection().execute(_VERSIONS)}
 
 
 def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Count trials by state, for each study that has any."""
+    """Return the number of trials by state, for each given study that has trials."""
     counts: dict[str, dict[str, int]] = {}
     for study_id, state, count in session.execute(_TRIALS, {"study_ids": list(study_ids)}):
         counts.setdefault(study_id, {})[state.value] = count
@@ -186,6 +187,7 @@ def trial_counts(session: Session, study_ids: Sequence[str]) -> dict[str, dict[s
 
 
 def rejection_counts(session: Session, study_ids: Sequence[str]) -> dict[str, int]:
-    """Count configurations that the memory gate rejected, for each study that has any."""
+    """Return the number of configurations rejected by the memory gate (predicted not to fit), for each given study that
+    has any."""
     counts = session.execute(_REJECTED, {"study_ids": list(study_ids)})
     return {study_id: int(count) for study_id, count in counts}

@@ -1,4 +1,4 @@
-"""Queries for the pages about recommendations of studies."""
+"""Queries for the web pages about recommendations of studies."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from shardtune.db.tables.best import RecommendationRow, TuningTargetRow
 
 
 def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, RecommendationRow]:
-    """Return each study's recommendation that is in use, else its newest."""
+    """Return for each study its current recommendation, or else its newest one."""
     query = select(RecommendationRow).where(RecommendationRow.study_id.in_(study_ids))
     is_serving = RecommendationRow.state == RecommendationState.SERVING
     # Of one study the last of them stays.
@@ -19,13 +19,14 @@ def of_studies(session: Session, study_ids: Sequence[str]) -> dict[str, Recommen
 
 
 def newest_of_study(session: Session, study_id: str) -> RecommendationRow | None:
-    """Return the last recommendation of a study."""
+    """Return the newest recommendation of a study."""
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id)
     return session.scalars(query.order_by(RecommendationRow.created_at.desc()).limit(1)).one_or_none()
 
 
 def keys_of_target(session: Session, project_id: str, target_key: str) -> Sequence[str]:
-    """Return the keys of the same tuning target under each hardware and software that it had a recommendation on."""
+    """Return the keys of the same tuning target (model + workload + cluster) under each fingerprint on which it had a
+    recommendation."""
     own = select(TuningTargetRow.target_key_without_fingerprint).where(
         TuningTargetRow.project_id == project_id, TuningTargetRow.target_key == target_key
     )
@@ -39,7 +40,7 @@ def keys_of_target(session: Session, project_id: str, target_key: str) -> Sequen
 def of_target(
     session: Session, project_id: str, target_keys: Collection[str], at_most: int
 ) -> Sequence[RecommendationRow]:
-    """Return recommendations under these keys, the newest first."""
+    """Return the recommendations under the given tuning target keys, newest first."""
     query = select(RecommendationRow).where(
         RecommendationRow.project_id == project_id, RecommendationRow.target_key.in_(target_keys)
     )
@@ -47,7 +48,7 @@ def of_target(
 
 
 def times(session: Session, recommendation_ids: Collection[str]) -> dict[str, datetime]:
-    """Return the creation times of recommendations by id."""
+    """Return the creation times of the given recommendations by id."""
     if not recommendation_ids:
         return {}
     query = select(RecommendationRow.id, RecommendationRow.created_at)

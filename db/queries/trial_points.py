@@ -1,4 +1,4 @@
-"""Trials of a study with their figures, for its page: read by JSON path, so that no stored value is validated."""
+"""Query the trials of a study with their figures for its page, read by JSON path without validating stored values."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,7 +37,7 @@ TRIAL_SORTS: dict[str, SQLColumnExpression[Any]] = {
 
 @dataclass(frozen=True)
 class TrialFilter:
-    """Filter of a study's trials; None: all."""
+    """Filter of a study's trials; None in a field: any value."""
 
     states: tuple[TrialState, ...] = ()
     backend: str | None = None
@@ -46,7 +46,7 @@ class TrialFilter:
 
 @dataclass(frozen=True)
 class TrialPoint:
-    """Trial with the figures of its search run; None where nothing was measured."""
+    """Trial with the figures of its search run; None in a field: not measured."""
 
     number: int
     state: TrialState
@@ -55,7 +55,7 @@ class TrialPoint:
     failure_kind: str | None
     failure_message: str | None
     failure_peak_gib: float | None
-    """Peak memory of tensors before the failure, where it was measured."""
+    """Peak memory of tensors in GiB before the trial's failure, if measured."""
     tokens_per_s_per_gpu: float | None
     peak_allocated_gib: float | None
     peak_reserved_gib: float | None
@@ -63,9 +63,10 @@ class TrialPoint:
     step_time_s: float | None
     predicted_memory_gib: float | None
     predicted_tokens_per_s_per_gpu: float | None
-    """Speed of the prediction made before it ran."""
+    """Speed in tokens per second and GPU, as predicted before the trial ran."""
     expected_tokens_per_s_per_gpu: float | None
-    """Speed expected by the search that chose it, else by the prediction; with the ends of the 90 % interval."""
+    """Expected speed in tokens per second and GPU by the search that chose the trial, or else by the prediction; with
+    the ends of the 90 % interval."""
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
     gpu_seconds: float | None
@@ -73,23 +74,23 @@ class TrialPoint:
 
     @property
     def measured_peak_gib(self) -> float | None:
-        """Peak memory that the limit applies to: reserved on a GPU, allocated on CPU ranks."""
+        """Peak memory in GiB that the limit applies to: reserved on a GPU, allocated on CPU ranks."""
         return self.peak_allocated_gib if self.peak_reserved_gib is None else self.peak_reserved_gib
 
 
 def of_study(session: Session, study_id: str, criteria: TrialFilter, page: Page) -> list[TrialPoint]:
-    """Return trials of a study with their figures; those without the sorting figure come last."""
+    """Return the trials of a study with their figures, sorted; trials without the sort figure come last."""
     query = cut_to_page(_points(study_id, criteria), TRIAL_SORTS[page.sort], TrialRow.number, page)
     return [TrialPoint(*row) for row in session.execute(query)]
 
 
 def count_trials(session: Session, study_id: str, criteria: TrialFilter) -> int:
-    """Count the trials that match."""
+    """Return the number of trials of a study that match a filter."""
     return session.scalar(select(func.count()).where(*_conditions(study_id, criteria)).select_from(TrialRow)) or 0
 
 
 def failure_counts(session: Session, study_id: str) -> list[tuple[str, str, int]]:
-    """Return state, kind and number of the trials that gave no usable measurement, the most frequent first."""
+    """Return state, failure kind and number of a study's trials without a usable measurement, most frequent first."""
     kind = _FAILURE["kind"].as_string()
     query = (
         select(TrialRow.state, kind, func.count())

@@ -1,5 +1,5 @@
-"""Queries on trials, on comparison blocks (validation runs that are compared, and so made by one worker), and on
-rejected configurations."""
+"""Queries on trials, comparison blocks (validation runs that are compared, and therefore executed by the same worker),
+and rejected configurations."""
 
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -106,7 +106,7 @@ def add(
     prediction: TrialPrediction | None = None,
     reason: TrialReason | None = None,
 ) -> TrialRow:
-    """Add a waiting trial; its number is the count of earlier trials. The caller holds the study's lock."""
+    """Add a waiting trial, numbered by the count of earlier trials. The caller must have locked the study."""
     row = TrialRow(
         study_id=study_id,
         number=number,
@@ -123,17 +123,15 @@ def add(
 
 
 def of_study(session: Session, study_id: str, with_attempts: bool = False) -> Sequence[TrialRow]:
-    """Return trials by number, with their runs (and the attempts at these).
-
-    Without attempts they are read at every step of a study: what only a reader wants stays in the database until asked for.
-    """
+    """Return a study's trials by number, with their runs (and, if requested, the attempts). Large columns that only
+    display needs are loaded on access, since every step of a study reads the trials."""
     return session.scalars(_WITH_ATTEMPTS if with_attempts else _WITH_RUNS, {"of_study": study_id}).all()
 
 
 def page(
     session: Session, study_id: str, states: Sequence[TrialState], after: int | None, limit: int
 ) -> Sequence[TrialRow]:
-    """Return trials by number behind `after`, with their runs and the attempts at these."""
+    """Return trials by number starting behind `after`, with their runs and attempts."""
     load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
     query = select(TrialRow).where(TrialRow.study_id == study_id).order_by(TrialRow.number).limit(limit).options(load)
     if states:
@@ -142,7 +140,7 @@ def page(
 
 
 def count(session: Session, study_id: str) -> int:
-    """Count the trials of a study."""
+    """Return the number of trials of a study."""
     return session.scalars(_COUNT, {"of_study": study_id}).one()
 
 
@@ -151,24 +149,21 @@ def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
 
 
 def newest_trace(session: Session, trial: TrialRow) -> RunRow | None:
-    """Return the last run of a trial under the profiler, with its diagnosis and its attempts."""
+    """Return a trial's last profiled run, with its diagnosis and attempts."""
     query = select(RunRow).where(RunRow.trial_id == trial.id, RunRow.purpose == RunPurpose.TRACE)
     load = (undefer(RunRow.diagnosis), selectinload(RunRow.attempts).joinedload(AttemptRow.worker))
     return session.scalars(query.order_by(RunRow.position.desc()).limit(1).options(*load)).one_or_none()
 
 
 def measured_ids(session: Session, fingerprint_key: str, project_id: str, at_most: int) -> Sequence[str]:
-    """Return the newest search runs that were measured on a fingerprint and that a project may learn from, the last
-    one first.
-
-    What is stored in them stays as it is.
-    """
+    """Return the newest search runs measured on a fingerprint (hardware and software) that a project may use, newest
+    first; a run's stored content never changes."""
     values = {"measured_on": fingerprint_key, "project_id": project_id, "at_most": at_most}
     return session.scalars(_MEASURED_IDS, values).all()
 
 
 class MeasuredRun(NamedTuple):
-    """Search run with the measurement of its configuration."""
+    """Search run with its configuration and measurement."""
 
     run_id: str
     study_id: str
@@ -177,19 +172,20 @@ class MeasuredRun(NamedTuple):
 
 
 def measured_runs(session: Session, run_ids: Collection[str]) -> list[MeasuredRun]:
-    """Return runs of trials with their configurations."""
+    """Return the given runs of trials with their configurations and measurements."""
     return [MeasuredRun(*row) for row in session.execute(_MEASURED_RUNS, {"run_ids": list(run_ids)})]
 
 
 def model_summary_project(session: Session, study_id: str) -> str | None:
-    """Return the project to which the worker that made the study's model summary is bound; None: to none."""
+    """Return the project that owns the worker which created the study's model summary; None if the worker serves every
+    project."""
     return session.scalars(_PROFILED_FOR, {"of_study": study_id}).first()
 
 
 def rejections(
     session: Session, study_id: str, after: int | None = None, limit: int | None = None
 ) -> Sequence[RejectionRow]:
-    """Return rejected configurations in the order they were found, behind the row `after`."""
+    """Return a study's rejected configurations in the order of rejection, starting behind the row `after`."""
     query = _REJECTIONS if limit is None else _REJECTIONS.limit(limit)
     return session.scalars(
         query if after is None else query.where(RejectionRow.id > after), {"of_study": study_id}
@@ -197,12 +193,12 @@ def rejections(
 
 
 def rejected_keys(session: Session, study_id: str) -> frozenset[str]:
-    """Return the content keys of the rejected configurations."""
+    """Return the content keys of a study's rejected configurations."""
     return frozenset(session.scalars(_REJECTED_KEYS, {"of_study": study_id}))
 
 
 def reject(session: Session, study_id: str, values: Iterable[Rejection], now: datetime) -> None:
-    """Store rejected configurations; those already stored are left alone. The caller holds the study's lock."""
+    """Store rejected configurations; already stored ones stay unchanged. The caller must have locked the study."""
     stored_keys = set(rejected_keys(session, study_id))
     for value in values:
         key = value.config.content_key()
@@ -222,7 +218,7 @@ def workers_of_open_blocks(session: Session, study_ids: Sequence[str]) -> dict[s
 
 
 def workers_of_block(session: Session, run: RunRow) -> frozenset[str]:
-    """Return the ids of the workers that have run, or run, other parts of a run's comparison block."""
+    """Return the ids of the workers that execute, or executed, other runs of a run's comparison block."""
     same = {
         "of_study": run.study_id,
         "of_purpose": run.purpose,

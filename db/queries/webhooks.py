@@ -1,4 +1,4 @@
-"""Queries on webhooks and their deliveries."""
+"""Queries on webhooks and their messages."""
 
 import secrets
 from collections.abc import Collection, Sequence
@@ -11,8 +11,8 @@ from shardtune.api_schemas.notifications.webhooks import DeliveryState
 from shardtune.db.tables.studies import DeliveryRow, WebhookRow
 
 ANY_ENABLED = select(WebhookRow.id).where(WebhookRow.is_enabled).exists()
-"""Column for another query that tells whether any webhook is enabled: mostly there is none, and no further query is
-needed."""
+"""SQL column, added to other queries, that contains whether any webhook is enabled: usually none is, and no further
+query is needed."""
 _ENABLED = "webhooks that are told of events"
 _ALL_ENABLED = select(WebhookRow).where(WebhookRow.is_enabled)
 _WITH_DUE = (
@@ -29,7 +29,7 @@ def get(session: Session, webhook_id: str) -> WebhookRow | None:
 
 
 def lock(session: Session, webhook_id: str) -> WebhookRow | None:
-    """Return one webhook, held until the transaction ends; before any of its messages."""
+    """Return one webhook, locked until the transaction ends; must be locked before its messages."""
     query = select(WebhookRow).where(WebhookRow.id == webhook_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
@@ -40,13 +40,13 @@ def all_webhooks(session: Session) -> Sequence[WebhookRow]:
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """Count the webhooks of a project; None: those that receive events of every project."""
+    """Return the number of webhooks of a project; None: those that receive events of every project."""
     query = select(func.count()).select_from(WebhookRow).where(WebhookRow.project_id.is_not_distinct_from(project_id))
     return session.scalars(query).one()
 
 
 def enabled(session: Session) -> Sequence[WebhookRow]:
-    """Return enabled webhooks; read once in a transaction."""
+    """Return the enabled webhooks, queried once per transaction."""
     if _ENABLED not in session.info:
         session.info[_ENABLED] = session.scalars(_ALL_ENABLED).all()
     rows: Sequence[WebhookRow] = session.info[_ENABLED]
@@ -54,19 +54,19 @@ def enabled(session: Session) -> Sequence[WebhookRow]:
 
 
 def note_whether_any(session: Session, is_any: bool) -> None:
-    """Note the value of `ANY_ENABLED` in this transaction: where it is False, `enabled` needs no query."""
+    """Record the value of `ANY_ENABLED` for this transaction: if False, `enabled` needs no query."""
     if not is_any:
         session.info.setdefault(_ENABLED, ())
 
 
 def lock_existing(session: Session, webhook_ids: Collection[str]) -> frozenset[str]:
-    """Lock those of these webhooks that still exist until the transaction ends, and return their ids."""
+    """Lock those of the given webhooks that still exist until the transaction ends, and return their ids."""
     query = select(WebhookRow.id).where(WebhookRow.id.in_(webhook_ids)).order_by(WebhookRow.id)
     return frozenset(session.scalars(query.with_for_update(read=True, key_share=True)))
 
 
 def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, now: datetime) -> DeliveryRow:
-    """Add a message that is to be sent at once."""
+    """Add a webhook message that is due immediately."""
     row = DeliveryRow(
         id=f"msg_{secrets.token_hex(12)}",
         webhook=webhook,
@@ -82,14 +82,14 @@ def add_delivery(session: Session, webhook: WebhookRow, kind: str, body: str, no
 
 
 def webhooks_with_due_messages(session: Session, now: datetime) -> Sequence[tuple[str, str | None]]:
-    """Return webhooks with messages to send, and their projects, longest wait first; takes no lock."""
+    """Return webhooks with due messages, and their projects, longest wait first; locks nothing."""
     return [
         (webhook_id, project_id) for webhook_id, project_id in session.connection().execute(_WITH_DUE, {"now": now})
     ]
 
 
 def due_messages(session: Session, webhook_id: str, now: datetime, limit: int) -> Sequence[DeliveryRow]:
-    """Return a webhook's messages to send, held until the transaction ends; messages that another replica holds are
+    """Return a webhook's due messages, locked until the transaction ends; messages locked by another replica are
     skipped."""
     query = (
         select(DeliveryRow)
@@ -107,7 +107,7 @@ def due_messages(session: Session, webhook_id: str, now: datetime, limit: int) -
 
 
 def has_delivered_since(session: Session, webhook_id: str, moment: datetime) -> bool:
-    """Whether its receiver has taken any message since then."""
+    """Whether the webhook's receiver has accepted any message since a given moment."""
     query = select(DeliveryRow.id).where(
         DeliveryRow.webhook_id == webhook_id,
         DeliveryRow.state == DeliveryState.DELIVERED,
@@ -117,13 +117,13 @@ def has_delivered_since(session: Session, webhook_id: str, moment: datetime) -> 
 
 
 def delivery(session: Session, delivery_id: str) -> DeliveryRow | None:
-    """Return one message, held until the transaction ends."""
+    """Return one webhook message, locked until the transaction ends."""
     query = select(DeliveryRow).where(DeliveryRow.id == delivery_id).with_for_update(key_share=True)
     return session.scalars(query).one_or_none()
 
 
 def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[DeliveryRow]:
-    """Return the newest messages of a webhook."""
+    """Return the newest messages sent, or to be sent, to a webhook."""
     return session.scalars(
         select(DeliveryRow)
         .where(DeliveryRow.webhook_id == webhook_id)
@@ -135,7 +135,8 @@ def deliveries(session: Session, webhook_id: str, limit: int) -> Sequence[Delive
 def delivery_list(
     session: Session, webhook_id: str, state: str, offset: int, limit: int
 ) -> tuple[Sequence[DeliveryRow], int]:
-    """Return messages of a webhook in a state (empty: any), newest first from `offset` on, and their number."""
+    """Return messages of a webhook with a state (empty: any), newest first starting at `offset`, and their total
+    number."""
     chosen = [DeliveryRow.webhook_id == webhook_id, *([DeliveryRow.state == state] if state else [])]
     total = session.scalar(select(func.count()).select_from(DeliveryRow).where(*chosen)) or 0
     query = select(DeliveryRow).where(*chosen).order_by(DeliveryRow.created_at.desc(), DeliveryRow.id)
@@ -143,7 +144,7 @@ def delivery_list(
 
 
 def disable(session: Session, webhook_id: str, reason: str, now: datetime) -> None:
-    """Disable a webhook, and give up its waiting messages."""
+    """Disable a webhook and abandon its waiting messages."""
     session.execute(
         update(WebhookRow).where(WebhookRow.id == webhook_id).values(is_enabled=False, disabled_reason=reason)
     )

@@ -1,4 +1,4 @@
-"""Queries on workers and fingerprints."""
+"""Queries on workers and their measured hardware."""
 
 import secrets
 from collections.abc import Collection, Sequence
@@ -24,19 +24,19 @@ _NOTE_SEEN = (
     .returning(WorkerRow.is_draining)
 )
 _MOST_FORGOTTEN = 1000
-"""Most workers that one transaction forgets."""
+"""Maximum number of workers that one transaction forgets."""
 
 
 def lock_by_name(session: Session, name: str, project_id: str | None) -> WorkerRow | None:
-    """Return the worker of this name in a project, or of those that serve every one; held until the transaction
-    ends."""
+    """Return the worker with a name in a project (or among those that serve every project), locked until the
+    transaction ends."""
     whose = WorkerRow.project_id.is_(None) if project_id is None else WorkerRow.project_id == project_id
     query = select(WorkerRow).where(WorkerRow.name == name, whose).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def count(session: Session, project_id: str | None) -> int:
-    """Count the workers of a project; None: those that serve every project."""
+    """Return the number of workers of a project; None: those that serve every project."""
     query = select(func.count()).select_from(WorkerRow).where(WorkerRow.project_id.is_not_distinct_from(project_id))
     query = query.where(WorkerRow.forgotten_at.is_(None))
     return session.scalars(query).one()
@@ -51,7 +51,7 @@ def put(
     project_id: str | None = None,
     holder_id: str | None = None,
 ) -> WorkerRow:
-    """Return the worker of this name, made if there is none; held. The caller decides about its owner and session."""
+    """Return the worker with a name, locked; create it if necessary. The caller sets its owner and session."""
     key = fingerprints.put(session, inventory.fingerprint, now)
     row = lock_by_name(session, name, project_id)
     if row is None:
@@ -80,7 +80,7 @@ def put(
 def begin(
     session: Session, row: WorkerRow, worker_session: str, inventory: Inventory, now: datetime, holder_id: str | None
 ) -> None:
-    """Store a worker's session and offer. The caller holds the worker."""
+    """Store a worker's new session and offer. The caller must have locked the worker."""
     if row.session != worker_session:
         row.session, row.registered_at, row.host_wait = worker_session, now, None
     row.inventory, row.offer, row.fingerprint_key = inventory, inventory.offer, inventory.fingerprint.content_key()
@@ -91,29 +91,30 @@ def begin(
 
 
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
-    """Return the id of a host within one project: a worker's claim about its host must not make other projects'
-    workers wait."""
+    """Return the id of a host within one project, so that a worker's claim about its host cannot block other projects'
+    workers."""
     return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:
-    """Return a worker, held until the transaction ends."""
+    """Return a worker, locked until the transaction ends."""
     query = select(WorkerRow).where(WorkerRow.id == worker_id).with_for_update(key_share=True)
     return session.scalars(query.execution_options(populate_existing=True)).one_or_none()
 
 
 def by_session(session: Session, worker_session: str) -> WorkerRow | None:
-    """Return the worker of a session."""
+    """Return the worker with a session."""
     return session.scalars(_BY_SESSION, {"worker_session": worker_session}).one_or_none()
 
 
 def note_seen(session: Session, worker_session: str, now: datetime) -> bool:
-    """Note that a worker was heard of; return whether it is to take no more work."""
+    """Record the time of a worker's request; return whether the worker gets no more runs."""
     return bool(session.connection().scalars(_NOTE_SEEN, {"worker_session": worker_session, "now": now}).one_or_none())
 
 
 def page(session: Session, project_id: str | None, after: tuple[str, str] | None, limit: int) -> Sequence[WorkerRow]:
-    """Return workers ever registered that serve a project (None: any), by name, behind the name and id `after`."""
+    """Return a page of all registered workers that serve a project (None: any), by name, starting behind the name and
+    id `after`."""
     query = _with_inventory(project_id).order_by(WorkerRow.name, WorkerRow.id).limit(limit)
     return session.scalars(query if after is None else query.where(tuple_(WorkerRow.name, WorkerRow.id) > after)).all()
 
@@ -121,21 +122,21 @@ def page(session: Session, project_id: str | None, after: tuple[str, str] | None
 def live_first(
     session: Session, project_id: str | None, live_since: datetime, offset: int, limit: int
 ) -> tuple[Sequence[WorkerRow], int]:
-    """Return workers that serve a project (None: any) from `offset` on, those seen since `live_since` first, then by
-    name; and their number."""
+    """Return workers that serve a project (None: any) starting at `offset`, first those with requests since
+    `live_since`, then by name; and their total number."""
     total = session.scalar(select(func.count()).select_from(WorkerRow).where(*_serving(project_id))) or 0
     query = _with_inventory(project_id).order_by((WorkerRow.seen_at >= live_since).desc(), WorkerRow.name, WorkerRow.id)
     return session.scalars(query.offset(offset).limit(limit)).all(), total
 
 
 def _with_inventory(project_id: str | None) -> Select[WorkerRow]:
-    """Select workers with their inventories, to be shown."""
+    """Make a query load the workers' inventories, for display."""
     return select(WorkerRow).options(undefer(WorkerRow.inventory)).where(*_serving(project_id))
 
 
 @dataclass(frozen=True)
 class OfferedMachine:
-    """Hardware and software of registered workers; of workers with the same, the one heard of last."""
+    """Hardware and software of registered workers; of several with the same, the most recently active."""
 
     name: str
     project_id: str | None
@@ -145,8 +146,7 @@ class OfferedMachine:
 
 
 def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachine]:
-    """Return the machines of workers that serve a project (None: any), without the rest of their offers; at most
-    500."""
+    """Return the hardware of workers that serve a project (None: any), without the rest of their offers; at most 500."""
     cluster = _offer("cluster")
     alike = (WorkerRow.project_id, WorkerRow.fingerprint_key, cluster)
     columns = (WorkerRow.name, WorkerRow.project_id, WorkerRow.seen_at, WorkerRow.fingerprint_key)
@@ -163,13 +163,12 @@ def machines(session: Session, project_id: str | None) -> Sequence[OfferedMachin
 
 
 def forget(row: WorkerRow, now: datetime) -> None:
-    """Hide a worker from lists until it registers again, which the holder of its session must do. The caller holds
-    the worker."""
+    """Hide a worker from lists until the holder of its session registers again. The caller must have locked the worker."""
     row.forgotten_at, row.session, row.holder_id = now, f"gone-{secrets.token_urlsafe(24)}", None
 
 
 def forget_gone(session: Session, before: datetime, now: datetime) -> int:
-    """Forget workers that were not heard of since a moment; return their number."""
+    """Forget (hide from lists) the workers without requests since a given moment; return their number."""
     gone = select(WorkerRow).where(WorkerRow.seen_at < before, WorkerRow.forgotten_at.is_(None))
     rows = session.scalars(gone.limit(_MOST_FORGOTTEN).with_for_update(skip_locked=True)).all()
     for row in rows:
@@ -184,10 +183,9 @@ def _serving(project_id: str | None) -> list[ColumnElement[bool]]:
 
 
 def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -> MeasuredHardware | None:
-    """Return the hardware measurement of a worker of that fingerprint; of several, the one seen last.
-
-    Of a project's own workers and of those that serve every one: what others report is not for it to believe.
-    """
+    """Return the hardware measurement of a worker with a fingerprint; of several, the most recently active. Only the
+    project's own workers and those that serve every project count, since a project must not trust measurements of
+    others."""
     parameters = {"measured_on": fingerprint_key, "of_project": project_id}
     offer = session.scalars(_MEASURED, parameters).one_or_none()
     return offer.measured if offer is not None else None
@@ -196,8 +194,8 @@ def measured_hardware(session: Session, fingerprint_key: str, project_id: str) -
 def seen_since(
     session: Session, moment: datetime, only: Collection[str] | None = None, project_id: str | None = None
 ) -> Sequence[WorkerRow]:
-    """Return workers, of all or of these ids, that sent a request since a moment and serve a project (None: any), by
-    name."""
+    """Return the workers (all, or those with the given ids) that sent a request since a given moment and serve a
+    project (None: any), by name."""
     if only is not None and project_id is None:
         return session.scalars(_OF_THESE, {"moment": moment, "ids": list(only)}).all()
     query = select(WorkerRow).where(WorkerRow.seen_at >= moment, *_serving(project_id)).order_by(WorkerRow.name)
@@ -205,14 +203,15 @@ def seen_since(
 
 
 def fingerprints_seen_since(session: Session, moment: datetime, project_id: str) -> Sequence[str]:
-    """Return the fingerprint key of each worker that serves a project and sent a request since a moment."""
+    """Return the fingerprint key of each worker that serves a project and sent a request since a given moment."""
     return session.scalars(
         select(WorkerRow.fingerprint_key).where(WorkerRow.seen_at >= moment, *_serving(project_id))
     ).all()
 
 
 def workers_supporting(session: Session, task_kind: str, moment: datetime) -> list[WorkerRow]:
-    """Return workers seen since a moment that take work, and whose release knows a kind of task."""
+    """Return the workers with requests since a given moment that accept runs, and whose release supports a kind of
+    task."""
     query = select(WorkerRow).where(
         WorkerRow.seen_at >= moment,
         WorkerRow.is_draining.is_(False),
@@ -222,7 +221,7 @@ def workers_supporting(session: Session, task_kind: str, moment: datetime) -> li
 
 
 def _offer(name: str) -> ColumnElement[str]:
-    """Select a field of the workers' offers, as text."""
+    """Return an SQL expression for a field of the workers' offers, as text."""
     field: ColumnElement[str] = type_coerce(WorkerRow.offer, JSON)[name].as_string()
     return field
 
@@ -250,7 +249,7 @@ _MEASURED = (
 
 
 def running_runs(session: Session, project_id: str | None) -> dict[str, str]:
-    """Return the run that each worker executes, of a project (None: of any)."""
+    """Return the run that each worker executes, of one project (None: any)."""
     query = select(RunRow.worker_id, RunRow.id).where(RunRow.state == TrialState.RUNNING)
     if project_id is not None:
         query = query.join(StudyRow, StudyRow.id == RunRow.study_id).where(StudyRow.project_id == project_id)

@@ -1,1 +1,1 @@
-"""Rows and column types. Leaves questions to `db.queries`, sessions to `db.session`."""
+"""Table rows and column types. Queries are in `db.queries`, sessions in `db.session`."""

@@ -1,4 +1,5 @@
-"""Tables of who may do what: projects, API keys, and the answers to requests that carry an idempotency key."""
+"""Tables for access control: projects, API keys, page sessions, and stored responses to requests with an idempotency
+key."""
 
 from datetime import datetime
 from typing import Any
@@ -13,7 +14,7 @@ from shardtune.db.tables.types import Stored
 
 
 class ProjectRow(Row):
-    """The owner of studies, keys and recommendations."""
+    """Table row of a project, which owns studies, keys and recommendations."""
 
     __tablename__ = "projects"
 
@@ -21,12 +22,13 @@ class ProjectRow(Row):
     quotas: Mapped[Quotas] = mapped_column(Stored(Quotas))
     requires_approval: Mapped[bool] = mapped_column(default=False)
     retuning: Mapped[RetunePolicy | None] = mapped_column(Stored(RetunePolicy))
-    """Policy of retuning; None: the defaults."""
+    """Retuning policy of the project; None: the defaults."""
     created_at: Mapped[datetime]
 
 
 class ApiKeyRow(Row):
-    """A key. Of its secret only the hash is here: it is random, so that a dump of the table opens nothing."""
+    """Table row of an API key. Only the hash of its random secret is stored, so that a dump of the table gives no
+    access."""
 
     __tablename__ = "api_keys"
 
@@ -35,9 +37,9 @@ class ApiKeyRow(Row):
     secret_sha256: Mapped[str] = mapped_column(String(64), unique=True)
     name: Mapped[str] = mapped_column(String(100))
     holder_id: Mapped[str] = mapped_column(String(32), index=True)
-    """First of the keys that replaced each other: one holder, whichever of their secrets is sent."""
+    """Id of the first key in a chain of rotated keys: the same holder, regardless of the secret used."""
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"), index=True)
-    """Project of the key; None: every project."""
+    """Project that the key is limited to; None: all projects."""
     scopes: Mapped[tuple[Scope, ...]] = mapped_column(Stored(tuple[Scope, ...]))
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime | None]
@@ -48,7 +50,7 @@ class ApiKeyRow(Row):
 
 
 class PageSessionRow(Row):
-    """A browser that logged in with a key. Its token is stored as a hash, as keys are."""
+    """Table row of a browser session that logged in with a key. Its token is stored as a hash, as keys are."""
 
     __tablename__ = "page_sessions"
 
@@ -61,15 +63,15 @@ class PageSessionRow(Row):
 
 
 class IdempotentRow(Row):
-    """The answer to a POST with an idempotency key, written in the transaction of the change."""
+    """Table row of the response to a POST with an idempotency key, written in the transaction of the change."""
 
     __tablename__ = "idempotent_requests"
 
     scope: Mapped[str] = mapped_column(String(40), primary_key=True)
-    """Owner of the key: a key of one project means nothing in another."""
+    """Owner of the idempotency key: equal keys of different projects are independent."""
     key: Mapped[str] = mapped_column(String(255), primary_key=True)
     request_sha256: Mapped[str] = mapped_column(String(64))
     status: Mapped[int | None]
     answer: Mapped[Any | None] = mapped_column(Text)
-    """JSON, as it was sent."""
+    """JSON of the response, as sent."""
     created_at: Mapped[datetime] = mapped_column(index=True)

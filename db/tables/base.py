@@ -1,4 +1,4 @@
-"""Base class of all tables."""
+"""Common SQLAlchemy base class of all tables."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from shardtune.db.tables.types import UtcDateTime, words
 
 
 class Row(DeclarativeBase):
-    """The base of all tables."""
+    """SQLAlchemy base class of all table rows."""
 
     # Named constraints, so that a later revision can drop one on SQLite.
     metadata = MetaData(

@@ -1,4 +1,4 @@
-"""Tables of recommendations: the answer of each finished study, the recommended one of each tuning target, and the
+"""Tables of recommendations (results of finished studies), tuning targets with their current recommendation, and
 decisions."""
 
 from datetime import datetime
@@ -15,7 +15,7 @@ from shardtune.db.tables.types import Stored, words
 
 
 class RecommendationRow(Row):
-    """The answer of one study."""
+    """Table row of a recommendation: the result of one study."""
 
     __tablename__ = "recommendations"
 
@@ -34,7 +34,8 @@ class RecommendationRow(Row):
 
 
 class TuningTargetRow(Row):
-    """Tuning target of one project, with its recommendation. `version` grows with every change."""
+    """Table row of a tuning target (model + workload + cluster) of one project, with its current recommendation.
+    `version` increases with every change."""
 
     __tablename__ = "tuning_targets"
 
@@ -45,28 +46,30 @@ class TuningTargetRow(Row):
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
     recommended_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
-    """Recommendation in use; None: nothing was approved yet."""
+    """Id of the current recommendation; None if none has been approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)
     changed_fields: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]), default=())
-    """Changed fields of the fingerprint since the measurement: where stale, those that make it so; else those that
-    lower the confidence."""
+    """Fields of the fingerprint (hardware and software) that changed since the measurement. If the recommendation is
+    stale: those that make it stale; else those that lower confidence."""
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Fingerprint that the recommendation was measured under; None: there is none."""
+    """Key of the fingerprint under which the recommendation was measured; None without a recommendation."""
     stale_since: Mapped[datetime | None]
     stale_announced_at: Mapped[datetime | None]
-    """Time at which staleness was announced, and a retune asked for; None: not yet, or it is fresh."""
+    """Time at which staleness was announced and a retune requested; None if not yet, or if the recommendation is
+    fresh."""
     stale_announced_for: Mapped[tuple[str, ...]] = mapped_column(
         Stored(tuple[str, ...]), default=(), server_default="[]"
     )
-    """Changes for which staleness was announced, as `field=value`."""
+    """Changes as `field=value` for which staleness was announced."""
     uses: Mapped[int] = mapped_column(default=0, server_default="0")
-    """Approximate number of times it was given out: each service process counts, and adds its count every few
-    seconds."""
+    """Approximate number of times the recommendation was requested: each service process counts, and adds its count
+    every few seconds."""
     planned_gpu_seconds: Mapped[float | None]
-    """Declared length of the training run it is for, in GPU-seconds."""
+    """Declared length in GPU-seconds of the training run that uses the recommendation."""
     superseded_by: Mapped[str | None] = mapped_column(String(32))
-    """Key of the same tuning target on the fingerprint it was measured on since; None: this row is the present one."""
+    """Key of the same tuning target on the fingerprint under which it was measured since; None if this row is the
+    current one."""
     version: Mapped[int] = mapped_column(default=0)
     updated_at: Mapped[datetime]
 
@@ -81,7 +84,7 @@ class TuningTargetRow(Row):
 
 
 class DecisionRow(Row):
-    """One decision, kept forever."""
+    """Table row of a decision about a recommendation, kept permanently."""
 
     __tablename__ = "decisions"
 

@@ -1,4 +1,4 @@
-"""Table of canaries: runs that check whether a recommended configuration is as fast as it was measured."""
+"""Table of canaries: periodic runs that check whether a recommended configuration is still as fast as measured."""
 
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from shardtune.db.tables.types import words
 
 
 class CanaryRow(Row):
-    """Run of a recommended configuration on one worker."""
+    """Table row of a canary: the run of a recommended configuration on one worker to check its speed."""
 
     __tablename__ = "canaries"
 
@@ -24,14 +24,14 @@ class CanaryRow(Row):
     worker_id: Mapped[str] = mapped_column(ForeignKey("workers.id"))
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"))
     tick: Mapped[int]
-    """Number of the period that it was made for."""
+    """Number of the period in which the canary was started."""
     role: Mapped[CanaryRole] = mapped_column(words(CanaryRole, 8))
     verdict: Mapped[CanaryVerdict | None] = mapped_column(words(CanaryVerdict))
-    """Verdict; None while it runs."""
+    """Verdict of the canary; None while it runs."""
     tokens_per_s_per_gpu: Mapped[float | None]
-    """Speed of its fastest run."""
+    """Speed of the canary's fastest run in tokens per second and GPU."""
     change: Mapped[float | None]
-    """Ratio of its speed to the expected speed."""
+    """Ratio of the canary's speed to the expected speed."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]

@@ -1,4 +1,4 @@
-"""Table of the periods in which workers had a fingerprint."""
+"""Table of the periods in which workers had each fingerprint (hardware and software versions)."""
 
 from datetime import datetime
 
@@ -12,8 +12,8 @@ _PRESENT = text("until IS NULL")
 
 
 class FingerprintPeriodRow(Row):
-    """Period in which a worker had one fingerprint, from the registration that brought it to the one that replaced
-    it."""
+    """Table row of a period in which a worker had one fingerprint (hardware and software versions), from its
+    registration with the fingerprint until a registration with another."""
 
     __tablename__ = "fingerprint_periods"
 
@@ -21,10 +21,10 @@ class FingerprintPeriodRow(Row):
     worker_id: Mapped[str] = mapped_column(String(32), ForeignKey("workers.id"))
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     predecessor_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Fingerprint before this one; None: the worker was new, or its history was not kept then."""
+    """Key of the worker's previous fingerprint; None if the worker was new, or its history was not yet recorded."""
     since: Mapped[datetime]
     until: Mapped[datetime | None]
-    """End of the period; None: the worker has not brought another fingerprint since."""
+    """End of the period; None if the worker has not registered with another fingerprint since."""
 
     worker: Mapped[WorkerRow] = relationship()
     fingerprint: Mapped[FingerprintRow] = relationship(foreign_keys=fingerprint_key)

@@ -1,4 +1,4 @@
-"""Tables of retuning: schedules, their ticks, and retunes."""
+"""Tables of retuning (repeated measurement of recommendations): schedules, their ticks, and retunes."""
 
 from datetime import datetime
 
@@ -16,7 +16,8 @@ _ACTIVE = text("next_tick_at IS NOT NULL")
 
 
 class ScheduleRow(Row):
-    """Schedule of measuring a project's recommendations again. `version` grows with every change."""
+    """Table row of a retuning schedule, which measures a project's recommendations again. `version` increases with
+    every change."""
 
     __tablename__ = "schedules"
 
@@ -26,8 +27,8 @@ class ScheduleRow(Row):
     trigger: Mapped[Trigger] = mapped_column(words(Trigger))
     is_paused: Mapped[bool] = mapped_column(default=False)
     next_tick_at: Mapped[datetime | None]
-    """Time of the first tick that has not been accounted for. The replica that moves it (compare-and-set) owns the
-    ticks it passes."""
+    """Time of the first tick not yet processed. The replica that advances it (compare-and-set) owns the ticks in
+    between."""
     version: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
@@ -39,20 +40,20 @@ class ScheduleRow(Row):
 
 
 class ScheduleTickRow(Row):
-    """Tick of a schedule, and its state."""
+    """Table row of a tick (planned or manual execution) of a schedule."""
 
     __tablename__ = "schedule_ticks"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     schedule_id: Mapped[str] = mapped_column(ForeignKey("schedules.id", ondelete="CASCADE"))
     at: Mapped[datetime]
-    """Time at which it was due; for a run that a person asked for, the time of the request."""
+    """Time at which the tick was due; for a manual tick, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
     merged_ticks: Mapped[int] = mapped_column("merged_ticks", default=1)
-    """Number of ticks merged into this one: itself, and the missed ones before it that were not made up for."""
+    """Number of ticks merged into this tick: itself, and the missed ones before it that did not run."""
     targets: Mapped[int] = mapped_column("targets", default=0)
-    """Number of recommendations that it asked to measure."""
+    """Number of recommendations whose retune the tick requested."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
@@ -63,17 +64,17 @@ class ScheduleTickRow(Row):
 
 
 class RetuneRow(Row):
-    """Retune of one recommendation, from the request to the outcome."""
+    """Table row of a retune (repeated measurement of one recommendation), from request to outcome."""
 
     __tablename__ = "retunes"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
     target_key: Mapped[str] = mapped_column(String(32))
-    """Key of the tuning target in `tuning_targets`."""
+    """Key of the tuning target (model + workload + cluster) in `tuning_targets`."""
     cause: Mapped[RetuneCause] = mapped_column(words(RetuneCause))
     changes: Mapped[tuple[FieldChange, ...]] = mapped_column(Stored(tuple[FieldChange, ...]), default=())
-    """Changes of hardware and software since the measurement."""
+    """Changes of hardware and software since the recommendation was measured."""
     schedule_id: Mapped[str | None] = mapped_column(ForeignKey("schedules.id", ondelete="SET NULL"))
     state: Mapped[RetuneState] = mapped_column(words(RetuneState))
     outcome: Mapped[RetuneOutcome | None] = mapped_column(words(RetuneOutcome))
@@ -86,9 +87,9 @@ class RetuneRow(Row):
     gain: Mapped[Gain | None] = mapped_column(Stored(Gain))
     not_before: Mapped[datetime]
     tries: Mapped[int] = mapped_column(default=0)
-    """Number of starts and steps that failed in a row."""
+    """Number of consecutive failed starts or steps of the retune."""
     claimed_until: Mapped[datetime | None]
-    """End of the claim of the replica that drives it; the others leave it alone until then."""
+    """Time until which one replica has claimed the retune; other replicas do not process it before."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
@@ -110,5 +111,5 @@ class RetuneRow(Row):
 
     @property
     def changed_fields(self) -> tuple[str, ...]:
-        """Names of the changed fields."""
+        """Names of the hardware and software fields that changed."""
         return tuple(change.field for change in self.changes)

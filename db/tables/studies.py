@@ -1,5 +1,5 @@
-"""Tables of studies, trials, runs, attempts, workers, events and webhooks. Allowed moves of states are in
-api_schemas.trials.trial; the service moves them."""
+"""Tables of studies, trials, runs, attempts, workers, events and webhooks. Allowed state transitions are defined in
+api_schemas.trials.trial and applied by the service."""
 
 from datetime import datetime
 from typing import Any
@@ -50,7 +50,8 @@ _OF_A_PROJECT, _OF_NONE = text("project_id IS NOT NULL"), text("project_id IS NU
 
 
 class FingerprintRow(Row):
-    """Hardware and software of a measurement, stored once and named by its content."""
+    """Table row of a fingerprint (hardware and software versions of a measurement), stored once and identified by its
+    content."""
 
     __tablename__ = "fingerprints"
 
@@ -62,37 +63,38 @@ class FingerprintRow(Row):
 
 
 class WorkerRow(Row):
-    """Worker (a resource pool with a stable name) in its present session."""
+    """Table row of a worker (a resource pool with a stable name) and its current session."""
 
     __tablename__ = "workers"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     name: Mapped[str] = mapped_column(String(200))
-    """Name, unique in a project, and among the workers that serve every project."""
+    """Name of the worker, unique within a project and among the workers that serve every project."""
     holder_id: Mapped[str | None] = mapped_column(String(32))
-    """Holder whose keys may register under the name (`ApiKeyRow.holder_id`); None: the next one's."""
+    """Id of the key holder whose keys may register under this name (`ApiKeyRow.holder_id`); None: the next holder to
+    register."""
     session: Mapped[str] = mapped_column(String(64), unique=True)
     offer: Mapped[Offer] = mapped_column(Stored(Offer))
-    """Part of the inventory that is read of all workers."""
+    """Part of the worker's inventory that is read for all workers at once."""
     inventory: Mapped[Inventory] = mapped_column(Stored(Inventory), deferred=True)
-    """Complete inventory, read where it is asked for: tens of kilobytes that no decision needs."""
+    """Complete inventory of the worker, loaded only on request: tens of kilobytes that no decision needs."""
     fingerprint_key: Mapped[str] = mapped_column(ForeignKey("fingerprints.key"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
-    """Project whose studies alone it runs; None: every project's."""
+    """Project to whose studies the worker is limited; None: all projects."""
     registered_at: Mapped[datetime]
     seen_at: Mapped[datetime]
-    """Time of the last request of this session."""
+    """Time of the last request in the worker's session."""
     is_draining: Mapped[bool] = mapped_column(default=False)
-    """Whether it gets no more work; survives a restart of the worker."""
+    """Whether the worker gets no more runs; remains set after a restart of the worker."""
     condition: Mapped[str | None] = mapped_column(Text)
-    """Problem that a canary found with it; None: nothing."""
+    """Problem of the worker found by a canary (speed check); None if none was found."""
     forgotten_at: Mapped[datetime | None]
-    """Time at which it was forgotten: no list shows it until it registers again; its runs stay its own."""
+    """Time at which the worker was forgotten, after which lists omit it until it registers again; its runs are kept."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
-    """Host that it shares with other workers of its project; None: it has its machine alone."""
+    """Id of the host that the worker shares with other workers of its project; None if it uses the machine alone."""
     host_wait: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
-    """Wait for its host: a run needs more of the host than is free, or the host is kept for the next run of its
-    pair."""
+    """Wait of the worker for its host: a run needs more of the host than is free, or the host is reserved for the next
+    run of its pair."""
 
     __table_args__ = (
         Index(
@@ -108,8 +110,8 @@ class WorkerRow(Row):
 
 
 class StudyRow(Row):
-    """Study. `version` grows with every change that the search depends on, and guards decisions made outside a
-    transaction."""
+    """Table row of a study. `version` increases with every change that the search depends on, and guards decisions made
+    outside a transaction."""
 
     __tablename__ = "studies"
 
@@ -123,35 +125,38 @@ class StudyRow(Row):
     spec: Mapped[StudySpec] = mapped_column(Stored(StudySpec))
     cluster: Mapped[Cluster] = mapped_column(Stored(Cluster))
     baseline: Mapped[TrialConfig | None] = mapped_column(Stored(TrialConfig))
-    """Baseline of the spec as a configuration of ours."""
+    """Baseline of the study converted to Shardtune's configuration format."""
     notes: Mapped[tuple[str, ...]] = mapped_column(Stored(tuple[str, ...]))
-    """Notes for the reader of the result, from the creation on."""
+    """Notes for readers of the result, from the study's creation on."""
     model_summary: Mapped[ModelSummary | None] = mapped_column(Stored(ModelSummary))
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
-    """Fingerprint of the worker that took the first lease; only equal ones measure for this study."""
+    """Key of the fingerprint (hardware and software) of the worker that took the first lease; only workers with the
+    same fingerprint measure for this study."""
     gpu_seconds: Mapped[float] = mapped_column(default=0.0)
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Number of the final comparison; it grows with every one that begins, and runs of earlier ones do not count."""
+    """Number of the current final comparison (paired runs that decide), increased at each start; runs of earlier ones
+    do not count."""
     final_comparison: Mapped[Finalists | None] = mapped_column(Stored(Finalists))
-    """Finalists of the present final comparison."""
+    """Finalists (trials to run again) of the current final comparison."""
     best_so_far: Mapped[Contender | None] = mapped_column(Stored(Contender))
     result: Mapped[StudyResult | None] = mapped_column(Stored(StudyResult))
     reason: Mapped[str | None] = mapped_column(Text)
     resolve_key: Mapped[str | None] = mapped_column(String(32))
-    """Key of the tuning target without the fingerprint, of a study that was started because nothing was known."""
+    """Key of the tuning target without the fingerprint, if the study was started because no configuration was known for
+    the target."""
     purpose: Mapped[StudyPurpose] = mapped_column(
         words(StudyPurpose, 8), default=StudyPurpose.USER, server_default=StudyPurpose.USER.value
     )
     system_study: Mapped[SystemStudy | None] = mapped_column(Stored(SystemStudy))
-    """Task of a study of the service itself; None: a user asked for it."""
+    """Task of a study that the service started itself; None for a user's study."""
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
-    """Time at which it could first run: its budget of time counts from here. None: it waits for a worker."""
+    """Time at which the study could first run, from which its time budget counts; None if it waits for a worker."""
     finished_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
-    """Time of its deletion: no list shows it any more, and nothing of it is changed; its measurements stay."""
+    """Time of the study's deletion, after which lists omit it and nothing in it changes; its measurements are kept."""
     last_event: Mapped[int] = mapped_column(default=0)
-    """Number of its newest event."""
+    """Number of the study's newest event."""
 
     fingerprint: Mapped[FingerprintRow | None] = relationship()
     project: Mapped[ProjectRow] = relationship()
@@ -172,7 +177,7 @@ class StudyRow(Row):
 
 
 class TrialRow(Row):
-    """Trial: one configuration of a study; its executions are in `runs`."""
+    """Table row of a trial: one configuration of a study; its executions are in `runs`."""
 
     __tablename__ = "trials"
 
@@ -184,9 +189,9 @@ class TrialRow(Row):
     config: Mapped[TrialConfig] = mapped_column(Stored(TrialConfig))
     config_key: Mapped[str] = mapped_column(String(32))
     prediction: Mapped[TrialPrediction | None] = mapped_column(Stored(TrialPrediction))
-    """Prediction made with the trial, before it ran."""
+    """Prediction made when the trial was created, before it ran."""
     reason: Mapped[TrialReason | None] = mapped_column(Stored(TrialReason))
-    """Reason why the sampler chose it."""
+    """Reason why the sampler chose the trial's configuration."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
@@ -197,7 +202,7 @@ class TrialRow(Row):
 
 
 class RejectionRow(Row):
-    """Configuration that the memory gate rejected."""
+    """Table row of a configuration that the memory gate rejected (predicted not to fit)."""
 
     __tablename__ = "rejections"
 
@@ -211,8 +216,8 @@ class RejectionRow(Row):
 
 
 class RunRow(Row):
-    """Run, the leased unit: a model summary, a trial's search run, one of its validation runs in a final comparison,
-    its resume check, or a trace of it."""
+    """Table row of a run, the unit that workers lease: a model summary, a trial's search run, a validation run in a
+    final comparison, a resume check, or a profiled run."""
 
     __tablename__ = "runs"
 
@@ -220,31 +225,32 @@ class RunRow(Row):
     study_id: Mapped[str] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     trial_id: Mapped[int | None] = mapped_column(ForeignKey("trials.id", ondelete="CASCADE"), index=True)
     position: Mapped[int]
-    """Order of creation within the study."""
+    """Position of the run in the order of creation within the study."""
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
-    """Number of the final comparison that a validation run was made for."""
+    """Number of the final comparison that a validation run belongs to."""
     comparison_block: Mapped[int | None] = mapped_column("comparison_block")
-    """Comparison block of a validation run."""
+    """Number of the comparison block (runs executed directly after each other) of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
-    """Range of step times that needs a precise measurement; None: no range."""
+    """Range of step times in seconds that needs a precise measurement; None: no range."""
     state: Mapped[TrialState]
     attempt: Mapped[int] = mapped_column(default=0)
-    """Number of attempts so far; the number of the live one while `state` is running."""
+    """Number of attempts at the run so far; while `state` is running, the number of the current attempt."""
     worker_id: Mapped[str | None] = mapped_column(ForeignKey("workers.id"))
     worker_session: Mapped[str | None] = mapped_column(String(64))
     host_id: Mapped[str | None] = mapped_column(String(128))
-    """Host of its worker, where that shares a host (`WorkerRow.host_id`)."""
+    """Id of the host of the run's worker, if shared with other workers (`WorkerRow.host_id`)."""
     started_at: Mapped[datetime | None]
-    """Start of the live attempt."""
+    """Start time of the current attempt."""
     lease_until: Mapped[datetime | None]
     fingerprint_key: Mapped[str | None] = mapped_column(ForeignKey("fingerprints.key"))
     measured_for: Mapped[str | None] = mapped_column(String(32))
-    """Project that alone may learn from it, since its worker is bound to it; None: every project."""
+    """Id of the only project that may use the run's measurement, since its worker belongs to this project; None: all
+    projects."""
     measurement: Mapped[Measurement | None] = mapped_column(Stored(Measurement))
     resume_check: Mapped[ResumeMeasurement | None] = mapped_column(Stored(ResumeMeasurement))
     diagnosis: Mapped[Diagnosis | None] = mapped_column(Packed(Diagnosis), deferred=True)
-    """Diagnosis of a trace; read where it is asked for."""
+    """Diagnosis from a profiled run; loaded only on request."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     progress: Mapped[Progress | None] = mapped_column(Stored(Progress))
     log_tail: Mapped[str | None] = mapped_column(Text)
@@ -273,7 +279,7 @@ class RunRow(Row):
 
 
 class AttemptRow(Row):
-    """Attempt: one lease of a run, with its worker and its end, kept forever."""
+    """Table row of an attempt (one lease of a run), with its worker and its end; kept permanently."""
 
     __tablename__ = "attempts"
 
@@ -285,11 +291,11 @@ class AttemptRow(Row):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     end: Mapped[AttemptEnd | None] = mapped_column(words(AttemptEnd))
-    """End of the attempt; None while it runs."""
+    """Reason why the attempt ended; None while it runs."""
     failure: Mapped[Failure | None] = mapped_column(Stored(Failure))
     gpu_seconds: Mapped[float | None]
     report_key: Mapped[str | None] = mapped_column(String(32))
-    """Content key of the report that ended it, to recognise the same report when it comes again."""
+    """Content key of the report that ended the attempt, to recognise a repetition of the same report."""
 
     run: Mapped[RunRow] = relationship(back_populates="attempts")
     worker: Mapped[WorkerRow] = relationship()
@@ -299,7 +305,7 @@ class AttemptRow(Row):
 
 
 class EventRow(Row):
-    """Event of a study, written by db.outbox with the change itself, never changed."""
+    """Table row of a study's event, written by db.outbox together with the change and never modified."""
 
     __tablename__ = "events"
 
@@ -314,17 +320,17 @@ class EventRow(Row):
 
 
 class WebhookRow(Row):
-    """Webhook for events. Its secret is derived when needed (service.webhooks.secrets), and stored nowhere."""
+    """Table row of a webhook. Its secret is derived when needed (service.webhooks.secrets) and never stored."""
 
     __tablename__ = "webhooks"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     url: Mapped[str] = mapped_column(Text)
     events: Mapped[tuple[EventType, ...]] = mapped_column(Stored(tuple[EventType, ...]))
-    """Types of events; empty: all."""
+    """Types of events to send; empty: all types."""
     study_id: Mapped[str | None] = mapped_column(ForeignKey("studies.id", ondelete="CASCADE"))
     project_id: Mapped[str | None] = mapped_column(ForeignKey("projects.id"))
-    """Project whose studies alone it receives events of; None: every project's."""
+    """Project whose studies' events the webhook receives; None: all projects."""
     is_enabled: Mapped[bool]
     disabled_reason: Mapped[str | None] = mapped_column(Text)
     secret_version: Mapped[int]
@@ -333,16 +339,16 @@ class WebhookRow(Row):
 
 
 class DeliveryRow(Row):
-    """Message to one webhook, written together with its event."""
+    """Table row of a message to one webhook, written together with its event."""
 
     __tablename__ = "deliveries"
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhooks.id", ondelete="CASCADE"))
     type: Mapped[str] = mapped_column(String(32))
-    """Type of an event, or `webhook.test`."""
+    """Type of the message's event, or `webhook.test`."""
     body: Mapped[str] = mapped_column(Text)
-    """Body exactly as it is signed and sent."""
+    """Body of the message, exactly as signed and sent."""
     state: Mapped[DeliveryState] = mapped_column(words(DeliveryState))
     tries: Mapped[int]
     status: Mapped[int | None]

@@ -1,4 +1,4 @@
-"""Table of raw traces: recordings of the ranks of a run under the profiler, as the ranks compressed them."""
+"""Table of raw traces: profiler recordings of a run's ranks, as compressed by the ranks."""
 
 from datetime import datetime
 
@@ -10,16 +10,16 @@ from shardtune.db.tables.studies import RunRow
 
 
 class TraceRow(Row):
-    """Raw trace of one rank."""
+    """Table row of one rank's raw profiler trace."""
 
     __tablename__ = "traces"
 
     run_id: Mapped[str] = mapped_column(ForeignKey(RunRow.id, ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     project_id: Mapped[str] = mapped_column(String(64))
-    """Project of its study; each project has one bound for all its traces."""
+    """Project of the trace's study; each project has one storage limit for all its traces."""
     size: Mapped[int]
-    """Size in bytes."""
+    """Size of the trace in bytes."""
     content: Mapped[bytes] = mapped_column(LargeBinary, deferred=True)
     created_at: Mapped[datetime]
 

@@ -1,6 +1,7 @@
 """GPU catalogue: find a GPU model by any of its names, and the figures of a cluster of such GPUs.
 
-The figures are in api_schemas.machines.gpus, the achieved fractions of them in tuner.prediction.rates.
+The nominal figures are in api_schemas.machines.gpus, the fractions of them achieved in training in
+tuner.prediction.rates.
 """
 
 import difflib
@@ -91,7 +92,7 @@ def on_cluster(cluster: Cluster) -> GpuModel:
 
 
 def dtypes_of(cluster: Cluster) -> DeviceDtypes:
-    """Dtypes that a cluster's devices compute in, as far as their name determines them."""
+    """Dtypes in which a cluster's devices can compute, as far as the device's name determines them."""
     if cluster.device == "cpu":
         return DeviceDtypes("this CPU", is_cpu=True)
     try:

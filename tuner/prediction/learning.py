@@ -66,7 +66,7 @@ class ComparedRun:
     parts: Mapping[str, float] | None
     """Predicted seconds of each part of a step; None where the hardware's rates are unknown."""
     seconds: float
-    """Measured seconds of a step; 0 where no speed was measured."""
+    """Measured seconds of a step; 0 where the run's speed was not measured."""
 
 
 def compare(group: MeasuredTrials) -> list[ComparedRun]:

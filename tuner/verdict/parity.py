@@ -52,9 +52,10 @@ def tolerance(precision: Precision) -> Tolerance:
 def group_by_parity(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
     """Find the reference trajectory and the trials that leave it.
 
-    The reference is the first feasible trial that an independent one confirms: of another backend, or with other groups
-    of ranks. `single_backend`: only one backend can run, so another configuration of it confirms, and a trial alone is
-    its own reference. All trials are compared anew each time, including those that an earlier comparison rejected.
+    The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
+    other groups of ranks. `single_backend`: only one backend can run, so that another configuration of this backend
+    confirms, and a single trial is its own reference. All trials are compared anew each time, including those that an
+    earlier comparison rejected.
     """
     bounds = tolerance(precision)
     witnesses = [obs for obs in history if _has_trajectory(obs)]

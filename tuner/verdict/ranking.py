@@ -1,4 +1,5 @@
-"""Ranking: the baseline, the finalists to compare with it, and the result that their validation runs support."""
+"""Ranking: chooses the baseline and the finalists to compare with it, and derives the study's result from their
+validation runs."""
 
 import math
 from collections.abc import Sequence

@@ -104,7 +104,7 @@ class Pool:
         return len(self._tables)
 
     def config(self, row: int) -> TrialConfig:
-        """Configuration of a row."""
+        """Configuration of a row of the pool."""
         return self.space.unflatten(self.table(row))
 
     def table(self, row: int) -> Flat:

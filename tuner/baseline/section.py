@@ -28,8 +28,8 @@ class Section:
         return None if value == _AUTO else value
 
     def number(self, key: str) -> float | None:
-        """Number that a configuration file gives for a key, also one that YAML reads as text (1e-5). Raises ValueError
-        for any other type."""
+        """Number that a configuration file gives for a key, also one that YAML reads as text (1e-5); None where absent.
+        Raises ValueError for any other type."""
         value = self.get(key)
         if isinstance(value, str):
             value = _parse_number(value)
@@ -38,16 +38,16 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')
 
     def integer(self, key: str) -> int | None:
-        """Integer that a configuration file gives for a key, also where JSON wrote it as 5e8. Raises ValueError for any
-        other value."""
+        """Integer that a configuration file gives for a key, also where JSON wrote it as 5e8; None where absent. Raises
+        ValueError for any other value."""
         value = self.number(key)
         if value is None or value == int(value):
             return None if value is None else int(value)
         raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
 
     def flag(self, key: str) -> bool | None:
-        """Boolean that a configuration file gives for a key, also one written as text. Raises ValueError for any other
-        value."""
+        """Boolean that a configuration file gives for a key, also one written as text; None where absent. Raises
+        ValueError for any other value."""
         value = self.get(key)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -56,7 +56,7 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
 
     def text(self, key: str) -> str | None:
-        """String that a configuration file gives for a key. Raises ValueError for any other type."""
+        """String that a configuration file gives for a key; None where absent. Raises ValueError for any other type."""
         value = self.get(key)
         if value is None or isinstance(value, str):
             return value

@@ -40,7 +40,7 @@ def _exactly(effect: Effect) -> Judge:
 
 def _series(was: str, now: str) -> Effect | None:
     """Effect of a difference between two software versions on a measurement: stale where one of the first two numbers
-    differs."""
+    differs; None for equal versions."""
     if was == now:
         return None
     is_same_series = re.findall(r"\d+", was)[:2] == re.findall(r"\d+", now)[:2]

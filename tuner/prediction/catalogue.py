@@ -52,8 +52,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """Catalogue's GPU for an NVML product name: `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB
-    HBM3`, `NVIDIA H200`."""
+    """Catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100
+    80GB HBM3` or `NVIDIA H200`; None where it has none."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)

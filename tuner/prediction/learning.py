@@ -111,7 +111,7 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
 
 def peak_gib(memory: Memory) -> float | None:
     """Measured peak GiB with which a prediction is compared: the memory in use on the device, otherwise the allocated
-    tensors."""
+    tensors; None where neither was measured."""
     return memory.device_used_gib or memory.peak_allocated_gib
 
 

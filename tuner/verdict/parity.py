@@ -165,7 +165,8 @@ def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
 def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """First two trials whose trajectories agree, in the order of trials; later pairs never replace an earlier pair."""
+    """First two trials whose trajectories agree, in the order of trials (later pairs never replace an earlier pair);
+    None where no two agree."""
     for later in range(1, len(witnesses)):
         # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):

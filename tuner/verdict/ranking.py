@@ -20,7 +20,8 @@ _NOBODY_NEAR = (
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
-    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory."""
+    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory; None
+    where there is no such trial."""
     feasible = _feasible(history, parity_groups)
     return contender(max(feasible, key=_search_speed)) if feasible else None
 

@@ -46,7 +46,7 @@ class ComputeTimes:
 
     @property
     def launch_floor(self) -> Array:
-        """Host seconds of one micro batch, which bound its time from below: with a shorter GPU time the GPU would be
+        """Host seconds of one micro batch, from launches and the backend's hooks; where the GPU needs less time, it is
         idle."""
         return self.launches + self.machinery
 

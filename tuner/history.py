@@ -10,7 +10,8 @@ from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 
 @dataclass(frozen=True)
 class Observation:
-    """One trial of a study with its search run and its validation runs in the current final comparison."""
+    """Trial of a study as the search uses it, with its search run and its validation runs in the current final
+    comparison."""
 
     number: int
     config: TrialConfig
@@ -24,7 +25,8 @@ class Observation:
 
     @property
     def is_measured(self) -> bool:
-        """Whether the trial ran as planned and its speed is known, if only roughly (pruned)."""
+        """Whether the trial ran as planned and its speed is known, if only roughly because it was pruned (stopped
+        early)."""
         return self.measurement is not None and self.state.is_feasible
 
     @property

@@ -15,7 +15,7 @@ def available_gib(cluster: Cluster, objective: Objective) -> float:
 def allocator_retry_failure(retries: int | None, ooms: int | None, period: str) -> Failure | None:
     """Failure of a run in which the CUDA allocator had to empty its cache to continue; None where it did not have to.
 
-    `period`: part of the run in words, with which the message begins.
+    `period`: words for the part of the run, with which the message begins.
     """
     # A retry synchronises the device and slows the run, and the next run with the same memory may fail outright.
     times = (retries or 0) + (ooms or 0)

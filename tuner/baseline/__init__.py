@@ -1,7 +1,7 @@
 """Baseline: a user's present configuration, given in Shardtune's format or as an unchanged DeepSpeed JSON, Accelerate
 configuration or file of transformers' TrainingArguments.
 
-A key that contradicts the workload is an error naming both; a key that does nothing in a trial is a note.
+A key that contradicts the workload is an error that names both; a key without effect in a trial becomes a note.
 """
 
 from shardtune.tuner.baseline.implied_precision import implied_precision

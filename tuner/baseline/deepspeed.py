@@ -228,7 +228,7 @@ def check_recognised(top: Section) -> None:
     defaults.
 
     Raises:
-        ValueError: names the first key, and what a baseline may be.
+        ValueError: names the first unknown key and the accepted kinds of baseline files.
     """
     keys = [key for key in top.values() if key != "micro_batch"]
     readable = {*_SILENT_KEYS, *_FURTHER_SECTIONS}

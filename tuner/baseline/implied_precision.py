@@ -12,7 +12,8 @@ _AUTOCAST = "bf16-autocast"
 
 
 def implied_precision(baseline: TrialConfig | dict[str, JsonValue] | None) -> tuple[Precision, str] | None:
-    """Precision that a baseline implies, with a note for the user; None where the device decides the precision."""
+    """Numeric precision that a baseline file implies, with a note for the user; None where the device decides the
+    precision."""
     # bf16 under DDP is autocast in the Trainer and in Accelerate; their other backends have mixed precision of their
     # own, and so has DeepSpeed unless its JSON enables `torch_autocast`.
     tool = (

@@ -30,7 +30,7 @@ def resolve(
     """Read the user's baseline as a configuration; None where no baseline was given.
 
     Raises:
-        ValueError: it contradicts the workload, or cannot run on the cluster; names both sides.
+        ValueError: the baseline contradicts the workload, or cannot run on the cluster; names both sides.
     """
     return resolve_with_notes(baseline, workload, cluster, model).config
 

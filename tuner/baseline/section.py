@@ -18,18 +18,18 @@ class Section:
         self._read: set[str] = set()
 
     def name(self, key: str) -> str:
-        """Full path of the section's key in the file, for messages."""
+        """Full path of a key of this section in the configuration file, for messages."""
         return f"{self._path}.{key}"
 
     def get(self, key: str) -> JsonValue:
-        """Value of the section's key; None where the key is absent, null or `auto`."""
+        """Value of a key in the section of a configuration file; None where the key is absent, null or `auto`."""
         self._read.add(key)
         value = self._values.get(key)
         return None if value == _AUTO else value
 
     def number(self, key: str) -> float | None:
-        """Number at the section's key, also one that YAML reads as text (1e-5). Raises ValueError for any other
-        type."""
+        """Number that a configuration file gives for a key, also one that YAML reads as text (1e-5); None where absent.
+        Raises ValueError for any other type."""
         value = self.get(key)
         if isinstance(value, str):
             value = _parse_number(value)
@@ -38,14 +38,16 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be a number; give one, or "auto"')
 
     def integer(self, key: str) -> int | None:
-        """Integer at the section's key, also where JSON wrote it as 5e8. Raises ValueError for any other value."""
+        """Integer that a configuration file gives for a key, also where JSON wrote it as 5e8; None where absent. Raises
+        ValueError for any other value."""
         value = self.number(key)
         if value is None or value == int(value):
             return None if value is None else int(value)
         raise ValueError(f'{self.name(key)} ({value}) must be a whole number; give one, or "auto"')
 
     def flag(self, key: str) -> bool | None:
-        """Boolean at the section's key, also one written as text. Raises ValueError for any other value."""
+        """Boolean that a configuration file gives for a key, also one written as text; None where absent. Raises
+        ValueError for any other value."""
         value = self.get(key)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
@@ -54,22 +56,23 @@ class Section:
         raise ValueError(f'{self.name(key)} ({value!r}) must be true or false; use one of them, or "auto"')
 
     def text(self, key: str) -> str | None:
-        """String at the section's key. Raises ValueError for any other type."""
+        """String that a configuration file gives for a key; None where absent. Raises ValueError for any other type."""
         value = self.get(key)
         if value is None or isinstance(value, str):
             return value
         raise ValueError(f"{self.name(key)} ({value!r}) must be a string; put it in quotes")
 
     def word(self, key: str) -> str | None:
-        """String at the section's key in lower case; a number or a YAML boolean (`no`) is converted to the word that
-        the user wrote."""
+        """String that a configuration file gives for a key, in lower case; a number or a YAML boolean (`no`) is
+        converted to the word that the user wrote."""
         value = self.get(key)
         if isinstance(value, bool):
             return "yes" if value else "no"
         return None if value is None else str(value).lower()
 
     def section(self, key: str) -> "Section":
-        """Nested section at the key, empty where the key is absent. Raises ValueError for any other type."""
+        """Nested section of a configuration file at a key, empty where the key is absent. Raises ValueError for any
+        other type."""
         value = self.get(key)
         if value is not None and not isinstance(value, dict):
             raise ValueError(
@@ -78,14 +81,15 @@ class Section:
         return Section(value or {}, self.name(key))
 
     def values(self) -> dict[str, JsonValue]:
-        """Copy of all keys and values of the section, for another reader."""
+        """Copy of all keys and values of this section of a configuration file, for another reader."""
         return dict(self._values)
 
     def __contains__(self, key: str) -> bool:
         return self.get(key) is not None
 
     def unread(self, silent: frozenset[str] = frozenset()) -> list[str]:
-        """Full paths of the keys with a value that were not read, without keys known to have no effect."""
+        """Full paths of the keys of a configuration file that have a value and were not read, without keys known to
+        have no effect."""
         return [
             self.name(key)
             for key, value in self._values.items()

@@ -20,7 +20,7 @@ def export(study: Study, contender: Contender, form: ExportFormat) -> Export:
     settings that the files cannot express.
 
     Raises:
-        ValueError: the study has measured nothing yet, or the consumer has no such backend.
+        ValueError: the study has measured nothing yet, or the program exported for lacks the backend.
     """
     if form == "standard":
         return Export(format=form, files=files(study, contender))

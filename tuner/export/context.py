@@ -67,7 +67,7 @@ def torchtitan_mesh(source: ExportSource, values: dict[str, Any]) -> dict[str, A
     """Fields of torchtitan's device mesh (`values`) with the number of context parallel ranks added.
 
     Raises:
-        ValueError: its mesh does not come out.
+        ValueError: the ranks cannot form torchtitan's mesh.
     """
     size, shard = source.config.context_parallel, int(values["data_parallel_shard_degree"])
     if size == 1:

@@ -1,6 +1,7 @@
-"""Environment in which a configuration was measured, for each file: its own variables, and those set on the worker.
+"""Environment in which a configuration was measured, for each exported file: the variables that Shardtune sets, and
+those set on the worker.
 
-The worker's values come from outside: a value that could name a file appears in a comment and is never set.
+A worker's values are not trusted: a value that could name a file appears in a comment and is never set.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""Quoting of text from outside in generated files: names of models, classes and devices that a user or a worker gives.
+"""Quoting of untrusted text in generated files: names of models, classes and devices that a user or a worker gives.
 
-Every format inserts them by one of these functions, so that a name changes a literal or a comment, and never the code
-around it. Shell words use `shlex.quote`; YAML and JSON are written by their libraries.
+Every format inserts these names by one of the module's functions, so that a name changes a literal or a comment, and
+never the code around it. Shell words use `shlex.quote`; YAML and JSON are written by their libraries.
 """
 
 import json
@@ -41,5 +41,6 @@ def literal(value: Any) -> str:
 
 
 def toml_string(text: str) -> str:
-    """Text as a TOML basic string, which is JSON's but for one control character (toml.io, v1.0.0)."""
+    """Text as a TOML basic string in quotes, which equals a JSON string except for one control character (toml.io,
+    v1.0.0)."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -31,7 +31,7 @@ class ExportSource:
 
     @property
     def config(self) -> TrialConfig:
-        """Measured configuration that is exported."""
+        """Measured configuration that the export reproduces."""
         return self.contender.config
 
     @property

@@ -10,7 +10,7 @@ _FOLDER = package_files("shardtune.tuner.export") / "templates"
 def fill(name: str, **values: object) -> str:
     """Fill in a template of an exported file; a line that consists of one name with an empty value is dropped.
 
-    A name without a value raises KeyError: an error of ours.
+    A name in the template without a value raises KeyError, which indicates an error in Shardtune.
     """
     text = (_FOLDER / f"{name}.template").read_text(encoding="utf-8")
     empty = {f"${key}" for key, value in values.items() if value == ""}
@@ -20,5 +20,5 @@ def fill(name: str, **values: object) -> str:
 
 
 def indent(lines: Sequence[str], spaces: int) -> str:
-    """Lines indented by `spaces`."""
+    """Source lines, each indented by `spaces` spaces."""
     return "\n".join(f"{' ' * spaces}{line}".rstrip() for line in lines)

@@ -1,10 +1,10 @@
-"""Drift: whether a machine became slower at the same work, by a one-sided CUSUM on log speeds (Page, Biometrika 41,
-1954).
+"""Drift: whether a machine became slower at the same work, detected by a one-sided cumulative sum (CUSUM) on log speeds
+(Page, Biometrika 41, 1954).
 
-The reference is the speed of the configuration when it was measured. Each canary adds how far it falls below that, in
-units of the reference's own spread, less an allowance; a sum above the limit is drift. Allowance 1 is tuned to a shift
-of two spreads (half the shift, Lucas, J. Quality Technology 14, 1982). The limit makes a single canary 2.6 spreads down
-enough: 13 % at the least spread.
+The reference is the speed of the configuration when it was measured. Each canary (a repeated run of that configuration)
+adds its shortfall from the reference, in units of the reference's own spread, less an allowance; a sum above the limit
+is drift. Allowance 1 is tuned to a shift of two spreads (half the shift, Lucas, J. Quality Technology 14, 1982). With
+this limit a single canary that is 2.6 spreads too slow is enough: 13 % at the least spread.
 """
 
 import math

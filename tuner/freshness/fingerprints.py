@@ -1,7 +1,8 @@
 """Policy on fingerprints (hardware and software versions): which differences between two fingerprints count, and with
 which effect.
 
-An unknown value (None) on either side is no difference: a release that records more fields makes nothing stale.
+An unknown value (None) in either fingerprint is no difference: a release that records more fields makes no measurement
+stale.
 """
 
 import re
@@ -38,7 +39,8 @@ def _exactly(effect: Effect) -> Judge:
 
 
 def _series(was: str, now: str) -> Effect | None:
-    """Effect of a difference between two versions: stale where one of the first two numbers differs."""
+    """Effect of a difference between two software versions on a measurement: stale where one of the first two numbers
+    differs; None for equal versions."""
     if was == now:
         return None
     is_same_series = re.findall(r"\d+", was)[:2] == re.findall(r"\d+", now)[:2]

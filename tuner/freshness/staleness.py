@@ -30,10 +30,10 @@ class TargetMeasurement:
     """Differences of the machine that is most similar to the measurement's, including those that only lower the
     confidence."""
     stale_changes: tuple[FieldChange, ...] = ()
-    """Stale differences of any machine that would run the target, one per field; empty while some machine is
-    comparable."""
+    """Differences that make the measurement stale, of any machine that would run the tuning target, one per field;
+    empty while some machine is comparable."""
     values: tuple[str, ...] = ()
-    """Stale differences as texts `field=value`."""
+    """Differences that make the measurement stale, as texts `field=value`."""
     changed_at: datetime | None = None
     """Time at which the newest of the stale values first appeared; None while the measurement is fresh."""
 
@@ -56,9 +56,11 @@ class StoredFreshness:
 
 
 def assess(measured_on: Fingerprint, nodes: int, machines: Sequence[Machine]) -> TargetMeasurement | None:
-    """Compare a measurement with the present machines; None where no machine is ready.
+    """Compare a measurement's fingerprint (hardware and software versions) with the present machines; None where no
+    machine is ready.
 
-    The measurement is stale when a machine is ready and none, ready or silent for a while, compares with it.
+    The measurement is stale when some machine is ready, but no machine, whether ready or silent for a while, is
+    comparable with it.
     """
     if not any(machine.is_ready for machine in machines):
         return None

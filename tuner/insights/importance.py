@@ -1,4 +1,4 @@
-"""Importance of knobs for speed, by PED-ANOVA over a study's feasible trials.
+"""Importance of each knob for speed, computed by PED-ANOVA from a study's feasible trials.
 
 Watanabe, Bansal and Hutter, PED-ANOVA (IJCAI 2023, arXiv:2304.10255), with conditional knobs as in Conditional
 PED-ANOVA (arXiv:2601.20800), both as Optuna 5 implements them. Importance is how far the distribution of a knob's
@@ -37,8 +37,8 @@ FASTEST = 5
 _TOP = 0.25
 """Fraction of a study's trials that count as the fastest, where it gives more than the minimum number."""
 _SHUFFLINGS = 19
-"""Number of random assignments of speeds; a knob without effect beats all of them one time in twenty (Barnard's
-Monte Carlo test, 1963)."""
+"""Number of random assignments of speeds to trials; by chance, a knob without effect is more important than in all of
+them one time in twenty (Barnard's Monte Carlo test, 1963)."""
 
 Row = tuple[tuple[tuple[str, KnobValue], ...], float]
 """Knob values of a trial, with the trial's speed."""
@@ -88,7 +88,7 @@ def importance(rows: tuple[Row, ...]) -> Importance:
 
 
 def _scales(tables: Sequence[dict[str, KnobValue]]) -> dict[str, _Scale]:
-    """Scale of each knob that took several values, by knob name."""
+    """Scale (positions or names for Optuna) of each knob that took several values, by knob name."""
     scales: dict[str, _Scale] = {}
     for name in sorted({name for table in tables for name in table}):
         values = {repr(table[name]): table[name] for table in tables if name in table}
@@ -121,7 +121,8 @@ def _build_study(tables: Sequence[dict[str, KnobValue]], scales: dict[str, _Scal
 def _largest_by_chance(
     study: optuna.Study, scales: dict[str, _Scale], speeds: Sequence[float], fastest: int
 ) -> dict[str, float]:
-    """Largest importance of each knob when speeds are assigned to trials at random: what chance alone reaches."""
+    """Largest importance for speed of each knob when speeds are assigned to trials at random: the importance that
+    chance alone produces."""
     rng = random.Random(0)
     largest = dict.fromkeys(scales, 0.0)
     for _ in range(_SHUFFLINGS):

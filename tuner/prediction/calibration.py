@@ -1,8 +1,9 @@
-"""Calibration of the predictor for one machine and software from measured trials: a few physical factors, with an
+"""Calibration of the predictor for one machine and its software by measured trials: a few physical factors, with an
 interval.
 
-A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part gets a factor on its time, and
-all share one. A prior keeps them near 1, so that one measurement moves the shared factor and many separate the parts.
+A step's time is a sum of parts (tuner.prediction.throughput.StepTable.parts). Each part has a factor of its own on its
+time, and all parts share a further factor. A prior keeps the factors near 1, so that one measurement moves the shared
+factor and many separate the parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,7 @@ class SpeedCalibration:
 
 
 UNCALIBRATED = SpeedCalibration(factors=dict.fromkeys(PARTS, 1.0), sigma=0.2, rows=0)
-"""Calibration without trials. Its sigma of 0.2 is the spread over sources left out of every fit
+"""Calibration of predicted speed without any trials. Its sigma of 0.2 is the spread over sources left out of every fit
 (docs/measurements/predictor.md)."""
 
 
@@ -68,7 +69,7 @@ def fit_speed(
     `part_sigma`: prior deviation of a part's rate; `CPU_PART_SIGMA` for CPU ranks.
 
     Raises:
-        ValueError: nothing to fit on, or a time that is not positive.
+        ValueError: no measurements to fit, or a time that is not positive.
     """
     if not parts or len(parts) != len(measured_s):
         raise ValueError(

@@ -1,6 +1,6 @@
 """Candidates: many configurations as one structure of arrays, the input of the memory and speed models.
 
-Trial configurations and published measurements both become `Candidates`, so the same formulas judge both.
+Trial configurations and published measurements both become `Candidates`, so that the same formulas apply to both.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,8 @@ class Dtypes:
 
     @classmethod
     def of(cls, precision: Precision) -> "Dtypes":
-        """Dtypes of a precision; Adam keeps two moments in the masters' dtype."""
+        """Dtypes of the values of a training with this precision; Adam's two moments have the dtype of the master
+        weights."""
         master = DTYPE_BYTES[precision.master_dtype]
         compute = DTYPE_BYTES[precision.compute_dtype]
         return cls(
@@ -55,13 +56,13 @@ class Dtypes:
 
 @dataclass(frozen=True)
 class Implementation:
-    """Facts about the training program that its configuration does not show, each of which changes memory or speed."""
+    """Facts about a training program that its configuration does not show, each of which changes memory or speed."""
 
     attention: Literal["flash", "eager"] = "flash"
     """Name of the attention kernel. `flash` saves q, k, v, output and one fp32 per head and token; `eager` saves the
     score matrices."""
     selective: Literal["matmuls", "second_matmuls", "alternate_blocks", "attention"] = "matmuls"
-    """Tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
+    """Names the tensors that selective checkpointing keeps: all matrix products and attention (Shardtune); every second
     product and attention (torchtitan's `op`); every second block whole; all but the attention scores (Megatron)."""
     autocast: bool = False
     """Whether mixed precision uses `torch.autocast`: weights and residual stream in the masters' dtype, cast copies of
@@ -73,7 +74,8 @@ class Implementation:
     loss_chunks: int = 1
     """Number of slices of the sequence over which the loss is computed; only one slice at a time has fp32 values."""
     fused_optimizer: bool = False
-    """Whether AdamW is fused: torch's foreach AdamW keeps one temporary of the shard's size, a fused kernel none."""
+    """Whether the AdamW kernel is fused: torch's foreach AdamW keeps one temporary of the shard's size, a fused kernel
+    none."""
     optimizer_in_backward: bool = False
     trainable: float = 1.0
     """Fraction of parameters with gradients and optimizer state; the remaining parameters are frozen."""
@@ -87,8 +89,8 @@ class Implementation:
     attention_rate: float = 1.0
     """Rate of the attention kernel relative to FlashAttention-2."""
     main_gradients: bool = False
-    """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients
-    in the dtype of reduction. Each micro batch adds to the buffer, and it is sent once a step, parameter by
+    """Whether DDP and ZeRO-1 keep weights in the compute dtype beside fp32 masters and one whole buffer of gradients in
+    the dtype of reduction. Each micro batch adds to the buffer, and the buffer is sent once a step, parameter by
     parameter (nanotron)."""
     step_host_s: float = 0.0
     """Host seconds of a step that overlap with nothing, in addition to `Rates.optimizer_host_s`."""

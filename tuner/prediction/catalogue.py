@@ -1,6 +1,7 @@
 """GPU catalogue: find a GPU model by any of its names, and the figures of a cluster of such GPUs.
 
-The figures are in api_schemas.machines.gpus, the achieved fractions of them in tuner.prediction.rates.
+The nominal figures are in api_schemas.machines.gpus, the fractions of them achieved in training in
+tuner.prediction.rates.
 """
 
 import difflib
@@ -51,8 +52,8 @@ def _fold(name: str) -> str:
 
 
 def _by_product_name(name: str, gpus: Mapping[str, GpuModel]) -> GpuModel | None:
-    """Catalogue's GPU for an NVML product name: `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100 80GB
-    HBM3`, `NVIDIA H200`."""
+    """Catalogue's GPU for an NVML product name such as `NVIDIA A100-SXM4-80GB`, `Tesla V100-SXM2-32GB`, `NVIDIA H100
+    80GB HBM3` or `NVIDIA H200`; None where it has none."""
     words = re.findall(r"[a-z]*\d+[a-z]*|pcie|nvl|sxm\d?", name.lower())
     ranked = [(float(sum(word in gpu.name.lower() for word in words)), gpu) for gpu in gpus.values()]
     model = next((word for word in words if re.fullmatch(r"(gh|gb|mi|[a-z])\d{1,3}[a-z]?", word)), None)
@@ -91,7 +92,7 @@ def on_cluster(cluster: Cluster) -> GpuModel:
 
 
 def dtypes_of(cluster: Cluster) -> DeviceDtypes:
-    """Dtypes that a cluster's devices compute in, as far as their name determines them."""
+    """Dtypes in which a cluster's devices can compute, as far as the device's name determines them."""
     if cluster.device == "cpu":
         return DeviceDtypes("this CPU", is_cpu=True)
     try:

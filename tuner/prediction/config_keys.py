@@ -54,7 +54,7 @@ class WatchedConfig(dict[str, Any]):
         configuration was read.
 
         Raises:
-            ValueError: names both keys, and the one that the architecture reads.
+            ValueError: names both keys, and the key that the architecture reads.
         """
         for names in _SYNONYMS:
             read_name = next(

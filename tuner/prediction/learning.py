@@ -66,7 +66,7 @@ class ComparedRun:
     parts: Mapping[str, float] | None
     """Predicted seconds of each part of a step; None where the hardware's rates are unknown."""
     seconds: float
-    """Measured seconds of a step; 0 where no speed was measured."""
+    """Measured seconds of a step; 0 where the run's speed was not measured."""
 
 
 def compare(group: MeasuredTrials) -> list[ComparedRun]:
@@ -111,7 +111,7 @@ def learn(runs: Iterable[ComparedRun]) -> Calibrations:
 
 def peak_gib(memory: Memory) -> float | None:
     """Measured peak GiB with which a prediction is compared: the memory in use on the device, otherwise the allocated
-    tensors."""
+    tensors; None where neither was measured."""
     return memory.device_used_gib or memory.peak_allocated_gib
 
 

@@ -66,7 +66,7 @@ def near_the_edge(failure: Failure, prediction: TrialPrediction | None, cluster:
     """Whether a run that exceeded memory might have fitted, so that it is repeated once before the failure is learnt
     from.
 
-    A measured peak is compared with the limit; otherwise the prediction's 90 % interval decides.
+    A measured peak is compared with the memory limit; without a measured peak, the prediction's 90 % interval decides.
     """
     if failure.kind not in (FailureKind.OOM, FailureKind.OVER_LIMIT):
         return False

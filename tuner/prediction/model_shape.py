@@ -1,4 +1,4 @@
-"""Model shape: dimensions read from a `config.json`, and parameters and FLOPs in closed form.
+"""Model shape: dimensions read from a `config.json`, with the numbers of parameters and FLOPs computed by formula.
 
 Covers the decoder families below exactly (tested against `transformers` on the meta device). Any other architecture
 needs a worker's trace. Activations are in tuner.prediction.footprint, times in tuner.prediction.throughput.
@@ -51,12 +51,12 @@ class ModelShape:
 
     @property
     def query(self) -> int:
-        """Width of all query heads together (Qwen3 has more than `hidden`)."""
+        """Width (elements per token) of all query heads together; Qwen3's is larger than `hidden`."""
         return self.heads * self.head_dim
 
     @property
     def kv(self) -> int:
-        """Width of all key heads together, which is also that of all value heads."""
+        """Width (elements per token) of all key heads together, which equals that of all value heads."""
         return self.kv_heads * self.head_dim
 
     @property
@@ -147,16 +147,18 @@ class ModelShape:
 
     @property
     def block_matmul_flops_per_token(self) -> float:
-        """Forward FLOPs of one block's matrix products with weights; a multiply-add is two."""
+        """Forward FLOPs per token of one block's matrix products with weights; a multiply-add counts as two."""
         router = self.experts * self.hidden if self.experts > 1 else 0
         return 2.0 * (self.attention_matrix_parameters + self.experts_per_token * self.mlp_matrix_parameters + router)
 
     def attention_flops_per_token(self, sequence: float) -> float:
-        """Forward FLOPs of one block's attention scores and weighted sum, in full (a causal kernel skips half)."""
+        """Forward FLOPs per token of one block's attention scores and weighted sum, counted in full (a causal kernel
+        skips half)."""
         return 4.0 * sequence * self.query
 
     def model_flops_per_token(self, sequence: float) -> float:
-        """Training FLOPs of one token (forward plus twice that in backward), attention in full, nothing recomputed.
+        """Training FLOPs of one token (forward, plus twice as much in backward), with attention counted in full and
+        without recomputation.
 
         PaLM (arXiv:2204.02311), appendix B.
         """

@@ -199,7 +199,7 @@ def answer_request(
     `known`: calibrations from trials on this hardware. `device`: dtypes from a worker there, else the catalogue's.
 
     Raises:
-        ValueError: unknown hardware or model family, a missing model field, a mesh that does not come out.
+        ValueError: unknown hardware or model family, a missing model field, a mesh that does not match the ranks.
     """
     return predict_all(prediction_request.resolve(request, device), calibrations)
 
@@ -233,7 +233,8 @@ def predict_all(resolved: ResolvedRequest, calibrations: Calibrations = NO_CALIB
 
 
 def state_gib(shape: ModelShape, workload: Workload) -> dict[str, float]:
-    """GiB of the whole model's states by kind, unsharded, under a precision."""
+    """GiB of the whole model's parameters, gradients and optimizer state under a precision, by kind, before
+    sharding."""
     precision = workload.precision
     size = {kind: DTYPE_BYTES[dtype] for kind, dtype in
             (("master", precision.master_dtype), ("compute", precision.compute_dtype), ("reduce", precision.reduce_dtype))}  # fmt: skip

@@ -1,7 +1,7 @@
 """Rates that a GPU and its links achieve in training, as fractions of their nominal figures: the predictor's few fitted
 numbers.
 
-Each is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. Their
+Each number is physical (a rate or a cost per launch); `tuner.prediction.calibration` scales them for one machine. Their
 derivation and their errors on sources left out of the fit are in docs/measurements/predictor.md.
 """
 
@@ -28,7 +28,7 @@ class Rates:
     small_matmul: float = 96.0
     """Inner dimension at which a matrix product reaches half of its peak rate (prologue, epilogue, partial waves)."""
     fp8_gain: float = 1.5
-    """Speed-up of fp8 linear layers over bf16, casts and scaling included."""
+    """Speed-up of fp8 linear layers over bf16 layers, with casts and scaling included."""
     overlap: float = 0.85
     """Fraction of the time of backward (or forward) with which communication can overlap."""
     contention: float = 0.12
@@ -37,7 +37,8 @@ class Rates:
     """Whether the core that launches an operator also executes it, as on CPU ranks, so that launches cannot overlap
     with execution."""
     optimizer_host_s: float = 0.012
-    """Host seconds of an optimizer step: clipping, foreach lists, logging, the data loader."""
+    """Host seconds of an optimizer step that no kernel accounts for: clipping, foreach lists, logging, the data
+    loader."""
     fresh_bytes: float = math.inf
     """Bytes per second at which memory new from the system is first used: CPU ranks fault it in page by page."""
 
@@ -76,11 +77,13 @@ class Network:
     """Bytes of a message per rank at which a collective reaches half of the bandwidth (nccl-tests: 16-128 MiB per call
     for all-reduce)."""
     measured: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves of collectives within a node by operation, which replace the bandwidths above."""
+    """Measured times of collectives within a node by operation (curves over message size), which replace the bandwidths
+    above."""
     across: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves of collectives over one rank of each node, while every rank of a node is in such a group."""
+    """Measured times of collectives over one rank of each node (curves over message size), while all ranks of a node
+    take part in such a group each."""
     spanning: Mapping[str, Curve] = field(default_factory=dict)
-    """Measured curves of collectives over all ranks of several nodes."""
+    """Measured times of collectives over all ranks of several nodes (curves over message size)."""
 
 
 # Fraction of the vendor's dense peak that matrix products reach. First factor: best of any shape
@@ -107,7 +110,7 @@ def rates_of(gpu: GpuModel) -> Rates:
     """Rates that a GPU of the catalogue achieves in training.
 
     Raises:
-        ValueError: the catalogue lacks a figure this needs.
+        ValueError: the catalogue lacks a figure that the rates need.
     """
     if gpu.peak_flops is None or gpu.memory_bytes_per_s is None:
         missing = "peak_bf16_tflops" if gpu.peak_flops is None else "memory_gb_per_s"
@@ -144,8 +147,8 @@ CPU_RATES = Rates(
     matmul_flops=5e10, attention_flops=2e10, memory_bytes=5e9, launch_s=6e-6, overlap=0.0, contention=0.0,
     serial=True, optimizer_host_s=2e-3, fresh_bytes=3.4e9,
 )  # fmt: skip
-"""Rates of one CPU core, a starting point that trials calibrate. A page of 4 KiB takes 1.2 µs (32 MiB written once
-and again, AMD EPYC VM)."""
+"""Rates of one CPU core, a starting point that trials calibrate. First use of a page of 4 KiB takes 1.2 µs (32 MiB
+written once and again, AMD EPYC VM)."""
 CPU_NETWORK = Network(
     intra=1e9,
     inter=1e8,

@@ -1,4 +1,4 @@
-"""Sizes of a model's single parameters, for backends that treat each by its own size."""
+"""Sizes of a model's individual parameters, for backends that treat each parameter by its own size."""
 
 import numpy as np
 
@@ -65,8 +65,8 @@ def buckets_filled(shape: ModelShape, bucket: Array) -> Array:
     """Number of buckets of at most `bucket` elements that the model's gradients fill in turn; a larger gradient has a
     bucket of its own.
 
-    DeepSpeed 0.19.8, `reduce_independent_p_g_buckets_and_remove_grads`: a gradient that does not fit sends the bucket
-    off.
+    In DeepSpeed 0.19.8 (`reduce_independent_p_g_buckets_and_remove_grads`), a bucket is reduced when the next gradient
+    does not fit.
     """
     bucket = np.asarray(bucket, dtype=float)
     sent = np.zeros_like(bucket)

@@ -1,7 +1,8 @@
-"""Traced shape: a model's counts from a worker's model summary, with widths in closed form where known.
+"""Traced shape: a model's parameter and FLOP counts from a worker's model summary, with widths computed by formula
+where known.
 
-For an architecture without a closed form, widths are those of a Llama block with as many parameters: an estimate,
-marked as one.
+For an architecture without a formula, widths are those of a Llama block with as many parameters: an estimate, marked as
+an estimate.
 """
 
 from dataclasses import asdict, dataclass
@@ -14,7 +15,7 @@ from shardtune.tuner.prediction.model_shape import ModelShape
 _HEAD_DIM = 64
 """Width of an attention head in the Llama block that estimates an unknown architecture."""
 _MOST_BLOCKS = 1000
-"""Maximum number of blocks that a model summary lists."""
+"""Maximum number of blocks that a model summary contains."""
 
 
 @dataclass(frozen=True, kw_only=True)

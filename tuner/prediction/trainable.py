@@ -1,5 +1,4 @@
-"""Rejection of models that no trial could train, as far as config.json shows it, before a worker traces them. A worker
-decides whether transformers knows the architecture.
+"""Rejection of models that no trial could train, as far as config.json shows it, before a worker traces them.
 
 A worker decides whether transformers knows the architecture.
 """
@@ -37,7 +36,7 @@ _HEADS = (("hidden_size", "num_attention_heads"), ("n_embd", "n_head"), ("d_mode
 
 
 def check(model: ModelSpec) -> None:
-    """Reject a model that no trial could train.
+    """Reject a model that no trial could train, such as a model with quantised weights.
 
     Raises:
         ValueError: names the field of the model's file, its value and the remedy.

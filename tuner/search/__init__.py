@@ -1,1 +1,2 @@
-"""Search: which configuration a study tries next and when it stops. `tuner.verdict` decides the result."""
+"""Search: chooses the configuration that a study tries next, and decides when the study stops. `tuner.verdict` decides
+the result."""

@@ -1,7 +1,8 @@
 """Dominance: postpones untried configurations that would probably run out of memory, because similar configurations
 did.
 
-This only orders the trials and excludes none: an allocator may fragment less with other buckets and prefetch depths.
+Dominance only orders the trials and excludes none: an allocator may fragment less with other buckets and prefetch
+depths.
 """
 
 from collections.abc import Iterable, Sequence

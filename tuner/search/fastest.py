@@ -1,8 +1,8 @@
 """Fastest configurations of a search space that are predicted to fit in memory, found without any trial: used by
 `shardtune predict` and the calculator.
 
-The search looks at every placement of model states, micro batch and checkpointing with the other knobs at their
-defaults. From the fastest of these it descends one knob at a time.
+The search evaluates every placement of model states, micro batch and checkpointing with the other knobs at their
+defaults. From the fastest of these configurations it descends, changing one knob at a time.
 """
 
 from collections.abc import Iterator

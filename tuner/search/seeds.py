@@ -39,9 +39,9 @@ def seed_configs(
 ) -> Seeds:
     """Choose the at most four configurations that a study tries first; the user's baseline is among them, unchanged.
 
-    With a baseline, one default of each backend follows. Over several nodes the mesh that follows them is the first
-    default. Defaults are moved into the user's limits. Challengers (of a retune) come right after the baseline, and
-    take no default's place.
+    With a baseline, one default of each backend follows. Over several nodes, the default whose mesh follows the nodes
+    comes first. Defaults are changed to satisfy the user's limits. Challengers (of a retune) come right after the
+    baseline, and take no default's place.
     """
     plain_defaults = documented_defaults(cluster) if baseline is None else _one_of_each(cluster)
     defaults = [*node_aligned(cluster), *plain_defaults]
@@ -62,9 +62,9 @@ def seed_configs(
 def due_seeds(seeds: Seeds, history: Sequence[Observation], rejected: Collection[str], forecast: Forecast) -> Seeds:
     """Seed trials that run now, whatever the sampler prefers; all seeds where speed cannot be predicted.
 
-    The user's baseline and challengers always run, and over several nodes the mesh that follows them. Of the defaults,
-    the fastest by prediction first: one while no baseline runs, any whose interval reaches the fastest measured
-    default, and one of another backend while only one has run.
+    The user's baseline and challengers always run, and over several nodes the default whose mesh follows the nodes. The
+    other defaults run in order of predicted speed: one while no baseline runs, any whose interval reaches the fastest
+    measured default, and one of another backend while only one backend has run.
     """
     required = [(config, origin) for config, origin in seeds if origin is not TrialOrigin.DEFAULT]
     defaults = [config for config, origin in seeds if origin is TrialOrigin.DEFAULT]

@@ -1,6 +1,6 @@
 """Stopping: when a search ends, by a limit of the budget or, with the default budget, when further gain is unlikely.
 
-Also extends the budget of a study that has ended.
+The module also extends the budget of a study that has ended.
 """
 
 from collections.abc import Iterable, Sequence
@@ -100,7 +100,7 @@ def extend_budget(budget: Budget, extension: Extension, trials: int, gpu_seconds
     A budget without a number of trials allows exactly `trials` + `add_trials` from then on, but no fewer than before.
 
     Raises:
-        ValueError: there is no such limit to raise, or none so high; names field, value and remedy.
+        ValueError: the budget has no such limit, or the limit may not be so high; names field, value and remedy.
     """
     values = budget.model_dump()
     if extension.add_trials is not None:

@@ -105,8 +105,8 @@ def next_listed(
     rejected_keys: Collection[str],
     gate: MemoryGate,
 ) -> Suggestion:
-    """Next configuration of a user's list that has not been tried and passes the memory gate (predicted to fit); None
-    after the end of the list."""
+    """Suggest the next configuration of a user's list that has not been tried and passes the memory gate (is predicted
+    to fit); without a configuration after the end of the list."""
     taken_keys = {obs.config_key for obs in history} | set(rejected_keys)
     rejected: list[Rejection] = []
     for config, origin in listed:

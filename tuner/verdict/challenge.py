@@ -1,11 +1,12 @@
-"""Challenge of an incumbent: a cheap check whether it is still the fastest among a few rivals.
+"""Challenge of an incumbent (the configuration in use): a cheap check whether it is still the fastest among a few
+rivals.
 
-The incumbent and each challenger run once; the fastest challenger near the incumbent then runs in pairs with it. The
-challenger wins by the exact sequential test of `tuner.verdict.paired_test` alone. This module adds when to give up
-(futility): as soon as the challenger has lost `LOSSES` pairs, counting the two runs that made it the rival, and their
-median shows no worthwhile gain. Giving up never names a winner, so the test's error stays as it is (a non-binding
-futility rule: Jennison & Turnbull, Group Sequential Methods, 2000, §4.6). Its cost in power is in
-docs/decisions/0006-challenge.md.
+The incumbent and each challenger run once; the fastest challenger near the incumbent's speed then runs in pairs with
+it. The challenger wins by the exact sequential test of `tuner.verdict.paired_test` alone. This module adds when to give
+up (futility): as soon as the challenger has lost `FUTILE_LOSSES` pairs, counting the two search runs because of which
+it was chosen, and their median shows no worthwhile gain. Giving up never names a winner, so the test's error does not
+change (a non-binding futility rule: Jennison & Turnbull, Group Sequential Methods, 2000, §4.6). The loss of statistical
+power is in docs/decisions/0006-challenge.md.
 """
 
 import math
@@ -35,8 +36,8 @@ MAX_PAIRS = 13
 FUTILE_LOSSES = 2
 
 ChallengeOutcome = Literal["kept", "faster", "inconclusive"]
-"""Outcome of a challenge. `inconclusive`: the challenger looks faster by more than `WORTHWHILE`, but the pairs do
-not show it."""
+"""Outcome of a challenge. `inconclusive`: the challenger seems faster by more than `WORTHWHILE`, but the pairs do not
+prove it."""
 
 Predict = Callable[[Sequence[TrialConfig]], NDArray[np.float64] | None]
 """Predictor of tokens_per_s_per_gpu for a list of configurations, 0 for a configuration that does not fit; returns None
@@ -104,7 +105,8 @@ def finalists_with_rival(field: Finalists, history: Sequence[Observation]) -> Fi
 def runner_ups(history: Sequence[Observation], incumbent: TrialConfig) -> tuple[TrialConfig, ...]:
     """Order a study's measured trials, without the incumbent, by how much a second run of each is worth.
 
-    The fastest comes first, then the fastest of each backend not represented yet, then the remaining trials by speed.
+    The fastest trial comes first, then the fastest of each backend not represented yet, then the remaining trials by
+    speed.
     """
     measured = sorted(
         (obs for obs in history if _is_measured(obs) and obs.config != incumbent),

@@ -1,4 +1,4 @@
-"""Cost of the winner's checkpoints for the training that follows, and remedies that make them cheaper."""
+"""Cost of saving checkpoints during the training with the recommended configuration, and remedies that reduce it."""
 
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 

@@ -1,8 +1,8 @@
-"""Disturbance: when a run is discarded because other programs disturbed its machine, and how often it is repeated.
+"""Disturbance: when a run is discarded because other programs disturbed its machine, and how often a run is repeated.
 
-The rule looks at circumstances only, never at the measured speed, and is the same for every configuration. So a pair's
-sign stays a fair coin where the two are alike (`tuner.verdict.paired_test`), however often either was repeated.
-docs/measurements/verdicts.md has the runs from which it was chosen.
+The rule uses circumstances only, never the measured speed, and is the same for every configuration. So the sign of a
+pair of equal configurations is still a fair coin (`tuner.verdict.paired_test`), however often either run was repeated.
+docs/measurements/verdicts.md has the runs from which the rule was chosen.
 """
 
 from collections.abc import Callable

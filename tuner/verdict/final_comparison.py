@@ -194,8 +194,8 @@ class _ComparisonBlocks:
             self._runs.setdefault(run.block, []).append(run)
 
     def add(self, arms: Sequence[int], log_speeds: LogSpeeds) -> NextRun | None:
-        """Append the speeds of the next complete comparison block to `log_speeds`, or return the run that is missing
-        from the block."""
+        """Append the speeds of the next complete comparison block to `log_speeds` and return None, or return the run
+        that is missing from the block."""
         block_speeds = self.take(arms)
         if isinstance(block_speeds, NextRun):
             return block_speeds

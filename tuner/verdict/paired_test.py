@@ -1,10 +1,11 @@
 """Paired test: whether the challenger is faster than the baseline, by a sequential sign test on paired log-ratios.
 
-Each pair is one validation run of either, in an order drawn at random. If the configuration made no difference, that
-draw alone would decide the sign of a pair's log-ratio. The sign is then a fair coin, independent of all other pairs,
-whatever drift, bursts of other work or heavy tails the machine adds (randomisation inference: Fisher, The Design of
-Experiments, 1935, §21). So the number of pairs lost is a fair random walk, and a boundary for it is exact for any
-number of looks. A test on the mean and the variance is not: one disturbed pair inflates both.
+Each pair is one validation run of the challenger and one of the baseline, in an order drawn at random. If the
+configuration made no difference, that draw alone would decide the sign of a pair's log-ratio. The sign is then a fair
+coin, independent of all other pairs, whatever drift, bursts of other work or heavy tails the machine adds
+(randomisation inference: Fisher, The Design of Experiments, 1935, §21). So the number of pairs lost is a fair random
+walk, and a boundary for it is exact for any number of looks. A test on the mean and the variance is not: one disturbed
+pair inflates both.
 
 The boundary spends the error by stages (Lan & DeMets, Biometrika 70, 1983): winning with at most m pairs lost is
 allowed from the first number of pairs on at which the total probability of ever winning is at most `ERROR` · (1 −

@@ -52,9 +52,10 @@ def tolerance(precision: Precision) -> Tolerance:
 def group_by_parity(history: Sequence[Observation], precision: Precision, single_backend: bool) -> ParityGroups:
     """Find the reference trajectory and the trials that leave it.
 
-    The reference is the first feasible trial that an independent one confirms: of another backend, or with other groups
-    of ranks. `single_backend`: only one backend can run, so another configuration of it confirms, and a trial alone is
-    its own reference. All trials are compared anew each time, including those that an earlier comparison rejected.
+    The reference is the first feasible trial with which an independent trial agrees: one of another backend, or with
+    other groups of ranks. `single_backend`: only one backend can run, so that another configuration of this backend
+    confirms, and a single trial is its own reference. All trials are compared anew each time, including those that an
+    earlier comparison rejected.
     """
     bounds = tolerance(precision)
     witnesses = [obs for obs in history if _has_trajectory(obs)]
@@ -164,7 +165,8 @@ def _fault_domain(config: TrialConfig) -> tuple[str, int, int, int, int]:
 def _first_agreeing_pair(
     witnesses: Sequence[Observation], bounds: Tolerance, single_backend: bool
 ) -> tuple[Observation, Observation] | None:
-    """First two trials whose trajectories agree, in the order of trials; later pairs never replace an earlier pair."""
+    """First two trials whose trajectories agree, in the order of trials (later pairs never replace an earlier pair);
+    None where no two agree."""
     for later in range(1, len(witnesses)):
         # A fault shared by both programs would give the same wrong losses twice, so only independent trials confirm.
         for earlier in range(later):

@@ -1,4 +1,5 @@
-"""Ranking: the baseline, the finalists to compare with it, and the result that their validation runs support."""
+"""Ranking: chooses the baseline and the finalists to compare with it, and derives the study's result from their
+validation runs."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ _NOBODY_NEAR = (
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
-    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory."""
+    """Summary of the fastest trial by search runs among the trials not known to leave the reference trajectory; None
+    where there is no such trial."""
     feasible = _feasible(history, parity_groups)
     return contender(max(feasible, key=_search_speed)) if feasible else None
 

@@ -1,8 +1,8 @@
 """Length of a run: the precision of the measured step time that the decision based on the run needs, and no more.
 
-A run that is clearly slower than its competitors need not show by how much. Each function returns a range of step
+A run that is clearly slower than its competitors need not measure by how much. Each function returns a range of step
 times. The run continues while the interval of its windows overlaps that range (`MeasurePlan.undecided_s`), so a run far
-from it ends after the fewest windows.
+from the range ends after the fewest windows.
 """
 
 import math

@@ -46,7 +46,8 @@ def finding_with_change(
 
 
 def best_of(trial: TracedTrial, changes: Iterable[Remedy]) -> Remedy | None:
-    """Permitted change of knobs that should save most; of equal changes, the first."""
+    """Permitted change of knobs that should save most; of equal changes, the first; None where no change is
+    permitted."""
     ordered = sorted(changes, key=lambda remedy: -remedy.gain)
     # Admission builds the memory prediction, so it is checked from the best down and stops at the first.
     return next((remedy for remedy in ordered if trial.admits(remedy.knobs)), None)

@@ -12,7 +12,8 @@ _GATHERS = 0.20
 _REDUCTIONS = 0.05
 _TRANSFERS = 0.40
 _OF_THE_LINK = 0.5
-"""Fraction of the link's measured speed that collectives must reach for the link to count as the limit."""
+"""Fraction of the link's speed measured with nothing else running, above which collectives do not count as slowed down
+by the network."""
 
 
 def all_gathers_dominate(facts: Facts) -> Finding | None:

@@ -52,7 +52,7 @@ class AccelerateParts:
     checkpoints: bool = False
     """Whether `accelerate.yaml` itself sets `full` activation checkpointing."""
     ignored_on_cpu: str | None = None
-    """Accelerate's name of a setting that it ignores on CPU ranks without a message."""
+    """Accelerate's name of a setting that Accelerate ignores on CPU ranks without a message."""
     launch: tuple[str, ...] = ()
     """Shell lines that must run before the launch command."""
 
@@ -62,7 +62,8 @@ class ConsumerParts:
     """Backend's parts of the file exported for another training program (the consumer), such as torchtitan."""
 
     strategy: Strategy
-    """Configuration that the other program runs, as near as Shardtune's own fields can express it."""
+    """Strategy (backend and its options) that the other program runs, as near as Shardtune's own fields can express
+    it."""
     notes: tuple[str, ...] = ()
     """Notes on differences of the other program that no knob expresses."""
     values: dict[str, Any] = field(default_factory=dict)

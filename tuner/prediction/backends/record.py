@@ -24,11 +24,12 @@ class Lighter(NamedTuple):
     strategy: Strategy
     words: str
     weight: int
-    """Distance from the strategy that this lighter one replaces: offloading weighs more than a change of strategy."""
+    """Distance of a lighter strategy from the strategy that it replaces: offloading counts more than a change of
+    strategy."""
 
 
 def always_overlaps(c: Candidates) -> Array:
-    """Overlap flags of a backend whose communication hides behind computation in every configuration: all 1."""
+    """Overlap flags for a backend whose communication overlaps with computation in every configuration: all 1."""
     return np.ones_like(c.tokens)
 
 

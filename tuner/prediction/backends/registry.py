@@ -46,9 +46,10 @@ def host_bytes(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation
 def micro_batch_launches(shape: ModelShape, c: Candidates, d: Dtypes, impl: Implementation) -> Array:
     """Host cost of the backend's hooks in one micro batch, on average over the step, in launches (`Rates.launch_s`).
 
-    On a GPU they hide behind kernels as launches do; on a CPU rank they add up. The counts are those of `python -m
-    benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute anything
-    is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro batch.
+    On a GPU these costs overlap with kernels as launches do; on a CPU rank they add up. The counts are those of `python
+    -m benchmarks.host_costs` on CPU ranks (docs/measurements/predictor.md), where a model too narrow to compute
+    anything is trained under each strategy: milliseconds over those of an operator, per unit, parameter and micro
+    batch.
     """
     return _select(c, lambda backend: backend.launches(shape, c, d.under(impl), impl))
 

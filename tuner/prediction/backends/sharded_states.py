@@ -18,8 +18,8 @@ from shardtune.tuner.prediction.rates import Network
 class _Sizes:
     """Sizes of one rank's part of the model under FSDP: numbers of elements, or bytes of one element where stated.
 
-    Divided experts are gathered over fewer ranks than share them: `Candidates.shard` ranks hold the experts between
-    them.
+    Expert parallel ranks gather experts over fewer ranks than share a copy: `Candidates.shard` ranks together have all
+    the experts.
     """
 
     count: Array

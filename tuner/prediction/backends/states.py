@@ -45,7 +45,7 @@ class States:
     unit_gradients: Array
     """Bytes of a unit's whole gradients before they are reduced."""
     end: Array
-    """Bytes for FSDP's reduction of the root unit when backward ends, gathered parameters included."""
+    """Bytes that FSDP needs to reduce the root unit's gradients when backward ends, gathered parameters included."""
     step: Array
     """Bytes of the temporaries of the optimizer step."""
 

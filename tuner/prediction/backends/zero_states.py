@@ -10,7 +10,7 @@ from shardtune.tuner.prediction.tensors import elements_up_to
 
 
 def _cast_bytes(c: Candidates, d: Dtypes, elements: Array) -> Array:
-    """Bytes of gradient copies during an all-reduce in another dtype (`average_tensor`), and of gradients too large
+    """Bytes of gradient copies during ZeRO's all-reduce in another dtype (`average_tensor`), and of gradients too large
     for the flat buffer."""
     outside = np.where((c.contiguous > 0) & (elements <= c.reduce_bucket), 0.0, float(d.compute))
     return elements * (outside + (d.reduce if d.reduce != d.compute else 0.0))
@@ -19,8 +19,8 @@ def _cast_bytes(c: Candidates, d: Dtypes, elements: Array) -> Array:
 def _scatter_bytes(c: Candidates, d: Dtypes, elements: Array, gloo: bool) -> Array:
     """Bytes that ZeRO-3 needs while it reduces a bucket of gradients (`__avg_scatter_grads`).
 
-    Counts gradients that are not in the flat buffer and their cast, the interleaved copy that is scattered
-    (`reduce_scatter_coalesced`), and gloo's clone of that.
+    The bytes include gradients outside the flat buffer and their cast, the interleaved copy that is scattered
+    (`reduce_scatter_coalesced`), and gloo's clone of that copy.
     """
     return _cast_bytes(c, d, elements) * ~((c.contiguous > 0) & (elements <= c.reduce_bucket)) + elements * (
         d.reduce * (2.0 if gloo else 1.0)

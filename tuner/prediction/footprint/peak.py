@@ -60,7 +60,7 @@ class MemoryTable:
     allocated: Array
     """Bytes of tensors that exist at the peak (torch's max_memory_allocated)."""
     fragmentation: Array
-    """Bytes that the caching allocator holds beyond the tensors."""
+    """Bytes that the caching allocator reserves beyond the allocated tensors (fragmentation)."""
     context: Array
     communication: Array
     host: Array

@@ -38,8 +38,8 @@ def peak_memory(
 def in_flight(stage: StageShape, c: Candidates) -> tuple[Array, Array]:
     """Number of micro batches on a pipeline rank whose backward is still to run, the current one included.
 
-    Returns the number during the first backward of a step, and the largest during later ones. A rank with several
-    stages counts parts of micro batches by its blocks.
+    Returns the number during the first backward of a step, and the largest number during later ones. On a rank with
+    several stages, a micro batch's pass through one stage counts as a fraction of a micro batch.
 
     1F1B: arXiv:2006.09503, section 3. Interleaved: arXiv:2104.04473, section 2.2, with torch's rounds for any number of
     micro batches (2.13, `_get_warmup_ops`); with zero bubble each rank starts with fewer, by the number of weight

@@ -31,7 +31,7 @@ class ComputeTimes:
     elementwise: Array
     loss: Array
     launches: Array
-    """Host seconds to launch the model's kernels."""
+    """Host seconds to launch the model's kernels in one micro batch."""
     machinery: Array
     """Host seconds of the backend's hooks in one micro batch."""
     forward_fraction: Array
@@ -46,7 +46,8 @@ class ComputeTimes:
 
     @property
     def launch_floor(self) -> Array:
-        """Host seconds of the pass; a shorter GPU time would leave the GPU idle."""
+        """Host seconds of one micro batch, from launches and the backend's hooks; where the GPU needs less time, it is
+        idle."""
         return self.launches + self.machinery
 
     @property

@@ -36,7 +36,8 @@ a scattered sum after it."""
 def tensor_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, rates: Rates, network: Network) -> Array:
     """Seconds of one micro batch's tensor-parallel exchanges, forward and backward.
 
-    Hidden states of all positions are gathered and scattered around each child, which nothing hides.
+    Hidden states of all positions are gathered and scattered around each of a block's children; these exchanges overlap
+    with nothing.
     """
     all_positions = c.tokens * c.tensor * shape.hidden * dtypes.compute
     passes = 2.0 * shape.layers + c.checkpointed(shape.layers)

@@ -53,10 +53,8 @@ def measured_network(measured: MeasuredHardware, cluster: Cluster, fallback: Net
 
 
 def _curves(times: Sequence[CollectiveTime], ranks: int) -> dict[str, Curve]:
-    """Measured curves of collectives by operation. `ranks`: size of a group whose measurement does not state its size.
-
-    `ranks`: size of a group whose measurement does not state it.
-    """
+    """Measured times of collectives by operation (curves over message size). `ranks`: size of a group whose measurement
+    does not state its size."""
     points: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for collective in times:
         group = collective.ranks or ranks

@@ -100,7 +100,7 @@ def _communication_seconds(
 
 
 def _optimizer_seconds(shape: ModelShape, c: Candidates, dtypes: Dtypes, impl: Implementation, rates: Rates) -> Array:
-    """Seconds of AdamW over this rank's shard, gradient norm and clipping, and host overhead."""
+    """Seconds of the AdamW step over this rank's shard, of gradient norm and clipping, and of host overhead."""
     trained = shape.parameters * impl.trainable / c.holders
     # A fused kernel reads and writes parameter, gradient and moments once; foreach passes over them about three times.
     fused = 3.0 * dtypes.master + 2.0 * dtypes.moments

@@ -1,1 +1,1 @@
-"""Guided sampler: the predictor's estimate for every candidate, corrected by this study's measurements."""
+"""Guided sampler: scores every candidate by the predictor's estimate, corrected by this study's measurements."""

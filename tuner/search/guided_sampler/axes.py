@@ -23,7 +23,7 @@ def axes_of(table: Flat) -> Axes:
 def first_untried(rows: Iterable[int], axes: Sequence[Axes], measured_axes: Iterable[Axes]) -> list[int]:
     """First row of the pool for each untried combination of mesh axes, single axes before pairs.
 
-    `rows`: in the order in which they would be tried. `axes`: the axes of each row of the pool.
+    `rows`: rows in the order in which the sampler would try them. `axes`: mesh axes of each row of the pool.
     """
     first_rows: dict[Axes, int] = {}
     tried_axes = set(measured_axes)

@@ -22,7 +22,8 @@ bucket's size."""
 
 @dataclass(frozen=True)
 class _Numbers:
-    """Encoder of a numeric knob: its position between the smallest and the largest value, by ratio."""
+    """Encoder of a numeric knob as one column: the value's position between the smallest and the largest, on a
+    logarithmic scale."""
 
     low: float
     high: float

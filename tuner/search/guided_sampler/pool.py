@@ -47,7 +47,7 @@ class PredictedRows:
     configuration."""
 
     parts: Array | None
-    """Predicted seconds of each part of a step (one row for each of `PARTS`); empty where the hardware's rates are
+    """Predicted seconds of each part of a step (one row for each of `PARTS`); None where the hardware's rates are
     unknown."""
     peak_gib: Array
     """Predicted peak memory (GiB) of each configuration, comparable with measured peaks."""
@@ -104,7 +104,7 @@ class Pool:
         return len(self._tables)
 
     def config(self, row: int) -> TrialConfig:
-        """Configuration of a row."""
+        """Configuration of a row of the pool."""
         return self.space.unflatten(self.table(row))
 
     def table(self, row: int) -> Flat:

@@ -114,15 +114,14 @@ class Residual:
         return sum(weight * model.trust for weight, model in self._models)
 
     def mean(self, rows: Inputs) -> Array:
-        """Expected log time of each row."""
+        """Expected log step time of each input row."""
         across = self._across(rows)
         return np.asarray(sum(weight * self._mean(model, rows, across[model]) for weight, model in self._models))
 
     def posterior(self, rows: Inputs, pending: Inputs) -> Posterior:
-        """Posterior distribution of log time for each row. Running trials (`pending`) count as measured at their mean:
-        they narrow the distributions without moving them.
+        """Posterior distribution of log time for each row.
 
-        Running trials (`pending`) count as measured at their mean: they narrow the distributions and move none.
+        Running trials (`pending`) count as measured at their mean: they narrow the distributions without moving them.
         """
         means, variances = [], []
         for model, across in self._across(rows).items():

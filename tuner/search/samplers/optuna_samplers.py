@@ -55,8 +55,7 @@ def gp(view: SearchView) -> Iterator[Draw | None]:
 
 
 def _draw_from(view: SearchView, sampler: BaseSampler) -> Iterator[Draw | None]:
-    """Yield proposals of one Optuna sampler. Trials of another study come first and are marked: TPE gives older trials
-    less weight.
+    """Yield proposals of one Optuna sampler.
 
     Trials of another study come first and are marked: TPE gives older trials less weight.
     """
@@ -86,12 +85,10 @@ def _chooser(trial: optuna.Trial) -> Chooser:
 
 
 def _as_optuna_trial(space: Space, obs: Observation) -> FrozenTrial | None:
-    """Convert a trial to an Optuna trial; None where the sampler can learn nothing from the trial. In feasible trials
-    only, sizes outside the space become the nearest size inside: that one size is too large does not mean that its
-    neighbour is.
+    """Convert a trial to an Optuna trial; None where the sampler can learn nothing from the trial.
 
-    Sizes outside the space become the nearest inside, but only of feasible trials: that one value is too much does not
-    condemn its neighbour.
+    A size outside the space becomes the nearest size inside, but only of feasible trials: if one size is too large, its
+    neighbour need not be.
     """
     # Any failure but a repeated crash says nothing about the configuration.
     if obs.state in (TrialState.FAILED, TrialState.CANCELLED) and not obs.is_excluded:

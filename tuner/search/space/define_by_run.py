@@ -1,7 +1,7 @@
-"""Define-by-run drawing of a configuration, knob by knob: a condition is an `if` over the knobs drawn before. Sampling,
-enumeration, membership and reading a configuration use the same code with a different function that chooses values.
+"""Define-by-run drawing of a configuration, knob by knob: a condition is an `if` over the knobs drawn before.
 
-Sampling, enumeration, membership and reading a configuration are the same walk with different answers.
+Sampling, enumeration, membership and reading a configuration use the same code with different functions that choose
+values.
 """
 
 from collections.abc import Callable, Mapping
@@ -51,11 +51,11 @@ class DefineByRun:
         """Choose a value for every knob that has an effect; other knobs get their fixed value. Returns the values by
         knob name.
 
-        `draw` and `split` are callables by backend: `split` decides how many ranks split a model, `draw` all other
+        `draw` and `split` are functions by backend: `split` decides how many ranks split a model, `draw` all other
         knobs of the backend.
 
         Raises:
-            NoLegalValue: nothing legal is left for a knob on this path.
+            NoLegalValue: no legal value is left for a knob, given the knobs drawn before.
         """
         backend = self.pick("backend", self.limits.backends)
         self._draw_context()

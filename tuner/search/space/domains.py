@@ -91,7 +91,8 @@ class Domains:
         """Numbers of ranks that may divide a model's experts (expert parallel), and the reason why there are no more,
         or None.
 
-        `split` ranks split a model, `tensor` of them by its blocks' widths.
+        `split` is the number of ranks that split a model, `tensor` the number among them that split its blocks by
+        width.
         """
 
         def check(size: int) -> None:
@@ -112,7 +113,7 @@ class Domains:
     def micro_batches(self, sharing: int, stages: int = 1, schedule: str = "1f1b") -> tuple[int, ...]:
         """Micro batch sizes that divide one rank's part of the global batch, where `sharing` ranks share samples.
 
-        Each leaves a micro batch for every stage, in as many rounds as the schedule needs.
+        Each micro batch size leaves a micro batch for every stage, in as many rounds as the schedule needs.
 
         Raises:
             ValueError: the ranks do not divide the global batch.

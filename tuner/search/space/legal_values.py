@@ -1,6 +1,7 @@
 """Legal values of each knob, and whether a user may name values that the search would not try.
 
-The knobs of one backend, their conditions and candidate values are in its module; docs/reference/search-space.md explains them.
+The knobs of one backend, their conditions and candidate values are in the backend's module;
+docs/reference/search-space.md explains them.
 """
 
 import math

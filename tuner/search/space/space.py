@@ -52,7 +52,8 @@ class Space:
             return None
 
     def contains(self, config: TrialConfig) -> bool:
-        """Whether the search could suggest exactly this configuration."""
+        """Whether the search could suggest exactly this configuration: it is in the space and within the user's
+        limits."""
         table = self.flatten(config)
 
         def answer(question: Question) -> KnobValue:
@@ -184,7 +185,7 @@ class Space:
         the ranks.
 
         Raises:
-            ValueError: the knob, what the user allowed, and the values there are.
+            ValueError: names the knob, the values that the user allowed, and the legal values.
         """
         dead: dict[str, NoLegalValue] = {}
         alive: set[str] = set()
@@ -253,7 +254,7 @@ def build(
     """Build the search space of a study. `cores`: number of CPU cores of a node, None where unknown.
 
     Raises:
-        ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave nothing.
+        ValueError: no micro batch divides the global batch, an unknown knob, or limits that leave no configuration.
     """
     checked = KnobLimits(limits, KNOBS)
     domains = Domains(workload, cluster, model_summary, cores=cores)

@@ -21,10 +21,10 @@ class ZeroSizes:
         self._domains, self._model_summary = domains, domains.model_summary
 
     def _up_to_model(self, candidates: tuple[int, ...], default: int) -> tuple[int, ...]:
-        """Even sizes up to the whole model's. Where the documented default is larger than the whole model, the default
-        replaces that size, so that the space contains it.
+        """Even candidate sizes up to the whole model's, in elements.
 
-        The documented default replaces the whole model where it is larger, so that it is in the space.
+        The documented default replaces the whole model's size where the default is larger, so that the space contains
+        the default.
         """
         model_elements = self._model_summary.parameters
         # A size beyond the model has the same effect. DeepSpeed asserts that gather buckets are even.

@@ -14,7 +14,7 @@ from shardtune.workers.config.options import machine_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run the worker's command that the arguments name; returns the exit code."""
     options = _parser().parse_args(arguments)
     options.arguments = list(sys.argv[1:] if arguments is None else arguments)
     # Imported after the options were parsed: `--help` must not wait for the commands' imports.

@@ -4,16 +4,16 @@ import time
 
 
 def now_s() -> float:
-    """Seconds on CLOCK_BOOTTIME."""
+    """Seconds since boot on CLOCK_BOOTTIME, including time in which the machine was suspended."""
     # A monotonic clock would stand still while a laptop or a VM sleeps, and leases expire meanwhile.
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class LeaseClock:
-    """Clock of a lease's end, as far as this side can know it.
+    """Clock of a lease's end, as the holder of the lease can know it.
 
-    It counts from the *sending* of the last request that was answered: the service counts from a moment between
-    sending and answer, so its lease never ends before ours.
+    The lease counts from the *sending* of the last request that was answered: the service counts from a time between
+    sending and answer, so its lease never ends before the holder's.
     """
 
     def __init__(self, sent_at_s: float, lease_s: float):
@@ -26,12 +26,13 @@ class LeaseClock:
         self._lease_s = lease_s
 
     def must_end(self) -> bool:
-        """Whether ranks have to be killed now to be gone before the lease ends."""
+        """Whether ranks have to be killed now so that they have ended before the lease ends."""
         return now_s() >= self._ends_s - self._margin_s
 
     @property
     def ranks_end_s(self) -> float:
-        """Time by which ranks must end themselves: after this side should have killed them, and before the lease ends."""
+        """Time by which ranks must end themselves: later than the time at which the lease's holder should have killed
+        them, and before the lease ends."""
         return self._ends_s - self._margin_s / 2
 
     @property

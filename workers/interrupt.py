@@ -5,14 +5,14 @@ from types import FrameType
 
 
 class Interrupt:
-    """Flag that the first signal sets."""
+    """Flag that the first SIGTERM or SIGINT sets."""
 
     def __init__(self) -> None:
         # A plain attribute: locks of `threading.Event` are not safe inside a signal's frame.
         self.signal: int | None = None
 
     def install(self) -> "Interrupt":
-        """Catch the signals from now on."""
+        """Install the handlers of SIGTERM and SIGINT, which set the flag."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._note)
         return self
@@ -25,5 +25,5 @@ class Interrupt:
 
     @property
     def reason(self) -> str | None:
-        """Reason to end; None while there is none."""
+        """Reason why the process must end, such as a signal; None while there is no reason."""
         return None if self.signal is None else f"the worker was stopped by {signal.Signals(self.signal).name}"

@@ -1,4 +1,5 @@
-"""Launch of some or all ranks of a trial by one launcher, with their variables. Sent to the fork server and to other hosts."""
+"""Launch: order to start some or all ranks of a trial by one launcher, with their variables. Sent to the fork server
+and to other hosts."""
 
 import socket
 from typing import Literal
@@ -9,27 +10,29 @@ from shardtune.api_schemas.base import Schema
 from shardtune.workers.clock import now_s
 
 Program = Literal["trial", "hardware"]
-"""Program of the ranks: the task of a trial directory, or the measurement of the hardware's rates."""
+"""Name of the program that the ranks run: the task of a trial directory, or the measurement of the hardware's rates."""
 
 LAUNCHED = "SHARDTUNE_LAUNCHED_S"
-"""Environment variable with the time at which this host was told to start the ranks, on its own clock (`clock.now_s`)."""
+"""Environment variable with the time at which this host received the order to start the ranks, on its own clock
+(`clock.now_s`)."""
 RESUMES = "SHARDTUNE_RESUMES"
-"""Environment variable that is 1 where the ranks go on from the checkpoint that an earlier launch saved."""
+"""Environment variable that is 1 where the ranks continue from the checkpoint that an earlier launch saved."""
 CHECKPOINT = "SHARDTUNE_CHECKPOINT"
-"""Environment variable with the folder of that checkpoint, where it is not in the trial directory."""
+"""Environment variable with the folder of the resume check's checkpoint, where that is not in the trial directory."""
 ANY_PORT = range(1)
-"""Port range of a store that lets the kernel choose."""
+"""Port range for a rendezvous store that lets the kernel choose a free port."""
 
 
 class Launch(Schema):
-    """Ranks `first_rank` … `first_rank + ranks - 1` of a trial of `world_size`; on a single host all of them."""
+    """Order to start the ranks `first_rank` … `first_rank + ranks - 1` of a trial of `world_size` ranks; on a single
+    host all of them."""
 
     first_rank: int = Field(default=0, ge=0)
     ranks: int = Field(ge=1)
     """Number of ranks that this launcher starts; on one host they are its local ranks."""
     world_size: int = Field(ge=1)
     environment: dict[str, str] = {}
-    """Variables besides the launcher's own, such as those of the rendezvous of several hosts."""
+    """Environment variables besides the launcher's own, such as those of the rendezvous of several hosts."""
     program: Program = "trial"
     resumes: bool = False
     """Whether this is the second launch of a resume check, which loads what the first one saved."""
@@ -42,17 +45,17 @@ class Launch(Schema):
         return cls(ranks=world_size, world_size=world_size, program=program, checkpoint=checkpoint)
 
     def part(self, first_rank: int, ranks: int, environment: dict[str, str]) -> "Launch":
-        """One host's part of the launch."""
+        """Part of the launch for one host."""
         variables = {**self.environment, **environment}
         return self.model_copy(update={"first_rank": first_rank, "ranks": ranks, "environment": variables})
 
     def started(self) -> "Launch":
-        """Copy with the present time and, unless one is set, a rendezvous on this host."""
+        """Copy of the launch with the present time and, unless one is set, a rendezvous on this host."""
         defaults = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), LAUNCHED: str(now_s())}
         return self.model_copy(update={"environment": {**defaults, **self.environment}})
 
     def variables(self, local_rank: int) -> dict[str, str]:
-        """Variables that torchrun would set for a rank, and those that only our ranks read."""
+        """Environment variables that torchrun would set for a rank, and those that only the project's ranks read."""
         return {
             **self.environment,
             **({RESUMES: "1"} if self.resumes else {}),
@@ -65,7 +68,7 @@ class Launch(Schema):
 
 
 def rendezvous(address: str, port: int) -> dict[str, str]:
-    """Variables of a rendezvous of several hosts, in torchelastic's terms."""
+    """Environment variables for the rendezvous of several hosts, as torchelastic names them."""
     # TORCHELASTIC_USE_AGENT_STORE: ranks that join by `env://` are clients of the store, also rank 0, which would else
     # serve one.
     return {"MASTER_ADDR": address, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}

@@ -12,7 +12,8 @@ log = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def doing(work_dir: Path, status: str) -> Iterator[None]:
-    """Write the note, and log it, for as long as the context is open."""
+    """Context during which a status note in the work directory names the reason why the worker takes no work; the
+    reason is also logged."""
     log.info("%s", status)
     (work_dir / _FILE).write_text(status)
     try:
@@ -22,5 +23,5 @@ def doing(work_dir: Path, status: str) -> Iterator[None]:
 
 
 def clear(work_dir: Path) -> None:
-    """Remove the note, such as that of an agent that was killed."""
+    """Remove the status note from the work directory, such as that of an agent that was killed."""
     (work_dir / _FILE).unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""Trial directory, through which the agent and the ranks of one attempt communicate, and how long such folders are kept."""
+"""Trial directory, through which the agent and the ranks of one attempt exchange files, and the removal of old trial
+directories."""
 
 import json
 import logging
@@ -20,9 +21,10 @@ _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _OUTCOME = "outcome.json"
 _FIRST_LAUNCH = "first_life"
 CHECKPOINT = "checkpoint"
-"""Folder that the ranks of a resume check write to; the largest part of a trial directory, so that it is never kept."""
+"""Name of the folder for a resume check's checkpoint; the largest part of a trial directory, so that it is never
+kept."""
 TRACES = "traces"
-"""Folder that the ranks of a trace write to, one file each."""
+"""Name of the folder for the profiler traces of the ranks, one file each."""
 LOG_TAIL_CHARACTERS = 8000
 
 
@@ -35,13 +37,13 @@ class DiskFull(Exception):
 
 @dataclass(frozen=True)
 class TrialDir:
-    """Folder of one attempt; the file names are the contract with `workers.rank`."""
+    """Folder of one attempt, with the files that agent and ranks exchange; `workers.rank` relies on the file names."""
 
     path: Path
 
     @classmethod
     def create(cls, root: Path, name: str, task: Task, fingerprint: Fingerprint, min_free_gib: float) -> "TrialDir":
-        """Make an empty folder with the task in it.
+        """Create an empty trial directory with the task in it.
 
         Raises:
             DiskFull: less than `min_free_gib` free.
@@ -61,7 +63,8 @@ class TrialDir:
         return cls(path)
 
     def write_script(self, script: Script) -> None:
-        """Write the command that the ranks run: the owner's own, never the study's.
+        """Write the command that the ranks run into the trial directory: the command allowed by the worker's owner,
+        never one from the study.
 
         Raises:
             ValueError: the script is missing.
@@ -74,8 +77,8 @@ class TrialDir:
         (self.path / "script.json").write_text(json.dumps(content) + "\n")
 
     def write_deadline(self, ends_s: float) -> None:
-        """Write the time on `clock.now_s` by which ranks and fork server must be gone; does nothing where the folder is
-        missing."""
+        """Write the time on `clock.now_s` by which ranks and fork server must have ended; does nothing where the folder
+        is missing."""
         if not self.path.is_dir():
             return
         partial = self.path / f".deadline-{threading.get_ident()}"
@@ -87,7 +90,7 @@ class TrialDir:
             log.warning("the ranks' deadline could not be moved: %s", error)
 
     def progress(self) -> Progress | None:
-        """Progress that rank 0 last wrote; None before that."""
+        """Progress that rank 0 last wrote; None before the first write."""
         try:
             return Progress.model_validate_json((self.path / "progress.json").read_bytes())
         except (OSError, ValidationError):
@@ -101,15 +104,16 @@ class TrialDir:
             return None
 
     def report(self, rank: int) -> RankReport | None:
-        """Report of a rank; None where it wrote none that can be read."""
+        """Report of a rank; None where the rank wrote no readable report."""
         return _read_report(self.path / f"rank_{rank}.json")
 
     def first_report(self, rank: int) -> RankReport | None:
-        """Report of a rank from the first launch of a resume check, once the second has begun."""
+        """Report of a rank from the first launch of a resume check, once the second launch has begun."""
         return _read_report(self.path / _FIRST_LAUNCH / f"rank_{rank}.json")
 
     def begin_resume_phase(self) -> None:
-        """Move the reports of the first launch aside, and remove its rendezvous file, for a second launch in this folder."""
+        """Prepare the folder for the second launch of a resume check: rename the first launch's reports and remove its
+        rendezvous file."""
         (self.path / _FIRST_LAUNCH).mkdir()
         for report in self.path.glob("rank_*.json"):
             report.rename(self.path / _FIRST_LAUNCH / report.name)
@@ -120,7 +124,7 @@ class TrialDir:
         shutil.rmtree(self.path / CHECKPOINT, ignore_errors=True)
 
     def reported_at(self, rank: int) -> float:
-        """Modification time of a rank's report; infinite where there is none."""
+        """Modification time of a rank's report; infinite where there is no report."""
         try:
             return (self.path / f"rank_{rank}.json").stat().st_mtime
         except OSError:
@@ -134,11 +138,11 @@ class TrialDir:
             return None
 
     def log_tail(self, rank: int) -> str | None:
-        """End of a rank's output, for people."""
+        """End of a rank's output, for messages to people."""
         return tail(self.path / f"rank_{rank}.log")
 
     def write_outcome(self, end: str) -> None:
-        """Record how the attempt ended; an attempt without a record counts as failed."""
+        """Record how the attempt ended; an attempt without such a record counts as failed."""
         (self.path / _OUTCOME).write_text(json.dumps({"end": end}) + "\n")
 
     @property
@@ -173,7 +177,7 @@ def check_disk(root: Path, min_free_gib: float) -> None:
 
 
 def tail(path: Path, characters: int = LOG_TAIL_CHARACTERS) -> str | None:
-    """Last characters of a text file; None when it cannot be read."""
+    """Last characters of a text file; None when the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, 2)

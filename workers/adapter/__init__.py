@@ -1,4 +1,5 @@
-"""Adapter that makes a user's own training loop a trial, and the same script a training with the best configuration.
+"""Adapter through which a user's own training script runs as a trial, and outside of trials trains with the best known
+configuration.
 
 A script calls `trial = adapter.configuration(…)`, `trial.prepare(model)` and `trial.report(loss)`.
 
@@ -34,13 +35,13 @@ def configuration(
     workload: Workload | None = None,
     file: Path | str = "best/config.json",
 ) -> ScriptTrial:
-    """Configuration for this script: the trial's inside of a trial, else the best known one.
+    """Configuration for this script to apply: the trial's inside of a trial, else the best known one.
 
     Outside of a trial it comes from the service (SHARDTUNE_SERVICE_URL and SHARDTUNE_TARGET_KEY), else from `file`; where
     neither has a configuration that this job can run, `default` is used with `workload`. `ScriptTrial.source` names the source,
     and rank 0 prints it on stderr.
 
-    `backends` are those that the script can apply; no others are tried.
+    `backends` are the backends that the script can apply; no others are tried.
 
     Raises:
         AdapterError: no configuration is known, and no default was given.
@@ -54,7 +55,7 @@ def configuration(
 
 
 def trial() -> ScriptTrial:
-    """Trial that this script runs; `configuration` also works outside of trials.
+    """Trial that this script runs; unlike `configuration`, only available inside of a trial.
 
     Raises:
         AdapterError: no worker started this process.

@@ -18,7 +18,8 @@ BACKENDS: tuple[Backend, ...] = ("fsdp2",)
 
 
 def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
-    """Shard the repeated blocks, then the rest, in place. Call it after `trial.prepare`, before the optimizer is made.
+    """Apply FSDP2 to the model's repeated blocks, then to the rest, in place. Call this after `trial.prepare`, before
+    the optimizer is made.
 
     The process group must exist, and the model must be on `trial.device` (with CPU offload: on the CPU).
     """
@@ -50,9 +51,10 @@ def shard(model: nn.Module, trial: ScriptTrial) -> FSDPModule:
 
 
 def before_backward(model: FSDPModule, trial: ScriptTrial, is_last: bool) -> None:
-    """Set when gradients are reduced; call it before the backward of each micro batch.
+    """Configure FSDP2 for the next backward pass: when gradients are reduced. Call this before the backward pass of
+    each micro batch.
 
-    `is_last` is true where the optimizer steps after it.
+    `is_last` is true for the last micro batch before the optimizer's step.
     """
     config = _config(trial)
     model.set_is_last_backward(is_last)

@@ -1,4 +1,4 @@
-"""Configuration for a user's script outside of any trial: the best one known, or the script's own default."""
+"""Configuration for a user's script outside of any trial: the best known configuration, or the script's own default."""
 
 import os
 import sys
@@ -23,12 +23,13 @@ from shardtune.workers.blocks.prepare import prepare_blocks
 
 SERVICE, TARGET_KEY = "SHARDTUNE_SERVICE_URL", "SHARDTUNE_TARGET_KEY"
 _PATIENCE_S = 10.0
-"""Seconds to wait for the service: a training must not hang on it, since it has the file or its defaults."""
+"""Time limit in seconds of a request to the service: a training must not hang on the service, since it has the file or
+its defaults."""
 
 
 @dataclass(frozen=True)
 class KnownConfig:
-    """Configuration with its workload, its options and the name of its source."""
+    """Configuration for a script outside of trials, with its workload, its options and the name of its source."""
 
     source: str
     config: TrialConfig
@@ -37,26 +38,26 @@ class KnownConfig:
 
 
 class Unusable(Exception):
-    """A source has no configuration for this job; the message says why."""
+    """A source (service, file or default) has no configuration that this job can run; the message names the reason."""
 
 
 class TrainingRecorder:
-    """Recorder that prepares the model and measures nothing."""
+    """Recorder for scripts outside of trials, which prepares the model and measures nothing."""
 
     def __init__(self, config: TrialConfig) -> None:
         self._config = config
         self._is_checked = False
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """See `ScriptTrial.takes`; the configuration was chosen among these backends."""
+        """Configuration of the script, already chosen among these backends (see `ScriptTrial.config_for`)."""
         return self._config
 
     def prepare(self, model: nn.Module) -> None:
-        """See `ScriptTrial.prepare`."""
+        """Prepare the blocks of the script's model as configured (see `ScriptTrial.prepare`)."""
         prepare_blocks(model, self._config)
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """Check once that all ranks train with the same configuration: each of them has requested its own."""
+        """Check once that all ranks train with the same configuration: each rank has requested its own."""
         if self._is_checked or not dist.is_initialized():
             return
         self._is_checked = True
@@ -76,7 +77,7 @@ def configuration(
     file: Path,
     environment: Mapping[str, str] = os.environ,
 ) -> ScriptTrial:
-    """See `adapter.configuration`.
+    """Configuration for a script outside of any trial (see `adapter.configuration`).
 
     Raises:
         AdapterError: no source has a configuration that this job can run.
@@ -157,7 +158,7 @@ def _from_file(file: Path) -> KnownConfig:
 
 
 def _require_usable(candidate: KnownConfig, backends: tuple[Backend, ...], world: int) -> int:
-    """Check that this job can run the configuration; returns the micro batches of a step on each rank."""
+    """Check that this job can run the configuration; returns the number of micro batches of a step on each rank."""
     if candidate.config.backend not in backends:
         raise Unusable(
             f"{candidate.source} is a configuration of {candidate.config.backend}, and the script takes {' and '.join(backends)}"

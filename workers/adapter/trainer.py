@@ -1,4 +1,5 @@
-"""Hugging Face `Trainer` as a trial: its arguments, and reports of its steps."""
+"""Adapter for Hugging Face's `Trainer` as a trial: training arguments from the configuration, and reports of its
+steps."""
 
 from typing import Any
 
@@ -34,7 +35,7 @@ def training_arguments(trial: ScriptTrial) -> dict[str, Any]:
 
 
 def attach(trainer: Trainer, trial: ScriptTrial) -> None:
-    """Report every optimizer step of the trainer. Call it before `trainer.train()`."""
+    """Report every optimizer step of Hugging Face's `Trainer` to the trial. Call this before `trainer.train()`."""
     trial.prepare(trainer.model)
     strategy = trial.config.strategy
     if isinstance(strategy, DdpConfig):

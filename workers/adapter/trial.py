@@ -1,4 +1,4 @@
-"""Script's view of its trial: the configuration to apply, and reports of its steps."""
+"""Trial as a user's script uses it: the configuration to apply, and reports of the script's steps."""
 
 import contextlib
 import math
@@ -21,28 +21,29 @@ class AdapterError(Exception):
 
 
 class Rejected(Exception):
-    """The script cannot apply the configuration: the trial is infeasible, and the search learns it."""
+    """The script cannot apply the configuration: the trial is infeasible, and the search uses that result."""
 
 
 class Stopped(BaseException):
-    """Signal that ends the script. It is no `Exception`, so that a loop that survives errors does not survive it."""
+    """Exception that ends the script when its trial is complete. It is no `Exception`, so that a loop that survives
+    errors does not catch it."""
 
 
 class Recorder(Protocol):
-    """Receiver of a script's calls on the worker's side."""
+    """Receiver of a script's calls (configuration, model and step reports) on the worker's side."""
 
     def config_for(self, backends: tuple[Backend, ...]) -> TrialConfig:
-        """See `ScriptTrial.takes`."""
+        """Configuration for the script, if it is of one of these backends (see `ScriptTrial.config_for`)."""
 
     def prepare(self, model: nn.Module) -> None:
-        """See `Trial.prepare`."""
+        """Prepare the model for the configuration (see `ScriptTrial.prepare`)."""
 
     def report(self, loss: torch.Tensor, grad_norm: torch.Tensor | float | None) -> None:
-        """See `Trial.report`; called once per optimizer step."""
+        """Record an optimizer step of the script (see `ScriptTrial.report`)."""
 
 
 class ScriptTrial:
-    """Configuration to run in one rank. Its numbers are this rank's."""
+    """Trial as a script runs it in one rank: the configuration to apply; its numbers are this rank's."""
 
     def __init__(
         self,
@@ -54,13 +55,14 @@ class ScriptTrial:
         device: torch.device,
     ) -> None:
         self.config = config
-        """Strategy, micro batch, checkpointing, compilation."""
+        """Configuration of the trial: strategy, micro batch, checkpointing, compilation."""
         self.workload = workload
-        """Global batch, sequence length, dtypes, optimizer, seed: equal in every trial of a study."""
+        """Workload of the study: global batch, sequence length, dtypes, optimizer, seed; equal in every trial of a
+        study."""
         self.accumulation = accumulation
-        """Micro batches per optimizer step on this rank."""
+        """Number of micro batches per optimizer step on this rank."""
         self.options = options
-        """The study's `model.config`, for the script to read."""
+        """Options of the study's model (`model.config`), for the script to read."""
         self.device = device
         """Device on which this rank trains."""
         self.source = "a trial"
@@ -72,7 +74,8 @@ class ScriptTrial:
         self._prepared = False
 
     def config_for(self, backends: tuple[Backend, ...]) -> None:
-        """Declare the backends that this script can apply: no other is given to it.
+        """Declare the backends that this script can apply and return the trial's configuration; a configuration of
+        another backend is rejected.
 
         Raises:
             Rejected: the configuration is of another backend.
@@ -81,7 +84,7 @@ class ScriptTrial:
 
     @property
     def micro_batch(self) -> int:
-        """Samples per forward pass on this rank."""
+        """Number of samples per forward pass on this rank."""
         return self.config.micro_batch
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -96,13 +99,14 @@ class ScriptTrial:
 
     @property
     def is_forked_copy(self) -> bool:
-        """Whether this is a copy in a process that the rank has forked."""
+        """Whether this process is a copy that the rank's process has forked."""
         return os.getpid() != self._pid
 
     def prepare(self, model: Module) -> Module:
-        """Note the model and apply activation checkpointing and compilation to its repeated blocks, in place.
+        """Register the script's model with the trial, and apply activation checkpointing and compilation to its
+        repeated blocks, in place.
 
-        Call it on the plain model, before it is wrapped or sharded and its optimizer made.
+        Call this on the plain model, before it is wrapped or sharded and its optimizer made.
         """
         self._require_own_process()
         if self._prepared:
@@ -114,8 +118,8 @@ class ScriptTrial:
     def report(
         self, loss: torch.Tensor | float, grad_norm: torch.Tensor | float | None = None, step: int | None = None
     ) -> None:
-        """Report that an optimizer step is done; call it right after each. Ends the script when the trial has seen
-        enough.
+        """Report that an optimizer step is done; call this right after each step. Ends the script when the trial has
+        enough steps.
 
         `loss`: mean over this rank's micro batches of the step, best as a tensor on the device (nothing is waited for).
         `grad_norm`: global L2 norm before clipping, if known. `step`: its number, if the loop counts; must rise by one.
@@ -133,7 +137,7 @@ class ScriptTrial:
         self._recorder.report(self._as_number(loss), grad_norm)
 
     def require_ddp_on_cpu(self, consumer: str) -> None:
-        """Reject a configuration that a library would ignore on CPU ranks.
+        """Reject a trial whose configuration a library would ignore on CPU ranks.
 
         Raises:
             Rejected: sharding through Accelerate or Trainer without a GPU (Accelerate 1.15 trains whole replicas then).
@@ -146,7 +150,7 @@ class ScriptTrial:
             )
 
     def reject(self, reason: str) -> NoReturn:
-        """Reject this configuration: the script cannot apply it.
+        """Reject the trial's configuration because the script cannot apply it.
 
         Raises:
             Rejected: always.

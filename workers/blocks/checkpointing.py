@@ -1,4 +1,4 @@
-"""Activation checkpointing of the repeated blocks, the same for every backend."""
+"""Activation checkpointing of a model's repeated blocks, the same for every backend."""
 
 import functools
 from collections.abc import Callable
@@ -26,7 +26,8 @@ _SAVED_NAMES = (
 
 
 def _saved_operators() -> frozenset[Any]:
-    """Matrix products and attention kernels: expensive to recompute, cheap to keep. Older torch lacks some of them."""
+    """Operators whose results selective checkpointing keeps: matrix products and attention kernels, expensive to
+    recompute. Older torch lacks some of them."""
     operators = set()
     for name in _SAVED_NAMES:
         packet, overload = name.split(".")
@@ -43,7 +44,8 @@ def _policy(_context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Checkp
 
 
 def apply(blocks: list[nn.Module], mode: Checkpointing, every: int = 1) -> None:
-    """Make every `every`-th block recompute in backward what `mode` does not keep. Call it before sharding or wrapping."""
+    """Make every `every`-th block recompute in backward the activations that `mode` does not keep. Call this before
+    sharding or wrapping."""
     if mode == "none":
         return
     # The forward is replaced, inside the block's hooks, so that FSDP2 gathers once per pass. ZeRO-3 relies on

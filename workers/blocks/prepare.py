@@ -1,4 +1,4 @@
-"""Preparation of a model's repeated blocks: found, then checkpointed and compiled as the configuration says."""
+"""Preparation of a model's repeated blocks: activation checkpointing and compilation as the configuration specifies."""
 
 from torch import nn
 
@@ -7,7 +7,7 @@ from shardtune.workers.blocks import checkpointing
 
 
 def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
-    """Checkpoint, then compile, each repeated block in place."""
+    """Apply activation checkpointing, then compilation, to each repeated block of a model, in place."""
     blocks = [block for _, block in repeated_blocks(model)]
     checkpointing.apply(blocks, config.activation_checkpointing, config.checkpoint_every)
     if config.compile:
@@ -16,7 +16,8 @@ def prepare_blocks(model: nn.Module, config: TrialConfig) -> None:
 
 
 def repeated_blocks(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Decoder layers with their dotted names: the largest list of modules of one class; empty if there is none."""
+    """Repeated blocks (decoder layers) of a model with their dotted names: the largest list of modules of one class;
+    empty if there is none."""
     best: list[tuple[str, nn.Module]] = []
     size = 0
     for name, module in model.named_modules():

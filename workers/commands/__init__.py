@@ -1,1 +1,1 @@
-"""Commands of the worker, on this machine or over many. `workers.agent` does the work itself."""
+"""Commands of the worker, on one machine or over several hosts. `workers.agent` runs the leased trials."""

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Register, lease, run and report until a signal comes."""
+    """Run the worker: register, lease, run and report until a signal arrives."""
     if settings.split:
         return split.run(settings, options)
     allowed = Allowed.of(settings.allowed_models, settings.allowed_scripts)
@@ -55,7 +55,8 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def with_rates(
     settings: WorkerSettings, hosts: HostPool, interrupt: Interrupt, measure: Measure = hardware_speed.measure
 ) -> Inventory:
-    """Inventory of the hosts, with rates measured now where neither the catalogue nor an earlier start knows them."""
+    """Inventory of the hosts, with rates measured now where neither the GPU catalogue nor an earlier start provides
+    them."""
     offered = hosts.offered
     # Before registering: measured bandwidths are part of the fingerprint, under which every study is kept.
     is_known = offered.measured is not None or offered.peak_flops is not None
@@ -71,7 +72,7 @@ def with_rates(
 
 
 def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Workplace:
-    """Workplace for attempts on these hosts."""
+    """Workplace (machine, launcher and settings) for attempts on these hosts."""
     offered = hosts.offered
     return Workplace(
         work_dir=settings.work_dir.resolve(),
@@ -92,6 +93,6 @@ def workplace(settings: WorkerSettings, hosts: HostPool, allowed: Allowed) -> Wo
 
 
 def _partition_devices(work_dir: Path, partition: HostPartition) -> AcquireDevices:
-    """Acquire the devices of a host partition run by run; the workers of a machine keep their locks beside their work
-    directories."""
+    """Function that acquires the devices of a host partition for each run; the workers of a machine have their locks
+    beside their work directories."""
     return lambda is_alone, give_up: device_locks.hold_for_run(work_dir.parent / "locks", partition, is_alone, give_up)

@@ -1,4 +1,4 @@
-"""Execution of a worker's command: settings, log, and exit codes of errors."""
+"""Execution of a worker's command: reads the settings, starts the log, and turns errors into exit codes."""
 
 import argparse
 import logging
@@ -27,7 +27,7 @@ COMMANDS: Mapping[str, Callable[[WorkerSettings, argparse.Namespace], int]] = {
 
 
 def dispatch(options: argparse.Namespace) -> int:
-    """Run the command that the options name; returns the exit code."""
+    """Run the command that the command-line options name; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     # One line per request is noise at a heartbeat every two seconds.
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -64,7 +64,8 @@ def _readable(error: Exception) -> str:
 
 
 def _readable_item(field: str, message: str, value: object) -> str:
-    """Format an error of one field. Our own messages begin with field and value; pydantic's name neither."""
+    """Message about one invalid setting. The project's own messages begin with field and value; pydantic's contain
+    neither."""
     return message if not field or message.startswith(f"{field} (") else f"{field}: {message} (got {value!r:.200})"
 
 

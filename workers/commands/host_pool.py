@@ -1,4 +1,4 @@
-"""Hosts of a command: this machine with its devices held, or a gang of hosts, both behind one launcher."""
+"""Hosts on which a command runs: this machine with its devices locked, or a gang of hosts, each behind one launcher."""
 
 import contextlib
 import importlib
@@ -25,29 +25,30 @@ _HOST_SETTINGS = {
     *("ranks", "memory_gib", "cold", "allowed_models", "allowed_scripts", "host_ready_s"),
     *("min_free_gib", "keep_trials"),
 }
-"""Settings of the worker that each host of a gang gets."""
+"""Names of the worker settings that the agent sends to each host of a gang."""
 
 
 @dataclass(frozen=True)
 class HostPool:
-    """Hosts that are ready to run trials."""
+    """Hosts that are ready to run trials, with their inventory and launcher."""
 
     launcher: Launcher
     offered: Inventory
-    """Inventory that the hosts offer."""
+    """Inventory that the hosts offer to the service."""
     detect_again: Callable[[], Fingerprint | None]
-    """Function that returns the present fingerprint; None: unchanged or unknown."""
+    """Function that returns the hosts' present fingerprint; None: unchanged or unknown."""
     worker_name: str | None = None
-    """Name that the engine gives the worker; None where it gives none."""
+    """Name that the engine (such as Slurm) gives the worker; None where it gives none."""
     ends_in_s: Callable[[], float | None] = lambda: None
-    """Seconds until the hosts are taken away; None where unknown."""
+    """Seconds until the allocation of the hosts ends; None where unknown."""
 
 
 @contextlib.contextmanager
 def open_hosts(
     settings: WorkerSettings, allowed: Allowed, interrupt: Interrupt, *, builds: bool
 ) -> Iterator[HostPool | None]:
-    """Open the hosts and prepare all that would cost the first trial time; None when interrupted meanwhile.
+    """Context in which the hosts are open, with everything prepared that would otherwise take time from the first
+    trial; None when interrupted.
 
     `builds` says whether DeepSpeed's operators are built as well, unless the settings turn that off.
     """

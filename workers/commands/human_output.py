@@ -15,7 +15,7 @@ Rows = list[tuple[str, str]]
 
 
 def table(rows: Sequence[tuple[str, str]]) -> str:
-    """Format names and values in two columns."""
+    """Format pairs of names and values as a text table of two columns."""
     width = max((len(name) for name, _ in rows), default=0) + 2
     return "\n".join(f"{name:<{width}}{value}" for name, value in rows)
 

@@ -1,11 +1,11 @@
-"""Output of commands on standard output."""
+"""Output of the worker's commands on standard output."""
 
 import json
 from typing import Any
 
 
 def print_fields(value: dict[str, Any], as_json: bool) -> None:
-    """Print one JSON object, or a line for each field that has a value."""
+    """Print the fields of a result as one JSON object, or as one line for each field that has a value."""
     if as_json:
         print(json.dumps(value))
         return

@@ -1,4 +1,4 @@
-"""Command `run-trial FILE`: one task, without a service."""
+"""Command `run-trial FILE`, which runs one task without a service."""
 
 import argparse
 import json
@@ -62,7 +62,7 @@ def _run_attempt(
 
 
 def trace_task(task: Task) -> TraceTask:
-    """Turn a trial's task into a trace task for the profiler.
+    """Turn a trial's task into a trace task, which records the trial under torch's profiler.
 
     Raises:
         ValueError: the task is no trial.
@@ -75,7 +75,7 @@ def trace_task(task: Task) -> TraceTask:
 
 
 def read_task(path: Path) -> Task:
-    """Read a task from a file, `-` for stdin; without `kind` it is a trial.
+    """Read a task from a file, or from stdin for `-`; a task without the key `kind` is a trial.
 
     Raises:
         ValueError: the file is not JSON, or not a task.

@@ -1,4 +1,4 @@
-"""Option `--split`: several workers on this machine, each a process that lives as long as this one."""
+"""Option `--split`: starts several workers on this machine as child processes, which end when this process ends."""
 
 import argparse
 import contextlib
@@ -23,13 +23,14 @@ from shardtune.workers.partitions.divide import Cores, Division, divide
 
 _LOOK_S = 0.5
 _ENDING_S = 25.0
-"""Seconds that workers may take to end their ranks and release their runs."""
+"""Seconds that the workers may take to end their ranks and release their runs."""
 
 log = logging.getLogger(__name__)
 
 
 def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
-    """Start the workers one by one, let them take work together, and end them all when one ends or a signal comes."""
+    """Start the workers one by one, let them request work once all have measured, and end all of them when one ends or
+    a signal arrives."""
     Allowed.of(settings.allowed_models, settings.allowed_scripts)
     interrupt = Interrupt().install()
     gpus = find_gpus().for_ranks(settings.ranks)
@@ -63,7 +64,7 @@ def run(settings: WorkerSettings, options: argparse.Namespace) -> int:
 def _start(
     settings: WorkerSettings, division: Division, arguments: Sequence[str], keys: KeySource
 ) -> subprocess.Popen[bytes]:
-    """Start a worker with this process's options, except for its own part of the machine."""
+    """Start a worker process with this process's options, except for the worker's own part of the machine."""
     work_dir = settings.work_dir / division.name
     # Empty, or SHARDTUNE_WORKER_SPLIT in the inherited environment would divide the part again.
     own_options = ["--split=", "--work-dir", str(work_dir), "--ranks", str(division.ranks)]
@@ -81,14 +82,14 @@ def _start(
 
 
 def worker_name(settings: WorkerSettings, division: Division) -> str:
-    """Name of a worker of the machine for the service, which stays the same after a restart."""
+    """Name of one of the machine's workers in the service, which stays the same after a restart."""
     end = f"/{division.name}"
     return settings.pool_name[-(200 - len(end)) :] + end
 
 
 def _key(keys: KeySource) -> dict[str, str]:
-    """Variables that pass the key on: this process has removed it from its environment, and each worker removes its own
-    copy."""
+    """Environment variables that pass the API key on to a worker: this process has removed the key from its
+    environment, and each worker removes its own copy."""
     if keys.file is not None:
         return {FILE_VARIABLE: str(Path(keys.file).resolve())}
     return {} if keys.key is None else {KEY_VARIABLE: keys.key}
@@ -96,7 +97,7 @@ def _key(keys: KeySource) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _bound_to(cores: frozenset[int]) -> Iterator[None]:
-    """Bind processes that start meanwhile, and their children, to these cores."""
+    """Context in which started processes, and their children, are bound to the given cores."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, cores)
     try:
@@ -106,7 +107,7 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _code(name: str, worker: subprocess.Popen[bytes]) -> int:
-    """Exit code for all workers after the end of one."""
+    """Exit code of the command with all workers, once one of its workers has ended."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         worker.wait(_ENDING_S)
     log.error("worker %s ended with exit code %s; the others are ended, too", name, worker.poll())

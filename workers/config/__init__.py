@@ -1,1 +1,2 @@
-"""Configuration by the worker's owner: settings, allowed code, overrides. Reads no hardware."""
+"""Configuration of a worker by its owner: settings, allowed code of users, overrides of the fingerprint. Reads no
+hardware."""

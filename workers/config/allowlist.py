@@ -1,4 +1,5 @@
-"""Allowed code of users: scripts and entry points that this worker's owner lets studies name, and no other.
+"""Allowed code of users: the only scripts and entry points that studies may name on this worker, as chosen by the
+worker's owner.
 
 An entry point is found by its installed metadata, a script by its path; neither is imported here.
 """
@@ -12,12 +13,12 @@ from pathlib import Path
 from shardtune.api_schemas.training.models import ModelSpec
 
 GROUP = "shardtune.models"
-"""Entry-point group in which packages register their steps."""
+"""Entry-point group in which packages register their training steps."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Training script that uses the adapter."""
+    """User's training script that uses the adapter."""
 
     path: Path
     arguments: tuple[str, ...] = ()
@@ -28,13 +29,13 @@ class Allowed:
     """Scripts and entry points that a study's model may name, besides an architecture of transformers."""
 
     models: frozenset[str] = frozenset()
-    """Names in the entry-point group `shardtune.models`."""
+    """Names of allowed entry points in the group `shardtune.models`."""
     scripts: Mapping[str, Script] = field(default_factory=dict)
-    """Scripts by name."""
+    """Allowed scripts by name."""
 
     @classmethod
     def of(cls, models: Sequence[str], commands: Mapping[str, str]) -> "Allowed":
-        """Check and collect what the owner allows.
+        """Check the scripts and entry points that the worker's owner allows, and collect them.
 
         Raises:
             ValueError: an entry point is not installed, or a command names no script.
@@ -49,7 +50,7 @@ class Allowed:
         return cls(frozenset(models), {name: _script(name, command) for name, command in commands.items()})
 
     def check(self, model: ModelSpec) -> None:
-        """Reject a model whose code is not allowed.
+        """Check that a study's model uses only allowed code.
 
         Raises:
             ValueError: it is not allowed; the message lists the allowed names.

@@ -10,7 +10,7 @@ _MODELS = "shardtune.models"
 
 
 def machine_options(parser: argparse.ArgumentParser) -> None:
-    """Add options for the machine, its ranks and the code that may run on it."""
+    """Add the command-line options for the machine, its ranks and the user code that may run on it."""
     parser.add_argument("--work-dir", type=Path, metavar="DIR", help="trial directories and logs")
     parser.add_argument("--ranks", type=int, metavar="N", help="ranks (default: all GPUs, or 2 CPU ranks)")
     parser.add_argument("--memory-gib", type=float, metavar="X", help="declared memory of one CPU rank")
@@ -40,7 +40,7 @@ def machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _allowed_code(parser: argparse.ArgumentParser) -> None:
-    """Add options for code that the owner allows."""
+    """Add the command-line options for user code that the worker's owner allows."""
     for option, field_name, value, meaning in (
         ("--allow-model", "allowed_models", "NAME", f"installed entry point of the group {_MODELS}"),
         ("--allow-script", "allowed_scripts", "NAME=COMMAND", "training script with its arguments"),
@@ -50,7 +50,7 @@ def _allowed_code(parser: argparse.ArgumentParser) -> None:
 
 
 def gang_options(parser: argparse.ArgumentParser) -> None:
-    """Add options for a gang of hosts."""
+    """Add the command-line options for a gang (several hosts that act as one worker)."""
     parser.add_argument(
         "--launcher",
         choices=("local", "slurm", "ray"),

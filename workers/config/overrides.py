@@ -1,4 +1,5 @@
-"""Overrides of fingerprint fields, by `--fingerprint-override FIELD=VALUE`, to try out the effects of a change."""
+"""Overrides of fingerprint fields (hardware and software versions), by `--fingerprint-override FIELD=VALUE`, to try out
+the effects of a change."""
 
 from collections.abc import Mapping, Sequence
 from typing import get_type_hints
@@ -24,12 +25,12 @@ _ANY = Fingerprint(
     cpu_count=1,
     host_memory_gib=1,
 )
-"""Fingerprint for checking values before anything is detected."""
+"""Fingerprint against which override values are checked before the hardware is detected."""
 _TYPES = get_type_hints(Fingerprint)
 
 
 def override(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
-    """Replace detected values by declared ones, and mark them.
+    """Replace detected values of the fingerprint by the owner's overrides, and mark the fields as overridden.
 
     Raises:
         ValueError: a value is invalid; the message names its field.
@@ -52,7 +53,7 @@ def override(detected: Fingerprint, values: Mapping[str, str]) -> Fingerprint:
 
 
 def split_overrides(entries: Sequence[str]) -> dict[str, str]:
-    """Split `FIELD=VALUE` texts into values by field.
+    """Split the overrides' `FIELD=VALUE` texts into values by field.
 
     Raises:
         ValueError: a text has another form, names no such field, or has an invalid value.

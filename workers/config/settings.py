@@ -106,7 +106,7 @@ class WorkerSettings(BaseSettings):
     @field_validator("allowed_scripts", mode="before")
     @classmethod
     def _split_commands(cls, value: Any) -> Any:
-        """Split `NAME=COMMAND` texts, each of them one entry."""
+        """Split the settings' `NAME=COMMAND` texts into commands by name."""
         entries = value.split(";") if isinstance(value, str) else value
         if not isinstance(entries, list | tuple):
             return entries
@@ -153,6 +153,6 @@ class WorkerSettings(BaseSettings):
 
     @property
     def pool_name(self) -> str:
-        """Name by which the service knows this worker; the same after a restart."""
+        """Name of this worker's resource pool in the service; the same after a restart."""
         # The end of a long name, since the work directory at the end tells workers of a host apart.
         return (self.name or f"{platform.node()}:{self.work_dir.resolve()}")[-200:]

@@ -1,4 +1,4 @@
-"""Pipe made of a child process's standard input and output: `srun`, or the node agent itself."""
+"""Pipe to a node agent, made of a child process's standard input and output: `srun`, or the node agent itself."""
 
 import os
 import subprocess
@@ -13,12 +13,13 @@ from shardtune.workers.trial_dir import tail
 
 
 class CommandPipe:
-    """Pipe to a command that becomes, or leads to, a node agent."""
+    """Pipe to a command that becomes, or starts, a node agent."""
 
     def __init__(
         self, host: str, command: Sequence[str], environment: Mapping[str, str], log_path: Path, leaves_s: float = 2.0
     ) -> None:
-        """Start the command; `leaves_s` is the time it may take to end by itself once its input has ended."""
+        """Start the command; `leaves_s` is the time in seconds that the command may take to end after its input has
+        ended."""
         self._host = host
         self._log_path = log_path
         self._leaves_s = leaves_s
@@ -33,11 +34,11 @@ class CommandPipe:
 
     @property
     def host(self) -> str:
-        """See `Pipe`."""
+        """Name of the node agent's host (see `Pipe.host`)."""
         return self._host
 
     def lines(self) -> Iterator[bytes]:
-        """See `Pipe`."""
+        """Lines that the node agent prints, until the pipe is closed (see `Pipe.lines`)."""
         assert self.process.stdout is not None
         try:
             while (line := self.process.stdout.readline(MAX_LINE_BYTES)).endswith(b"\n"):
@@ -46,18 +47,19 @@ class CommandPipe:
             return
 
     def send(self, line: bytes) -> None:
-        """See `Pipe`."""
+        """Send a line to the node agent (see `Pipe.send`)."""
         assert self.process.stdin is not None
         with self._writing:
             if self._is_open:
                 self._is_open = write_line(self.process.stdin.fileno(), line)
 
     def log_end(self) -> str:
-        """See `Pipe`."""
+        """End of the node agent's log (see `Pipe.log_end`)."""
         return (tail(self._log_path, 1500) or "").strip()
 
     def close(self) -> None:
-        """See `Pipe`; ends the input, then sends SIGTERM, which `srun` passes on, then SIGKILL."""
+        """End the node agent: close its input, then send SIGTERM, which `srun` passes on, then SIGKILL (see
+        `Pipe.close`)."""
         assert self.process.stdin is not None
         with self._writing:
             self._is_open = False

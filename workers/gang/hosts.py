@@ -1,4 +1,5 @@
-"""Hosts of the allocation with a node agent on each: started, replaced where lost, and the gang chosen among them."""
+"""Hosts of the worker's allocation with a node agent on each: node agents are started, and replaced where lost, and the
+gang is chosen among the hosts."""
 
 import logging
 import threading
@@ -15,29 +16,29 @@ from shardtune.workers.gang.pipe import Engine
 from shardtune.workers.gang.rendezvous import find_addresses, require_shared
 
 _RESTART_FRACTION = 0.5
-"""Fraction of a lease that passes before a node agent is started again on a host that lost one."""
+"""Fraction of a lease that passes before a node agent is started again on a host whose node agent was lost."""
 _PREPARE_S = 1200.0
-"""Seconds for a fork server that has to be started again, and for GPUs that others use."""
+"""Seconds allowed for a fork server that has to be started again, and for GPUs that other programs use."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class GangPlan:
-    """Requirements and settings of a gang."""
+    """Requirements and settings of a gang (hosts that train together)."""
 
     nodes: int
-    """Number of hosts."""
+    """Number of hosts in the gang."""
     begin: Begin
-    """First message to each node agent."""
+    """First message to each node agent, with its settings."""
     interface: str | None = None
-    """Network interface that joins the hosts; None: any on which they reach each other."""
+    """Network interface that connects the hosts; None: any interface on which they reach each other."""
     ports: PortRange | None = None
-    """Ports for the store of the rendezvous; None: any."""
+    """Ports for the rendezvous store; None: any port."""
     shared_dir: Path | None = None
-    """Folder that all hosts must see; None: none is needed."""
+    """Folder that all hosts must share; None: no shared folder is needed."""
     inspect_again_s: float = 60.0
-    """Seconds between inspections of each host, which take place between runs."""
+    """Seconds between inspections of each host's hardware and versions, which take place between runs."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,16 @@ class Gang:
 
     @property
     def ready(self) -> list[NodeReady]:
-        """Ready messages of the hosts, with their inventories."""
+        """`NodeReady` messages of the gang's hosts, with their inventories."""
         return [link.ready for link in self.links if link.ready is not None]
 
     @property
     def is_equal(self) -> bool:
-        """Whether the hosts are equal enough to train together."""
+        """Whether the hosts' hardware and versions are equal enough to train together."""
         return not any(members.differences(self.ready[0], host) for host in self.ready[1:])
 
     def address_of(self, link: NodeLink) -> NodeAddress:
-        """Address of one of the gang's hosts."""
+        """Rendezvous address of one of the gang's hosts."""
         return self.addresses[self.links.index(link)]
 
 
@@ -75,7 +76,7 @@ class GangHosts:
         self._closing: list[threading.Thread] = []
         self._inspected_s = now_s()
         self.gang: Gang | None = None
-        """Gang as last chosen; one of its hosts may be lost meanwhile."""
+        """Gang as last chosen; one of its hosts may have been lost since."""
 
     def start_missing(self) -> None:
         """Start a node agent on every host that has none.
@@ -112,8 +113,8 @@ class GangHosts:
         return all(link.ready or link.loss_reason for link in self._links.values())
 
     def choose(self) -> Gang | None:
-        """Choose the gang among the hosts that are ready; the present gang while it is complete. None where too few are
-        ready.
+        """Choose the gang among the ready hosts, or keep the present gang while it is complete. None where too few
+        hosts are ready.
 
         Raises:
             ValueError: enough are ready, but they are not equal, or do not share the folder that they should.
@@ -148,7 +149,7 @@ class GangHosts:
     def prepare(self, gang: Gang) -> bool:
         """Prepare every host of the gang to launch.
 
-        A host that cannot be prepared is given up, and hosts that have come to differ are no gang any more.
+        A host that cannot be prepared is given up, and hosts that are no longer equal are no gang any more.
         """
         inspects = now_s() - self._inspected_s >= self._plan.inspect_again_s
         answers = ask_all(gang.links, lambda _, order: PrepareOrder(order=order, looks=inspects), _PREPARE_S)
@@ -164,7 +165,7 @@ class GangHosts:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory that the gang offers."""
+        """Inventory of the whole gang, which the worker offers to the service."""
         assert self.gang is not None, "prepare first"
         hosts = {link.host for link in self.gang.links}
         spares = [host for host, link in self._links.items() if host not in hosts and link.ready]
@@ -172,14 +173,14 @@ class GangHosts:
 
     @property
     def problems(self) -> str:
-        """Problems of hosts as one text."""
+        """Problems of the hosts as one text."""
         lost_now = {host: reason for host, link in self._links.items() if (reason := link.loss_reason)}
         starting = [host for host, link in self._links.items() if link.ready is None and link.loss_reason is None]
         problems = [f"host {host}: {reason}" for host, reason in sorted({**self._failures, **lost_now}.items())]
         return "; ".join([*problems, *(f"host {host}: not ready yet" for host in starting)]) or "no host is missing"
 
     def close(self) -> None:
-        """End all node agents."""
+        """End the node agents of all hosts."""
         self._closing += [threading.Thread(target=link.close) for link in self._links.values()]
         for thread in self._closing:
             if thread.ident is None:

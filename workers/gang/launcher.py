@@ -20,14 +20,14 @@ from shardtune.workers.launchers.base import LaunchFailed, LostProcess, Prepared
 
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _KILL_S = 120.0
-"""Seconds for a node to end its ranks; beyond, its lease ends them."""
+"""Seconds allowed for a node agent to end its ranks; beyond that, the end of the node agent's lease ends them."""
 
 
 class GangLauncher:
-    """Launcher of one trial at a time over the hosts of a gang."""
+    """Launcher of a trial's ranks over the hosts of a gang, one trial at a time."""
 
     def __init__(self, engine: Engine, plan: GangPlan, wait_s: float) -> None:
-        """Prepare the launcher; `wait_s` is the longest wait for a complete gang."""
+        """Prepare the launcher; `wait_s` is the longest wait in seconds for a complete gang."""
         self._engine, self._plan, self._wait_s = engine, plan, wait_s
         self._events = GangEvents()
         self._hosts = GangHosts(engine, plan, self._events, lambda: self._left_s)
@@ -42,17 +42,17 @@ class GangLauncher:
 
     @property
     def inventory(self) -> Inventory:
-        """Inventory that the gang offers, once prepared."""
+        """Inventory of the gang, which the worker offers to the service, once the gang is prepared."""
         return self._hosts.inventory
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch, in the order in which messages of them arrived."""
+        """Ends of ranks since the launch, in the order in which messages about them arrived."""
         return tuple(self._exits)
 
     @property
     def lost(self) -> LostProcess | None:
-        """Lost host of the launch, or a host's lost helper; the value stays as long as the launch."""
+        """Lost host of the launch, or a host's lost helper process; the value is kept until the next launch."""
         self._lost = self._lost or self._find_lost()
         return self._lost
 
@@ -65,7 +65,7 @@ class GangLauncher:
         return None
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Prepare a complete gang: replace lost hosts, and wait for hosts that come back.
+        """Prepare a complete gang: replace lost hosts, and wait for hosts to become available again.
 
         Raises:
             ValueError: at the start, hosts are too few or unequal, or their settings do not fit them.
@@ -141,7 +141,7 @@ class GangLauncher:
             raise LaunchFailed("; ".join(f"host {host}: {error}" for host, error in failed))
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until a node reports an event, and record it."""
+        """Wait until a node agent reports an event, and record the event."""
         self._events.sleep(timeout_s)
         self._record_events()
         for link in self._launched:
@@ -189,7 +189,7 @@ class GangLauncher:
             raise RanksAlive("; ".join(survivors))
 
     def _await_over(self, link: NodeLink, order: int, ends_s: float) -> LaunchEnded | None:
-        """Wait for a host's answer to a kill; None where the host is lost."""
+        """Wait for a host's answer to the order to kill its ranks; None where the host is lost."""
         while order not in link.answers and link.loss_reason is None:
             if now_s() > ends_s:
                 link.give_up("it did not end its ranks")
@@ -212,7 +212,7 @@ class GangLauncher:
         """Do nothing: `prepare` has checked every host's devices."""
 
     def close(self) -> None:
-        """End ranks and node agents everywhere, and release the hosts."""
+        """End ranks and node agents on all hosts, and release the hosts."""
         try:
             self.kill()
         finally:
@@ -226,7 +226,7 @@ def _prepared(gang: Gang) -> Prepared:
 
 
 def _launches_by_host(gang: Gang, launch: Launch, nodes: int, port: int | None) -> dict[NodeLink, Launch]:
-    """Launch for each host, with its ranks and the address of the rendezvous."""
+    """Launch order for each host, with its ranks and the address of the rendezvous."""
     per_host = launch.ranks // nodes
     launches = {}
     for index, (link, address) in enumerate(list(zip(gang.links, gang.addresses, strict=True))[:nodes]):

@@ -1,5 +1,5 @@
-"""Link of the agent to one node agent: answers its heartbeats, sends orders, and knows when it is lost and when that is
-certain."""
+"""Link of the agent to one node agent: answers the node agent's heartbeats, sends orders to it, and detects its loss
+and the time from which the loss is certain."""
 
 import itertools
 import logging
@@ -30,11 +30,12 @@ from shardtune.workers.gang.messages import (
 from shardtune.workers.gang.pipe import Pipe
 
 _START_S = 60.0
-"""Seconds for an engine to start the node agent."""
+"""Seconds allowed for an engine (such as Slurm) to start the node agent."""
 _SILENCE = 0.75
-"""Fraction of the lease after which a silent host is lost; the rest of the lease is for its ranks to be ended."""
+"""Fraction of the lease after which a silent host counts as lost; the rest of the lease is for the node agent to end
+the host's ranks."""
 _SLACK_S = 0.5
-"""Seconds after the lease for processes that were killed at its end to be gone."""
+"""Seconds after the lease until processes that were killed at its end have ended."""
 
 Answer = OrderDone | LaunchEnded
 
@@ -42,31 +43,34 @@ log = logging.getLogger(__name__)
 
 
 class GangEvents:
-    """Events of all nodes: the main thread sleeps on it, and takes the ends of ranks in the order of arrival."""
+    """Events of all node agents: the main thread waits for them, and takes the ends of ranks in the order of
+    arrival."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self.numbers = itertools.count(1)
-        """Numbers for orders, unique over all nodes."""
+        """Numbers for orders, unique over all node agents."""
         self.ended: deque[RankEnded] = deque()
 
     def ring(self) -> None:
-        """Wake the main thread; any thread may call it."""
+        """Wake the main thread; any thread may call this method."""
         self._event.set()
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until an event arrives, at most `timeout_s`."""
+        """Sleep until an event of a node agent arrives, at most `timeout_s` seconds."""
         if self._event.wait(timeout_s):
             self._event.clear()
 
 
 class NodeLink:
-    """Link to one node agent, from the moment its pipe is open. A thread reads messages; the main thread sends orders."""
+    """Link of the agent to one node agent, from the time at which the pipe is open. A thread reads messages; the main
+    thread sends orders."""
 
     def __init__(
         self, pipe: Pipe, begin: Begin, events: GangEvents, ranks_end_in_s: Callable[[], float | None]
     ) -> None:
-        """Open the link; `ranks_end_in_s` returns the rest of the agent's own lease and is called in the thread."""
+        """Open the link; `ranks_end_in_s` returns the seconds left of the agent's own lease and is called in the link's
+        thread."""
         self.host = pipe.host
         self._pipe, self._lease_s, self._events, self._ranks_end_in_s = pipe, begin.lease_s, events, ranks_end_in_s
         self._began_s = self._last_message_s = self._answered_s = now_s()
@@ -77,9 +81,9 @@ class NodeLink:
         self.failed: NodeFailed | None = None
         self.answers: dict[int, Answer] = {}
         self.rejected: LaunchRejected | None = None
-        """Rejection of the launch in progress."""
+        """Node agent's rejection of the launch in progress."""
         self.helper_lost: HelperLost | None = None
-        """Lost helper of the launch in progress."""
+        """Helper process that the host lost during the launch in progress."""
         self.progress: tuple[int, Progress | None] = (0, None)
         """Change counter and progress of the launch in progress."""
         pipe.send(to_line(begin))
@@ -130,28 +134,30 @@ class NodeLink:
                 )
 
     def order(self, make: Callable[[int], Schema]) -> int:
-        """Send an order; returns its number, under which the answer will arrive."""
+        """Send an order to the node agent; returns the order's number, under which the answer will arrive."""
         number = next(self._events.numbers)
         self._pipe.send(to_line(make(number)))
         return number
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until any node reports an event, at most `timeout_s`."""
+        """Sleep until any node agent reports an event, at most `timeout_s` seconds."""
         self._events.sleep(timeout_s)
 
     def update_fingerprint(self, fingerprint: Fingerprint) -> None:
-        """Replace the host's fingerprint after the node has inspected it again."""
+        """Replace the host's fingerprint (hardware and software versions) after the node agent has inspected the host
+        again."""
         assert self.ready is not None
         inventory = self.ready.inventory.model_copy(update={"fingerprint": fingerprint})
         self.ready = self.ready.model_copy(update={"inventory": inventory})
 
     def begin_launch(self) -> None:
-        """Forget the events of the previous launch."""
+        """Delete the recorded events of the previous launch."""
         self.rejected, self.helper_lost, self.progress = None, None, (0, None)
 
     @property
     def loss_reason(self) -> str | None:
-        """Reason why the node is lost, for good: its heartbeats are not answered any more. None while it lives."""
+        """Reason why the node agent is lost permanently, so that its heartbeats are not answered any more. None while
+        it is alive."""
         with self._answer_lock:
             self._lost = self._lost or self._find_loss()
             return self._lost
@@ -168,17 +174,17 @@ class NodeLink:
         return f"the host was silent for {silent_s:.1f} s" if silent_s > _SILENCE * self._lease_s else None
 
     def give_up(self, reason: str) -> None:
-        """Stop answering: the node ends by its lease."""
+        """Stop answering the node agent's heartbeats, so that it ends with its lease."""
         with self._answer_lock:
             self._lost = self._lost or reason
 
     @property
     def certain_s(self) -> float:
-        """Time on `clock.now_s` from which no process of a lost node can live any more."""
+        """Time on `clock.now_s` from which no process of a lost host can be alive any more."""
         return self._answered_s + self._lease_s + _SLACK_S
 
     def close(self) -> None:
-        """End the link, and with it the node agent."""
+        """End the link and the node agent."""
         self.give_up("the worker ended")
         self._pipe.close()
 
@@ -187,9 +193,9 @@ Make = Callable[[NodeLink, int], Schema]
 
 
 def ask_all(links: Sequence[NodeLink], make: Make, limit_s: float = 60.0) -> list[OrderDone]:
-    """Send an order to each node at once and wait for all answers.
+    """Send an order to each node agent at once and wait for all answers.
 
-    A node that is lost meanwhile, or does not answer in time, counts as an answer with that error.
+    A node agent that is lost meanwhile, or does not answer in time, counts as an answer with that error.
     """
     numbers = [link.order(partial(make, link)) for link in links]
     ends_s = now_s() + limit_s

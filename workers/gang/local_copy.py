@@ -1,4 +1,5 @@
-"""Agent's trial directory, filled with the nodes' messages: readers find the files that ranks of this host would leave."""
+"""Agent's trial directory, filled from the node agents' messages: contains the same files as if the ranks had run on
+this host."""
 
 import contextlib
 import time
@@ -9,7 +10,7 @@ from shardtune.workers.gang.messages import RankEnded
 
 
 def write_end(folder: Path, ended: RankEnded) -> None:
-    """Write the report, log and results of one rank."""
+    """Write the report, log and results of one rank into the agent's trial directory."""
     if ended.log_tail is not None:
         (folder / f"rank_{ended.rank}.log").write_text(ended.log_tail)
     for name, content in (
@@ -22,12 +23,12 @@ def write_end(folder: Path, ended: RankEnded) -> None:
 
 
 def write_progress(folder: Path, progress: Progress) -> None:
-    """Write the progress of rank 0."""
+    """Write the progress of rank 0 into the agent's trial directory."""
     _replace(folder / "progress.json", progress.model_dump_json())
 
 
 def ranks_end_in_s(folder: Path) -> float | None:
-    """Seconds left of the agent's own lease, as it last wrote them; None for no limit."""
+    """Seconds left of the agent's own lease, as the agent last wrote them; None for no limit."""
     with contextlib.suppress(OSError, ValueError):
         return float((folder / "deadline").read_text()) - time.clock_gettime(time.CLOCK_BOOTTIME)
     return None

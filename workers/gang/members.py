@@ -1,4 +1,5 @@
-"""Choice of a gang's hosts: the largest set of hosts that are equal in all that makes a measurement stale, code included."""
+"""Choice of a gang's hosts: the largest set of hosts that are equal in everything, code included, that decides whether
+a measurement stays valid."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +13,12 @@ Host = TypeVar("Host")
 
 
 def _within(fraction: float) -> Equal:
-    """Equality of amounts that differ by at most a fraction of the larger one."""
+    """Comparison function that treats amounts as equal if they differ by at most a fraction of the larger one."""
     return lambda first, second: abs(first - second) <= fraction * max(first, second)
 
 
 def _same_series(first: str, second: str) -> bool:
-    """Whether the first two numbers of two versions are equal."""
+    """Whether the first two numbers of two version strings are equal."""
     return re.findall(r"\d+", first)[:2] == re.findall(r"\d+", second)[:2]
 
 
@@ -32,11 +33,11 @@ _LOOSE_EQUALITY: Mapping[str, Equal] = {
     "python": _same_series,
     "kernel": _same_series,
 }
-"""Equality of the fields that need not be identical, by field."""
+"""Comparison functions of the fingerprint's fields that need not be identical, by field."""
 _OF_RECORD = frozenset({"version", "overridden", "intra_node_gb_per_s", "inter_node_gb_per_s"})
-"""Fields about the record itself, or measured over the gang."""
+"""Fields of a fingerprint about the record itself, or measured over the whole gang; hosts may differ in them."""
 _OF_HOST = frozenset({"cpu_count", "cpu_topology", "cpu_max_mhz"})
-"""Fields that make no measurement stale where the devices are GPUs."""
+"""Fields of a fingerprint in which hosts with GPUs may differ without making measurements invalid."""
 
 
 def differences(first: NodeReady, second: NodeReady) -> list[str]:
@@ -75,7 +76,8 @@ def _short(value: object) -> str:
 
 
 def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, NodeReady]]:
-    """Largest set of hosts that equal its first host; of several sets the one that begins first, in the given order."""
+    """Largest set of hosts that are equal to the first host of the set; of several such sets the first in the given
+    order."""
     best: list[tuple[Host, NodeReady]] = []
     for _, first in hosts:
         equal = [(host, ready) for host, ready in hosts if not differences(first, ready)]
@@ -85,7 +87,7 @@ def largest_equal(hosts: Sequence[tuple[Host, NodeReady]]) -> list[tuple[Host, N
 
 
 def explain_rejection(nodes: int, hosts: Sequence[tuple[str, NodeReady]]) -> str:
-    """Explain why these hosts make no gang of `nodes` hosts."""
+    """Message that explains why the given hosts cannot form a gang of `nodes` hosts."""
     equal = largest_equal([(name, ready) for name, ready in hosts])
     names = {name for name, _ in equal}
     reference = equal[0]

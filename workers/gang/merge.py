@@ -1,4 +1,4 @@
-"""Inventory of a gang, made of those of its equal hosts: the service sees it as one worker."""
+"""Inventory of a gang, merged from the inventories of its equal hosts: the service treats the gang as one worker."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,8 @@ from shardtune.workers.gang.messages import NodeAddress, NodeReady
 
 
 def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
-    """Fingerprint of the gang: amounts are the smallest of its hosts, GPUs are summed."""
+    """Fingerprint of the gang (hardware and software versions): amounts are the smallest of its hosts', GPUs are
+    summed."""
     fingerprints = [host.inventory.fingerprint for host in hosts]
     first = fingerprints[0]
     return first.model_copy(
@@ -29,7 +30,8 @@ def fingerprint(hosts: Sequence[NodeReady]) -> Fingerprint:
 
 
 def inventory(hosts: Sequence[NodeReady], addresses: Sequence[NodeAddress], spares: Sequence[str]) -> Inventory:
-    """Inventory with which the worker registers; `addresses` are the hosts' addresses for the rendezvous, in their order."""
+    """Inventory with which a gang registers as a worker; `addresses` are the hosts' addresses for the rendezvous, in
+    the hosts' order."""
     offers = [host.inventory for host in hosts]
     first = offers[0]
     cluster = first.cluster.model_copy(

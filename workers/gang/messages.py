@@ -1,6 +1,6 @@
 """Messages between agent and node agents: JSON lines through the engine's pipe.
 
-Moments travel as seconds from now, since hosts share no clock; an answer has the number of its order.
+Times are sent as seconds from now, since hosts share no clock; an answer has the number of its order.
 """
 
 from typing import Annotated, Literal
@@ -17,49 +17,51 @@ from shardtune.api_schemas.trials.measurements import Progress, RankReport
 from shardtune.workers.launch import Launch
 
 MAX_LINE_BYTES = 1 << 20
-"""Largest size of a line in bytes."""
+"""Largest size in bytes of a message's line."""
 
 PortRange = tuple[int, int]
-"""First and last port of a range."""
+"""First and last port of a port range."""
 
 
 class Begin(Schema):
-    """First message of the agent: the settings of the node agent, and how long it may live without an answer."""
+    """First message from the agent to a node agent: its settings, and how long it may live without an answer to a
+    heartbeat."""
 
     kind: Literal["begin"] = "begin"
     settings: dict[str, JsonValue]
-    """Fields of `WorkerSettings` for this host."""
+    """Fields of `WorkerSettings` for the node agent's host."""
     environment: dict[str, str] = {}
-    """Variables that the ranks get with the agent's values, even where the engine changed them."""
+    """Environment variables that the ranks get with the agent's values, even where the engine changed them."""
     without: tuple[str, ...] = ()
-    """Variables of the engine that the agent does not have, so that the ranks do not get them."""
+    """Environment variables of the engine that the agent does not have, so that the ranks do not get them."""
     lease_s: float = Field(gt=0)
     """Seconds that the node agent and its ranks may live after the last answered heartbeat."""
 
 
 class NodeHeartbeatAnswer(Schema):
-    """Answer to a heartbeat, which renews the node's lease."""
+    """Answer of the agent to a node agent's heartbeat, which renews the node agent's lease."""
 
     kind: Literal["beat_answer"] = "beat_answer"
     beat: int
     """Number of the answered heartbeat."""
     lease_s: float
-    """Seconds of the lease, counted from the sending of that heartbeat."""
+    """Seconds of the node agent's lease, counted from the sending of the answered heartbeat."""
     ranks_end_in_s: float | None = None
-    """Seconds left of the agent's own lease, from the same moment; None while no ranks run."""
+    """Seconds left of the agent's own lease, counted from the sending of the answered heartbeat; None while no ranks
+    run."""
 
 
 class PrepareOrder(Schema):
-    """Order to get ready to launch: the fork server started, the GPUs healthy and free."""
+    """Order to a node agent to get ready to launch: the fork server started, the GPUs healthy and free."""
 
     kind: Literal["prepare"] = "prepare"
     order: int
     looks: bool
-    """Whether the answer must also contain the present fingerprint."""
+    """Whether the answer must also contain the host's present fingerprint."""
 
 
 class ListenOrder(Schema):
-    """Order to listen on an address for a connection of one other node."""
+    """Order to a node agent to listen on an address for a connection from one other host."""
 
     kind: Literal["listen"] = "listen"
     order: int
@@ -68,47 +70,48 @@ class ListenOrder(Schema):
 
 
 class ReachOrder(Schema):
-    """Order to connect to an address on which another node listens."""
+    """Order to a node agent to connect to an address on which another host listens."""
 
     kind: Literal["reach"] = "reach"
     order: int
     address: str
     port: int
     word: str
-    """Random word that the listener sends, so that no other program is taken for it."""
+    """Random word that the listening host sends, so that no other program is mistaken for it."""
 
 
 class SharedOrder(Schema):
-    """Order to write a word into a file, or to read it there, which shows whether the hosts share the folder."""
+    """Order to a node agent to write a word into a file, or to read the file, to check whether the hosts share the
+    folder."""
 
     kind: Literal["shared"] = "shared"
     order: int
     path: str
     writes: str | None = None
-    """Word to write; None: read the file."""
+    """Word to write into the shared file; None: read the file."""
 
 
 class StageOrder(Schema):
-    """Order to prepare the folder of a launch, and a store on the host of the rendezvous."""
+    """Order to a node agent to prepare the folder of a launch, and a store on the host of the rendezvous."""
 
     kind: Literal["stage"] = "stage"
     order: int
     # A pattern, since the node makes a folder of this name: no message may lead out of its work directory.
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=200)
-    """Name of the trial directory."""
+    """Name of the trial directory of the launch."""
     task: Task | None
-    """Task of the ranks; None where they measure the hardware."""
+    """Task of the launch's ranks; None where they measure the hardware."""
     fingerprint: Fingerprint
     resumes: bool = False
     """Whether the launch continues in the folder of the previous one."""
     meets: bool
-    """Whether this host serves the store."""
+    """Whether this host serves the rendezvous store."""
     ports: PortRange | None = None
-    """Ports for the store; None: any."""
+    """Ports for the rendezvous store; None: any port."""
 
 
 class LaunchOrder(Schema):
-    """Order to start this host's ranks of the staged launch."""
+    """Order to a node agent to start its host's ranks of the staged launch."""
 
     kind: Literal["launch"] = "launch"
     order: int
@@ -116,7 +119,7 @@ class LaunchOrder(Schema):
 
 
 class KillOrder(Schema):
-    """Order to end the processes of the last launch, and to report the conditions since then."""
+    """Order to a node agent to end the processes of the last launch, and to report the conditions since its start."""
 
     kind: Literal["kill"] = "kill"
     order: int
@@ -137,14 +140,14 @@ AgentMessage = Annotated[
 
 
 class NodeAddress(Schema):
-    """Address of a network interface that is up."""
+    """Address of one of a host's network interfaces that is up."""
 
     interface: str
     address: str
 
 
 class NodeReady(Schema):
-    """Description of a host, sent once it can work."""
+    """Description of a host, sent by its node agent once the host can run trials."""
 
     kind: Literal["ready"] = "ready"
     host: str
@@ -154,20 +157,20 @@ class NodeReady(Schema):
     addresses: tuple[NodeAddress, ...]
     """Addresses of the host; the loopback's is last."""
     code: dict[str, str] = {}
-    """Digests of allowed scripts and entry points, by name."""
+    """Digests of the user's allowed scripts and entry points on the host, by name."""
 
 
 class NodeFailed(Schema):
-    """Last message of a node agent that cannot work."""
+    """Last message of a node agent whose host cannot run trials, with the reason."""
 
     kind: Literal["failed"] = "failed"
     message: ProgramOutput = Field(max_length=8000)
     is_input: bool
-    """Whether the settings are at fault, so that another start would fail, too."""
+    """Whether the node agent's settings are at fault, so that starting it again would fail, too."""
 
 
 class NodeHeartbeat(Schema):
-    """Heartbeat, sent once a second, with the progress of rank 0."""
+    """Heartbeat of a node agent, sent once a second, with the progress of rank 0."""
 
     kind: Literal["beat"] = "beat"
     beat: int
@@ -177,7 +180,7 @@ class NodeHeartbeat(Schema):
 
 
 class OrderDone(Schema):
-    """Answer to an order: done, or the error."""
+    """Answer of a node agent to an order: done, or the error."""
 
     kind: Literal["done"] = "done"
     order: int
@@ -185,12 +188,12 @@ class OrderDone(Schema):
     port: int | None = None
     word: str | None = None
     own: NodeAddress | None = None
-    """Own address from which another node was reached."""
+    """Address of the node agent's own host from which it reached the other host."""
     fingerprint: Fingerprint | None = None
 
 
 class LaunchRejected(Schema):
-    """Report that the ranks cannot be started after all."""
+    """Report of a node agent that the ranks of a launch could not be started."""
 
     kind: Literal["rejected"] = "rejected"
     order: int
@@ -199,7 +202,7 @@ class LaunchRejected(Schema):
 
 
 class HelperLost(Schema):
-    """Report that a helper of the host died during the launch, such as its fork server."""
+    """Report of a node agent that a helper process of its host died during the launch, such as the fork server."""
 
     kind: Literal["helper_lost"] = "helper_lost"
     order: int
@@ -208,11 +211,11 @@ class HelperLost(Schema):
 
 
 class RankEnded(Schema):
-    """End of one rank, with the files that it wrote."""
+    """Report of the end of one rank, with the files that the rank wrote."""
 
     kind: Literal["rank_ended"] = "rank_ended"
     order: int
-    """Number of its launch order."""
+    """Number of the launch order that started the rank."""
     rank: int
     code: int
     report: RankReport | None = None
@@ -222,13 +225,14 @@ class RankEnded(Schema):
 
 
 class LaunchEnded(Schema):
-    """Answer to a kill: no process of the launch lives on this host, except survivors of SIGKILL."""
+    """Answer of a node agent to a kill order: no process of the launch is alive on the host, except survivors of
+    SIGKILL."""
 
     kind: Literal["over"] = "over"
     order: int
     survivors: str | None = None
     seen: Conditions = Conditions()
-    """Conditions since the launch."""
+    """Conditions on the host since the launch."""
 
 
 NodeMessage = Annotated[
@@ -241,12 +245,12 @@ _FROM_NODE: TypeAdapter[NodeMessage] = TypeAdapter(NodeMessage)
 
 
 def to_line(message: Schema) -> bytes:
-    """Encode a message as one line."""
+    """Encode a message as one JSON line."""
     return message.model_dump_json().encode() + b"\n"
 
 
 def from_agent(line: bytes) -> AgentMessage:
-    """Decode a line from the agent.
+    """Decode a JSON line from the agent into a message.
 
     Raises:
         ValueError: the line is no message.
@@ -255,7 +259,7 @@ def from_agent(line: bytes) -> AgentMessage:
 
 
 def from_node(line: bytes) -> NodeMessage:
-    """Decode a line from a node.
+    """Decode a JSON line from a node agent into a message.
 
     Raises:
         ValueError: the line is no message.

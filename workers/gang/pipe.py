@@ -1,4 +1,5 @@
-"""Interface of an engine to the agent of a gang: hosts, and a pipe of lines to a node agent on each of them."""
+"""Interface of an engine (such as Slurm or Ray) to the agent of a gang: the hosts, and a pipe of lines to a node agent
+on each host."""
 
 import os
 import select
@@ -10,35 +11,38 @@ from shardtune.workers.launchers.processes import PYTHON
 
 NODE_COMMAND = (*PYTHON, "-m", "shardtune.workers.node")
 _WRITE_S = 4.0
-"""Seconds for a line to be taken: a pipe that is full for longer has no living reader."""
+"""Seconds within which a pipe must accept a line: a pipe that is full for longer has no reader that is alive."""
 
 
 class Pipe(Protocol):
-    """Pipe of lines to and from one node agent. Closing it ends the process, at the latest by the lease between them."""
+    """Pipe of lines to and from one node agent. Closing the pipe ends the node agent's process, at the latest by the
+    lease between agent and node agent."""
 
     @property
     def host(self) -> str:
-        """Name of the host for people."""
+        """Name of the node agent's host, for messages to people."""
 
     def lines(self) -> Iterator[bytes]:
-        """Lines of the node agent, until the pipe is closed at either end; one thread reads them."""
+        """Lines that the node agent prints, until the pipe is closed at either end; one thread reads them."""
 
     def send(self, line: bytes) -> None:
-        """Send a line; any thread may call it. A line for a node that is gone is dropped. Never waits for long."""
+        """Send a line to the node agent; any thread may call this method. A line for an ended node agent is dropped.
+        Never blocks for long."""
 
     def log_end(self) -> str:
-        """End of the process's log."""
+        """End of the log of the node agent's process."""
 
     def close(self) -> None:
-        """End the process; may be called again."""
+        """End the node agent's process; may be called again."""
 
 
 class Engine(Protocol):
-    """Owner of the hosts, which starts and cleans up processes on them."""
+    """Owner of the hosts (such as Slurm or Ray), which starts and cleans up processes on them."""
 
     @property
     def worker_name(self) -> str | None:
-        """Name for the worker that stays the same when the allocation is granted again; None where there is none."""
+        """Name for the worker that stays the same when the scheduler grants the allocation again; None where there is
+        no such name."""
 
     def hosts(self) -> tuple[str, ...]:
         """Usable hosts of this worker's allocation, always in the same order."""
@@ -47,14 +51,14 @@ class Engine(Protocol):
         """Start a node agent on a host; call it from the main thread."""
 
     def ends_in_s(self) -> float | None:
-        """Seconds until the allocation ends; None where unknown."""
+        """Seconds until the allocation of hosts ends; None where unknown."""
 
     def close(self) -> None:
-        """Release the allocation."""
+        """Release the allocation of hosts."""
 
 
 def write_line(descriptor: int, line: bytes) -> bool:
-    """Write to a non-blocking descriptor; false where the other end is gone or does not read."""
+    """Write a line to a non-blocking descriptor; false where the other end is closed or does not read."""
     ends_s, remaining = time.monotonic() + _WRITE_S, memoryview(line)
     while remaining:
         _, ready, _ = select.select([], [descriptor], [], max(0.0, ends_s - time.monotonic()))

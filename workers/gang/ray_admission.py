@@ -15,7 +15,7 @@ REMEDY = "Start the cluster (`ray start --head --port=6379`, with RAY_AUTH_MODE=
 
 
 def require_answer(address: str) -> None:
-    """Reject an address at which nothing listens; Ray would try it for minutes.
+    """Check that something listens at the Ray cluster's address; Ray itself would try for minutes.
 
     Raises:
         ValueError: the address cannot be reached from here.
@@ -33,7 +33,7 @@ def require_answer(address: str) -> None:
 
 
 def require_token(environment: Mapping[str, str]) -> None:
-    """Reject a cluster in which anyone who reaches a port may run programs.
+    """Check that this process has a token: without a token, anyone who reaches a port of the cluster may run programs.
 
     Raises:
         ValueError: this process has no token.
@@ -47,7 +47,7 @@ def require_token(environment: Mapping[str, str]) -> None:
 
 
 def require_closed(address: str, patience_s: float = _PROBE_S) -> None:
-    """Send a request without a token, which a closed cluster rejects.
+    """Check that the Ray cluster rejects a request without a token.
 
     Raises:
         ValueError: the cluster accepts it, or does not answer at all.

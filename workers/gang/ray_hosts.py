@@ -1,4 +1,5 @@
-"""Hosts of a Ray cluster: a placement group with one bundle per host, and in each an actor that runs the node agent.
+"""Hosts of a Ray cluster: a placement group with one bundle per host, and in each bundle an actor that runs the node
+agent.
 
 Imported only for this launcher, since `ray` is an optional dependency.
 """
@@ -26,12 +27,14 @@ from shardtune.workers.launchers.processes import without_secrets
 from shardtune.workers.machine.inventory import DEFAULT_CPU_RANKS
 
 _IDLE_S, _BUSY_S, _BUSY_FOR_S = 0.2, 0.02, 1.0
-"""Seconds that a call waits at the actor for a line; shorter while lines are exchanged. A line to the actor waits no longer."""
+"""Seconds that a call to the actor waits there for a line; shorter while lines are exchanged. A line to the actor is
+delayed by no more than this."""
 _CALL_S = 60.0
 
 
 class NodeHolder:
-    """Actor that starts the node agent from its main thread, with which the process dies."""
+    """Ray actor that starts the node agent from its main thread, since the node agent dies with the thread that started
+    it."""
 
     def __init__(self, log_dir: str) -> None:
         environment = without_secrets(os.environ)
@@ -45,7 +48,8 @@ class NodeHolder:
         self._lines.put(None)
 
     def exchange(self, lines: list[bytes], wait_s: float) -> tuple[list[bytes], bool]:
-        """Send lines to the node agent and return its lines, waiting up to `wait_s` for one; false: there will be no more."""
+        """Send lines to the node agent and return the lines that it printed, waiting up to `wait_s` for one; false when
+        no more lines will come."""
         for line in lines:
             self._pipe.send(line)
         received: list[bytes] = []
@@ -62,12 +66,12 @@ class NodeHolder:
         return self._pipe.log_end()
 
     def close(self) -> None:
-        """End the process."""
+        """End the node agent's process."""
         self._pipe.close()
 
 
 class ActorPipe:
-    """Pipe made of calls to a `NodeHolder`."""
+    """Pipe to a node agent, made of calls to a `NodeHolder` actor."""
 
     def __init__(self, host: str, actor: Any) -> None:
         self._host, self._actor = host, actor
@@ -76,11 +80,11 @@ class ActorPipe:
 
     @property
     def host(self) -> str:
-        """See `Pipe`."""
+        """Name of the node agent's host (see `Pipe.host`)."""
         return self._host
 
     def lines(self) -> Iterator[bytes]:
-        """See `Pipe`."""
+        """Lines that the node agent prints, until the pipe is closed (see `Pipe.lines`)."""
         last_line_s = time.monotonic()
         while self._is_open:
             outgoing = self._drain_outgoing()
@@ -106,18 +110,18 @@ class ActorPipe:
         return lines
 
     def send(self, line: bytes) -> None:
-        """See `Pipe`."""
+        """Send a line to the node agent (see `Pipe.send`)."""
         self._outgoing.put(line)
 
     def log_end(self) -> str:
-        """See `Pipe`; empty for a dead actor."""
+        """End of the node agent's log (see `Pipe.log_end`); empty for a dead actor."""
         try:
             return str(ray.get(self._actor.log_end.remote(), timeout=2))
         except RayError:
             return ""
 
     def close(self) -> None:
-        """See `Pipe`; the processes that an actor started die with it."""
+        """End the node agent's process (see `Pipe.close`); the processes that an actor started die with the actor."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(RayError):
@@ -127,10 +131,10 @@ class ActorPipe:
 
 
 class RayHosts:
-    """Hosts of a cluster, as many as a gang needs, reserved until `close`."""
+    """Hosts of a Ray cluster, as many as a gang needs, reserved until `close` is called."""
 
     def __init__(self, address: str | None, nodes: int, ranks: int | None, log_dir: Path, wait_s: float) -> None:
-        """Reserve the hosts; `wait_s` is how long the cluster may take to have that many hosts free.
+        """Reserve the hosts; `wait_s` is how many seconds the cluster may take to have that many hosts free.
 
         Raises:
             ValueError: the cluster does not answer, is open, or does not have the hosts.
@@ -154,11 +158,11 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """No name: a cluster has no stable one."""
+        """None, since a Ray cluster has no stable name for the worker."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
-        """Hosts of the placed bundles, by bundle."""
+        """Hosts of the placement group's bundles, in the order of the bundles."""
         return tuple(self._placed())
 
     def _placed(self) -> dict[str, int]:
@@ -171,7 +175,7 @@ class RayHosts:
         return {names[node]: index for index, node in sorted(bundles.items()) if node in names}
 
     def start(self, host: str) -> ActorPipe:
-        """Start an actor in the host's bundle."""
+        """Start an actor with a node agent in the host's bundle."""
         placement = PlacementGroupSchedulingStrategy(
             placement_group=self._group, placement_group_bundle_index=self._placed().get(host, -1)
         )
@@ -182,11 +186,11 @@ class RayHosts:
         return ActorPipe(host, maker.remote(str(self._log_dir)))
 
     def ends_in_s(self) -> float | None:
-        """No time: the end of a cluster is not known."""
+        """None, since the end of a Ray cluster is not known."""
         return None
 
     def close(self) -> None:
-        """Release the hosts."""
+        """Release the reserved hosts of the cluster."""
         with contextlib.suppress(RayError):
             remove_placement_group(self._group)
         ray.shutdown()

@@ -1,4 +1,5 @@
-"""Rendezvous of several hosts' ranks: an address of the first host that all others reach, and each host's interface to it."""
+"""Rendezvous of several hosts' ranks: an address of the first host that all other hosts reach, and each host's network
+interface to it."""
 
 import contextlib
 import os
@@ -18,11 +19,12 @@ _REMEDY = (
 
 
 class NoRendezvous(Exception):
-    """The hosts do not reach each other; the message says which host does not reach which address, and what to do."""
+    """The hosts of the gang do not reach each other; the message names the host, the address that it does not reach,
+    and the remedy."""
 
 
 def find_addresses(links: Sequence[NodeLink], interface: str | None, ports: PortRange | None) -> list[NodeAddress]:
-    """Find each host's own address among the others, in their order.
+    """Find the address of each host by which the other hosts reach it, in the order of the hosts.
 
     Raises:
         NoRendezvous: no address of the first host is reached by all others, or the first does not reach one of them.
@@ -58,7 +60,8 @@ def _try_address(
     interface: str | None,
     ports: PortRange | None,
 ) -> list[NodeAddress] | str:
-    """Addresses of the others when they meet at this one, or a text that says what does not work."""
+    """Try an address of the first host as rendezvous. Returns the other hosts' own addresses, or a text with the reason
+    why a connection fails."""
     (open_,) = ask_all([first], lambda _, order: ListenOrder(order=order, address=address.address, ports=ports))
     if open_.error is not None:
         return f"host {first.host} {open_.error}"
@@ -80,7 +83,7 @@ def _try_address(
 def _reach_back_problem(
     first: NodeLink, other_links: Sequence[NodeLink], addresses: Sequence[NodeAddress]
 ) -> str | None:
-    """Text on a host that the first does not reach; None where it reaches all."""
+    """Message about a host that the first host does not reach; None where it reaches all hosts."""
     # Both directions are tried, on ports that the kernel chooses: gloo and NCCL connect either way.
     by_host = {link.host: address.address for link, address in zip(other_links, addresses, strict=True)}
     open_ = ask_all(other_links, lambda link, order: ListenOrder(order=order, address=by_host[link.host], ports=None))
@@ -105,7 +108,7 @@ def _reach(order: int, address: str, listening: OrderDone) -> ReachOrder:
 
 
 def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
-    """Check that every host reads this host's file in the folder, and that this host reads the last one's.
+    """Check that the hosts share a folder: every host reads a file that this host wrote there, and the last host can write it.
 
     Raises:
         ValueError: a host sees another folder, or cannot write there.
@@ -140,5 +143,6 @@ def _read_order(probe: Path, _: NodeLink, order: int) -> SharedOrder:
 
 
 def interface_variables(address: NodeAddress, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that name a host's interface to the libraries of its ranks; values given to the worker take precedence."""
+    """Environment variables that name a host's network interface to the libraries of its ranks; values set for the
+    worker take precedence."""
     return {name: address.interface for name in _INTERFACE_VARIABLES if name not in environment}

@@ -1,4 +1,5 @@
-"""Hosts of a Slurm job, with node agents as job steps. Needs only Slurm's own commands (22.05 or later)."""
+"""Hosts of a Slurm job as an engine, with node agents as job steps. Needs only Slurm's own commands (22.05 or
+later)."""
 
 import os
 import re
@@ -13,21 +14,23 @@ from shardtune.workers.launchers.base import LaunchFailed
 from shardtune.workers.launchers.processes import without_secrets
 
 _QUERY_S = 30.0
-"""Seconds between queries of the job's end, which an administrator may move."""
+"""Seconds between queries of the job's end time, which an administrator may change."""
 _COMMAND_S = 20.0
 _WARNED_S = 60.0
-"""Seconds before its end at which a job is told to stop, as deploy/slurm/worker.sbatch requests with `--signal`."""
+"""Seconds before the job's end at which Slurm signals the job to stop, as deploy/slurm/worker.sbatch requests with
+`--signal`."""
 _KEPT_VARIABLES = frozenset({"SLURM_CONF", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CLUSTER_NAME", "SLURM_JWT"})
-"""Variables that `srun` needs to know of the job. Others are options of the batch script's that contradict ours, such
-as SLURM_MEM_PER_CPU."""
+"""Environment variables by which `srun` knows the job. The others are options of the batch script that contradict the
+worker's, such as SLURM_MEM_PER_CPU."""
 _STEP = ("--nodes=1", "--ntasks=1", "--overlap", "--cpu-bind=none", "--mem=0", "--mpi=none", "--export=ALL")
-"""Options of a step that gives it the whole host and all processors: the ranks divide them themselves."""
+"""Options of `srun` that give a job step the whole host and all processors: the ranks divide the processors
+themselves."""
 _TIME_LEFT = re.compile(r"^(?:(?:(\d+)-)?(\d+):)?(\d+):(\d+)$")
-"""Time left as `squeue` prints it: `1-02:03:04`, `02:03:04` or `03:04`."""
+"""Regular expression for the time left as `squeue` prints it: `1-02:03:04`, `02:03:04` or `03:04`."""
 
 
 class SlurmHosts:
-    """Hosts of the job in which this process runs."""
+    """Hosts of the Slurm job in which this process runs."""
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class SlurmHosts:
         options: Sequence[str] = (),
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Read the job's hosts; `options` are further options of `srun`, such as a container's.
+        """Read the Slurm job's hosts; `options` are further options of `srun`, such as a container's.
 
         Raises:
             ValueError: there is no job, or it has fewer hosts than `nodes`.
@@ -67,20 +70,20 @@ class SlurmHosts:
 
     @property
     def worker_name(self) -> str:
-        """Name that stays the same when the job is requeued."""
+        """Name for the worker that stays the same when the Slurm job is requeued."""
         return f"slurm:{self._cluster}:{self._job}"
 
     def hosts(self) -> tuple[str, ...]:
-        """Hosts in the order of the job's node list."""
+        """Hosts of the Slurm job, in the order of its node list."""
         return self._names
 
     def start(self, host: str) -> CommandPipe:
-        """Start a step on the host."""
+        """Start a job step with a node agent on the host."""
         command = ["srun", *_STEP, f"--nodelist={host}", *self._options, *NODE_COMMAND]
         return CommandPipe(host, command, self._environment, self._log_dir / f"node-{host}.log")
 
     def ends_in_s(self) -> float | None:
-        """Seconds until the job is told to stop, because its time is nearly over; None where unknown."""
+        """Seconds until Slurm signals the job to stop, because its time is nearly over; None where unknown."""
         time_left = self._left
         if time_left is None or now_s() - time_left[0] > _QUERY_S:
             time_left = (now_s(), self._time_left_s())
@@ -110,11 +113,12 @@ class SlurmHosts:
         return completed.stdout
 
     def close(self) -> None:
-        """Do nothing: Slurm ends the job."""
+        """Do nothing: Slurm itself ends the job."""
 
 
 def seconds_of(time_left: str) -> float | None:
-    """Seconds of a time left as `squeue` prints it; None where the job is unlimited or the time unknown."""
+    """Time left of a job in seconds, parsed as `squeue` prints it; None where the job is unlimited or the time
+    unknown."""
     match = _TIME_LEFT.match(time_left)
     if match is None:
         return None

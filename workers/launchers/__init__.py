@@ -1,1 +1,1 @@
-"""Launchers, which start the ranks of one trial and make sure that they are gone afterwards."""
+"""Launchers, which start the ranks of one trial and ensure that all of the ranks' processes have ended afterwards."""

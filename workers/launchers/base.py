@@ -13,18 +13,20 @@ from shardtune.workers.launch import ANY_PORT, Launch
 
 @dataclass(frozen=True)
 class Prepared:
-    """Facts that a launcher knows once it can launch."""
+    """Facts about the ranks' environment that a launcher knows once it is prepared."""
 
     libraries: Mapping[str, JsonValue] | None = None
-    """Facts of `workers.rank.inventory` from a process like the ranks'; None where the launcher has none yet."""
+    """Library facts from `workers.rank.inventory`, collected by a process like the ranks'; None where the launcher has
+    not collected any."""
     isolation: str = "none: ranks are started one by one"
-    """`pid_namespace`, in which every process that a rank starts dies with the launcher's helper; else why there is none."""
+    """`pid_namespace` where every process that a rank starts dies with the launcher's helper process; else the reason
+    why there is no such namespace."""
     operators_built: bool | None = None
-    """Whether DeepSpeed's C++ operators are in the cache; None where unknown."""
+    """Whether DeepSpeed's C++ operators are in torch's extension cache; None where unknown."""
 
 
 class LaunchFailed(Exception):
-    """Ranks could not be started; the message says what to look at."""
+    """Ranks could not be started; the message names what to check."""
 
 
 class RanksAlive(Exception):
@@ -33,11 +35,11 @@ class RanksAlive(Exception):
 
 @dataclass(frozen=True)
 class RankExit:
-    """End of one rank."""
+    """End of one rank: its number and exit code."""
 
     rank: int
     code: int
-    """Exit code; negative: ended by that signal."""
+    """Exit code of the rank; negative: ended by that signal."""
 
 
 @dataclass(frozen=True)
@@ -45,30 +47,31 @@ class LostProcess:
     """Host or helper process that a launcher lost during a launch."""
 
     message: str
-    """Description such as `node n3 was silent for 6 s`."""
+    """Description of the lost host or process, such as `node n3 was silent for 6 s`."""
     is_node: bool = False
-    """Whether a whole host was lost, which is no fault of the task; else a helper process of the launcher."""
+    """Whether a whole host was lost, which is no fault of the task; false for a helper process of the launcher."""
 
 
 class Launcher(Protocol):
-    """Launcher of one trial's ranks at a time. All calls come from the main thread."""
+    """Launcher of a trial's ranks, one trial at a time. All calls come from the main thread."""
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Get ready to launch, which may take seconds; cheap when ready already.
+        """Get ready to launch ranks, which may take seconds the first time and returns at once when the launcher is
+        ready.
 
         Raises:
             LaunchFailed: it cannot be made ready, or `give_up` ended the wait.
         """
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Start the launch's ranks of the trial in `directory`.
+        """Start the ranks of a launch in the trial directory `directory`.
 
         Raises:
             LaunchFailed: nothing was started.
         """
 
     def wait(self, timeout_s: float) -> None:
-        """Return when a rank started or ended, or after the timeout.
+        """Wait until a rank has started or ended, or until the timeout.
 
         Raises:
             LaunchFailed: it turned out that nothing was started.
@@ -76,14 +79,14 @@ class Launcher(Protocol):
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch, in the order in which they were noticed."""
+        """Ends of ranks since the launch, in the order in which the launcher noticed them."""
 
     @property
     def lost(self) -> LostProcess | None:
         """Host or helper that died during this launch; the loss of a host may be known only after `kill`."""
 
     def kill(self) -> None:
-        """End every process of the current launch and make sure of it; does nothing when none is left.
+        """End every process of the current launch and check that all have ended; does nothing when none is left.
 
         Raises:
             RanksAlive: a process survived.
@@ -93,7 +96,7 @@ class Launcher(Protocol):
         """Conditions on each host during the last launch, once it has been killed; empty where nothing observes them."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Return once the devices of every host are healthy and free; call it while no rank runs.
+        """Wait until the devices of every host are healthy and free; call this while no rank runs.
 
         Raises:
             DevicesUnfit: a device is not, and will not be soon.
@@ -104,35 +107,35 @@ class Launcher(Protocol):
 
 
 class Observer(Protocol):
-    """Observer of one host; see `workers.machine.conditions`."""
+    """Observer of the conditions on one host; see `workers.machine.conditions`."""
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Wait for fit devices; see `Launcher.require_fit`."""
+        """Wait until the host's devices are healthy and free; see `Launcher.require_fit`."""
 
     def begin(self) -> None:
-        """Begin to observe: ranks start now."""
+        """Begin to observe the host just before the ranks start."""
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions since `begin`; call it after the ranks are gone."""
+        """Conditions on the host since `begin`; call this after the ranks have ended."""
 
 
 class Unobserved:
-    """Base of a launcher that only starts and ends ranks: its caller observes the host."""
+    """Base class of a launcher that only starts and ends ranks: its caller observes the host."""
 
     def conditions(self) -> Conditions:
-        """Empty conditions."""
+        """Empty conditions, since the launcher's caller observes the host."""
         return Conditions()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Do nothing: the caller checks the devices."""
+        """Do nothing: the launcher's caller checks the devices."""
 
 
 class LocalRanks(Launcher, Protocol):
-    """Launcher of ranks on this host, also of a part of a trial over several hosts."""
+    """Launcher of the ranks on this host, which may be only a part of a trial over several hosts."""
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Serve a store for the rendezvous of several hosts' ranks, until `kill`; returns its port. Call it before the
-        launch.
+        """Serve a store for the rendezvous of several hosts' ranks, until `kill` is called; returns the store's port.
+        Call this before the launch.
 
         Raises:
             LaunchFailed: none of the ports is free, or the store did not start.

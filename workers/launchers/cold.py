@@ -1,4 +1,5 @@
-"""Launcher of one fresh interpreter per rank, in torchrun's environment: slower by the imports, but nothing is shared."""
+"""Launcher that starts one fresh interpreter per rank, in torchrun's environment: slower by the imports, but ranks
+share nothing."""
 
 import os
 import select
@@ -16,7 +17,7 @@ from shardtune.workers.launchers.standstill import PATIENCE_S, Standstill
 RANK_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank")
 STORE_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.store")
 _STORE_S = 120.0
-"""Seconds for the store's interpreter to start, which imports torch."""
+"""Seconds allowed for the store's interpreter to start, which imports torch."""
 
 
 class ColdLauncher(Unobserved):
@@ -30,7 +31,7 @@ class ColdLauncher(Unobserved):
         dying_s: float = DYING_S,
         patience_s: float = PATIENCE_S,
     ):
-        """Prepare the launcher; `patience_s` is the time that a rank may be stopped (SIGSTOP)."""
+        """Prepare the launcher; a rank that stays stopped (SIGSTOP) for longer than `patience_s` counts as lost."""
         self._environment = {**environment, LAUNCH_TAG: launch_tag}
         self._launch_tag = launch_tag
         self._command = command
@@ -44,20 +45,20 @@ class ColdLauncher(Unobserved):
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch."""
+        """Ends of ranks since the launch, in the order in which the launcher noticed them."""
         return tuple(self._exits)
 
     @property
     def lost(self) -> LostProcess | None:
-        """Rank that was stopped; there is no helper to lose."""
+        """Rank that was stopped (SIGSTOP) for too long; this launcher has no helper process that could be lost."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Do nothing: there is nothing to prepare."""
+        """Return at once: this launcher needs no preparation."""
         return Prepared()
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Start a store in its own process."""
+        """Start a rendezvous store in a process of its own; returns the store's port."""
         command = [*STORE_COMMAND, str(directory), str(ports.start), str(ports.stop)]
         with (directory / "store.log").open("wb") as log:
             self._store = start_child(command, self._environment, stdout=subprocess.PIPE, stderr=log)
@@ -70,7 +71,7 @@ class ColdLauncher(Unobserved):
         return int(reply)
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Start the ranks."""
+        """Start the launch's ranks, each in a fresh interpreter."""
         self._exits.clear()
         self._lost = None
         begun = launch.started()
@@ -124,5 +125,5 @@ class ColdLauncher(Unobserved):
         self._reap()
 
     def close(self) -> None:
-        """End the ranks."""
+        """End the ranks and close the launcher."""
         self.kill()

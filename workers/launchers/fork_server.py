@@ -1,7 +1,7 @@
-"""Launcher of ranks that a fork server forks, which has torch, transformers and deepspeed imported already.
+"""Launcher that has ranks forked by a fork server, which has torch, transformers and deepspeed imported already.
 
-Speaks JSON lines with `workers.rank.fork_server.server`: `store`, `launch` and `kill` down; `ready`, `store`, `started`, `exited` and
-`rejected` up. A dead fork server is replaced at the next `prepare`.
+Exchanges JSON lines with `workers.rank.fork_server.server`: sends `store`, `launch` and `kill`; receives `ready`,
+`store`, `started`, `exited` and `rejected`. A dead fork server is replaced at the next `prepare`.
 """
 
 import json
@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 
 class ForkUnsafe(LaunchFailed):
-    """The fork server's probe found that forked ranks cannot work here; ranks have to be started cold."""
+    """The fork server found that forked ranks cannot work on this machine; ranks have to be started in fresh
+    interpreters."""
 
 
 class ForkServerLauncher(Unobserved):
@@ -71,7 +72,7 @@ class ForkServerLauncher(Unobserved):
         self._patience_s = patience_s
         self._standstill = Standstill()
         self._launched: str | None = None
-        """Trial directory of the launch, or of the store before it."""
+        """Trial directory of the launch, or of the rendezvous store opened before it."""
         self._ranks = 0
         self._port: int | None = None
         self._has_store = False
@@ -80,16 +81,16 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch."""
+        """Ends of ranks since the launch, in the order in which the launcher noticed them."""
         return tuple(self._exits)
 
     @property
     def lost(self) -> LostProcess | None:
-        """Fork server, when it died during this launch; or the server or rank that was stopped."""
+        """Fork server if it died during this launch, or the server or rank that was stopped (SIGSTOP) for too long."""
         return self._lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Start a fork server unless one is alive, and wait until it is ready."""
+        """Start a fork server unless one is alive, and wait until it is ready to fork ranks."""
         if self._server is None or self._server.poll() is not None or self._prepared is None:
             self._end_server()
             self._start_server()
@@ -144,7 +145,7 @@ class ForkServerLauncher(Unobserved):
         )
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Have the fork server fork a store."""
+        """Request from the fork server a process with a rendezvous store; returns the store's port."""
         self._begin(directory)
         self._send_order({"store": str(directory), "ports": [ports.start, ports.stop]})
         ends_s = time.monotonic() + _STORE_S
@@ -156,7 +157,7 @@ class ForkServerLauncher(Unobserved):
         return self._port
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Have the fork server fork the ranks."""
+        """Request from the fork server the ranks of a launch."""
         if self._port is None:
             self._begin(directory)
         self._ranks = launch.ranks
@@ -191,7 +192,7 @@ class ForkServerLauncher(Unobserved):
         return True
 
     def wait(self, timeout_s: float) -> None:
-        """Handle the fork server's next event."""
+        """Wait for the fork server's next event and handle it."""
         if self._lost is not None or self._launched is None:
             return
         try:
@@ -221,11 +222,12 @@ class ForkServerLauncher(Unobserved):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether the fork server still has children; until it has seen their end, it starts nothing else."""
+        """Whether the fork server still has children; until it has reaped them, it starts nothing else."""
         return len(self._exits) < self._ranks or self._has_store
 
     def kill(self) -> None:
-        """Have the fork server end the ranks; kill the processes left over, with the server if need be."""
+        """Order the fork server to end the ranks; kill the processes that remain, and the server itself if
+        necessary."""
         if self._launched is None:
             return
         if self._is_busy and self._send({"kill": self._launched}):
@@ -255,13 +257,14 @@ class ForkServerLauncher(Unobserved):
             raise RanksAlive(f"processes {sorted(survivors)} survived SIGKILL; the devices are not free")
 
     def close(self) -> None:
-        """End the ranks and the fork server."""
+        """End the ranks and the fork server, and close the launcher."""
         self._launched = self._port = None
         self._end_server()
 
 
 def _read_events(stdout: IO[bytes], events: "queue.Queue[dict[str, Any] | None]") -> None:
-    """Read events in a thread until the server's end of the pipe closes, which None marks."""
+    """Read the fork server's events in a thread until the server closes its end of the pipe, which the event None
+    marks."""
     try:
         for line in stdout:
             try:

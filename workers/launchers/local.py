@@ -1,4 +1,4 @@
-"""Launcher of ranks on this machine: from a fork server where forking works, otherwise cold."""
+"""Launcher of ranks on this machine: by a fork server where forking works, otherwise in fresh interpreters."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 
 
 class LocalLauncher:
-    """Launcher that uses a `ForkServerLauncher`, and a `ColdLauncher` once the server finds that forking cannot work here."""
+    """Launcher that uses a `ForkServerLauncher`, and a `ColdLauncher` (fresh interpreters) once the fork server finds
+    that forking cannot work here."""
 
     def __init__(
         self,
@@ -51,7 +52,7 @@ class LocalLauncher:
 
     @property
     def exits(self) -> tuple[RankExit, ...]:
-        """Ends of ranks since the launch."""
+        """Ends of ranks since the launch, in the order in which the launcher noticed them."""
         return self._current.exits
 
     @property
@@ -60,7 +61,8 @@ class LocalLauncher:
         return self._current.lost
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Get the fork server ready; change to cold starts for good where forking is unsafe."""
+        """Start the fork server and wait until it is ready; change to fresh interpreters permanently where forking is
+        unsafe."""
         try:
             return self._current.prepare(give_up)
         except ForkUnsafe as error:
@@ -73,18 +75,18 @@ class LocalLauncher:
         operators.build(self._environment, self._launch_tag, work_dir, give_up, operators.BUILD_COMMAND)
 
     def open_store(self, directory: Path, ports: range = ANY_PORT) -> int:
-        """Serve a store for ranks of several hosts."""
+        """Serve a store for the rendezvous of several hosts' ranks; returns the store's port."""
         return self._current.open_store(directory, ports)
 
     def launch(self, directory: Path, launch: Launch) -> None:
-        """Start the ranks."""
+        """Start the ranks of a launch on this machine."""
         self._launched, self._conditions = (directory, launch), Conditions()
         if self._observer is not None:
             self._observer.begin()
         self._current.launch(directory, launch)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for an event of a rank."""
+        """Wait until a rank has started or ended, or until the timeout."""
         self._current.wait(timeout_s)
 
     def kill(self) -> None:
@@ -99,10 +101,10 @@ class LocalLauncher:
         return self._conditions
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Wait until the devices are free."""
+        """Wait until this host's devices are healthy and free."""
         if self._observer is not None:
             self._observer.require_fit(give_up)
 
     def close(self) -> None:
-        """End the ranks and helpers."""
+        """End the ranks and the launcher's helper processes."""
         self._current.close()

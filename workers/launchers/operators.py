@@ -12,7 +12,7 @@ from shardtune.workers.trial_dir import tail
 
 BUILD_COMMAND = (*PYTHON, "-m", "shardtune.workers.rank.process.cpu_adam")
 _LIMIT_S = 900.0
-"""Seconds after which a build is ended."""
+"""Time limit in seconds of a build of operators."""
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ def build(
     give_up: Callable[[], bool],
     command: tuple[str, ...],
 ) -> None:
-    """Run the builder to its end; a failed build is logged, and trials that need it will report `setup` failures."""
+    """Run the build of DeepSpeed's C++ operators to its end. A failed build is logged, and trials that need the
+    operators will report `setup` failures."""
     log_path, started_s = work_dir / "operators.log", now_s()
     status = "building DeepSpeed's CPU Adam for optimizer offload: about a minute, once for these libraries"
     with doing(work_dir, status), log_path.open("wb") as output:

@@ -20,7 +20,7 @@ from pathlib import Path
 PARENT = "SHARDTUNE_PARENT_PID"
 """Environment variable with the parent's pid, which ranks compare with their parent; an inherited value is replaced."""
 ISOLATION = "SHARDTUNE_ISOLATION"
-"""Environment variable with `pid_namespace`, or with the reason why there is none."""
+"""Environment variable with the value `pid_namespace`, or with the reason why there is no PID namespace."""
 PID_NAMESPACE = "pid_namespace"
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> None:
-    """Set the death signal, check that it was not too late, and exec the program."""
+    """Set the parent-death signal, check that the parent is still alive, and exec the program."""
     arguments = sys.argv[1:]
     isolated = arguments[0] == "--isolated"
     parent, command = int(arguments[isolated]), arguments[isolated + 1 :]
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def why_not_isolated() -> str | None:
-    """Reason why namespaces cannot be used; None where they can."""
+    """Reason why PID namespaces cannot be used; None where they can."""
     # Tried in a child: a process that has entered a namespace cannot leave it.
     read, write = os.pipe()
     pid = os.fork()
@@ -72,7 +72,7 @@ def why_not_isolated() -> str | None:
 
 
 def _run_in_namespace(command: list[str]) -> None:
-    """Run the program as process 1 of a new namespace, and end with its exit code. Does not return."""
+    """Run the program as process 1 of a new PID namespace, and exit with the program's exit code. Does not return."""
     _enter_namespaces()
     read, write = os.pipe()
     pid = os.fork()
@@ -115,7 +115,7 @@ def _enter_namespaces() -> None:
 
 
 def _mount_proc() -> None:
-    """Mount /proc with the pids of the namespace, which psutil and others compare with their own."""
+    """Mount /proc with the pids of the new namespace, which psutil and other libraries compare with their own pids."""
     _require_success(_libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None), "mount --make-rprivate /")
     _require_success(_libc.mount(b"proc", b"/proc", b"proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, None), "mount /proc")
 

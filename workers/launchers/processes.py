@@ -1,4 +1,4 @@
-"""Child processes that die with this one, and the search for and end of every process of a device pool.
+"""Child processes that die with this process, and the search for every process of a device pool in order to end it.
 
 Processes are found by an environment variable that all descendants inherit, whatever process group or parent they end up
 with; no process is ever killed by its name.
@@ -17,17 +17,17 @@ from typing import IO
 from shardtune.workers.launchers import parent_death
 
 PYTHON = (sys.executable, *(["-P"] if sys.flags.safe_path else []))
-"""Command of the interpreter for our own modules. -P is passed on: it keeps a folder `workers` in the current directory from
-being imported."""
+"""Command that starts the interpreter for the project's modules. -P is passed on: it prevents the import of a folder
+`workers` in the current directory."""
 LAUNCH_TAG = "SHARDTUNE_POOL"
-"""Environment variable with the launch tag: the device pool on which a process works."""
+"""Environment variable with the launch tag, which names the device pool on which a process works."""
 
 
 DYING_S = 3.0
-"""Seconds that a killed process without a GPU may take to be gone."""
+"""Seconds that a killed process without a GPU may take until it has ended."""
 
 _LEAST_S = 10.0
-"""Lower bound in seconds of the wait for killed processes."""
+"""Lower bound in seconds of the wait for killed processes to end."""
 
 PRIVATE = (
     "SHARDTUNE_API_KEY",
@@ -36,20 +36,22 @@ PRIVATE = (
     "SHARDTUNE_SECRET_KEY",
     "PGPASSWORD",
 )
-"""Variables with secrets of the service or the worker, which ranks do not get: they run other people's models and scripts."""
+"""Environment variables with secrets of the service or the worker, which ranks do not get: ranks run other people's
+models and scripts."""
 
 
 ENGINES = ("SLURM_", "PMI_", "PMIX_", "OMPI_", "RAY_")
-"""Prefixes of variables by which training libraries take a rank for an engine's task, and read its rank from them."""
+"""Prefixes of the environment variables from which training libraries conclude that an engine (such as Slurm) started
+the rank, and read its rank number."""
 
 
 def without_secrets(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Copy the environment without secrets."""
+    """Copy an environment without the variables that contain secrets."""
     return {name: value for name, value in environment.items() if name not in PRIVATE}
 
 
 def rank_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment for ranks: without secrets and without an engine's variables."""
+    """Environment variables for ranks: without secrets and without an engine's variables."""
     return {name: value for name, value in without_secrets(environment).items() if not name.startswith(ENGINES)}
 
 
@@ -61,9 +63,10 @@ def start_child(
     stderr: int | IO[bytes] | None = None,
     isolated: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start a process, in its own session, that dies with this one (also by kill -9).
+    """Start a process, in its own session, that dies with this process (also when this process is killed with SIGKILL).
 
-    With `isolated` it runs in a PID namespace where permitted, so that every process that it starts dies with it.
+    With `isolated` the process runs in a PID namespace where permitted, so that every process that it starts dies with
+    it.
     """
     # The death signal follows the thread that forks: from another thread, ranks would die when that thread ends.
     assert threading.current_thread() is threading.main_thread(), "start ranks from the main thread"
@@ -101,7 +104,8 @@ def tagged_processes(launch_tag: str, proc: Path = Path("/proc")) -> set[int]:
 
 
 def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DYING_S) -> set[int]:
-    """Kill every process with the launch tag until none lives; returns the survivors after `dying_s`, or ten seconds."""
+    """Kill every process with the launch tag until none is alive; returns the survivors after `dying_s`, or ten
+    seconds."""
     # Repeated: a process may fork between the listing and the kill, and freeing GPU memory takes a while.
     ends_s = time.monotonic() + max(_LEAST_S, dying_s)
     while survivors := tagged_processes(launch_tag) - set(keep):
@@ -114,7 +118,7 @@ def kill_tagged(launch_tag: str, keep: Collection[int] = (), dying_s: float = DY
 
 
 def kill_quietly(pid: int) -> None:
-    """Send SIGKILL to a process that may be gone already."""
+    """Send SIGKILL to a process; does nothing if the process has ended already."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

@@ -7,22 +7,23 @@ import psutil
 from shardtune.workers.clock import now_s
 
 PATIENCE_S = 3.0
-"""Seconds of a stop that is no accident: a whole host may be suspended and resumed, which stops the watcher as well."""
+"""Seconds for which a process may be stopped before it counts as lost: a whole host may be suspended and resumed, which
+stops the watcher as well."""
 _CHECKS = 6
-"""Checks within that time at most: each costs the ranks' processors something."""
+"""Largest number of checks within the allowed time: each check costs some time of the ranks' processors."""
 
 
 class Standstill:
-    """Watch over some processes, as often as it is asked."""
+    """Detector of stopped processes (SIGSTOP), which checks some processes each time it is called."""
 
     def __init__(self, names: Mapping[int, str] = {}, patience_s: float = PATIENCE_S) -> None:
-        """Watch processes; `names` describes each by pid."""
+        """Prepare the detector; `names` describes each process by pid."""
         self._names, self._patience_s = names, patience_s
         self._checked_s = 0.0
         self._since_s: float | None = None
 
     def stopped_process(self) -> str | None:
-        """Name of a process that was stopped at every check for longer than the patience; else None."""
+        """Name of a process that was stopped at every check for longer than the allowed seconds; else None."""
         now = now_s()
         if now - self._checked_s < self._patience_s / _CHECKS:
             return None

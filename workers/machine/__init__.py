@@ -1,1 +1,1 @@
-"""Machine under the ranks: inventory, speed, devices, conditions. Starts no training."""
+"""Machine on which ranks run: inventory, speed, devices, and conditions during runs. Starts no training."""

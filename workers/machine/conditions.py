@@ -1,4 +1,5 @@
-"""Conditions on a host around a launch, and whether a run's result can be trusted under them. Pids are those of that host."""
+"""Conditions on a host around a launch (load, GPU clocks and errors), and whether a run's result can be trusted under
+them. Pids are those of that host."""
 
 import os
 import platform
@@ -25,22 +26,23 @@ from shardtune.workers.machine.oom_counter import oom_kills
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2
-"""Ratio of the slowest to the median rank above which a GPU is a straggler, for one calculation on idle, equal GPUs."""
+"""Ratio of a rank's time to the median rank's above which its GPU is a straggler, for the same calculation on idle,
+equal GPUs."""
 
 Result = Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure
 
 
 class HostObserver:
-    """Observer that reads the host's counters before the ranks start and after they are gone."""
+    """Observer that reads the host's counters before the ranks start and after they have ended."""
 
     def __init__(self, watch: DeviceWatch | None, host: str | None = None) -> None:
-        """Begin to observe; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
+        """Prepare the observer; `watch` is on the GPUs (None for CPU ranks), `host` defaults to the machine's name."""
         self._watch = watch
         self._host = (host or platform.node())[:200]
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Return once the GPUs are healthy and free.
+        """Wait until the GPUs are healthy and free.
 
         Raises:
             DevicesUnfit: one is broken, or is not free in time.
@@ -49,11 +51,12 @@ class HostObserver:
             self._watch.require_fit(give_up)
 
     def begin(self) -> None:
-        """Read the counters: ranks start now."""
+        """Read the host's counters just before the ranks start."""
         self._before, self._kills = HostCounters.now(), oom_kills()
 
     def conditions(self, directory: Path, launch: Launch) -> Conditions:
-        """Conditions since `begin`; the ranks are gone, and their reports are in the trial directory."""
+        """Conditions on the host since `begin`, once the ranks have ended and their reports are in the trial
+        directory."""
         after = HostCounters.now()
         looks = self._watch.between(self._before.at_s, after.at_s) if self._watch else []
         ranks = range(launch.first_rank, launch.first_rank + launch.ranks)
@@ -71,7 +74,7 @@ def observe(
     ranks: range,
     kills: int,
 ) -> Conditions:
-    """Conditions on this host during a launch whose ranks are gone."""
+    """Conditions on this host during a launch whose ranks have ended."""
     load = before.until(after, [report.cpu_s if report else None for report in reports])
     pids = {process.pid for look in looks for device in look.devices for process in device.processes or ()}
     # All ranks have ended, so a process that still lives was none of them.
@@ -95,7 +98,7 @@ def observe(
 
 
 def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flops: float | None) -> Result:
-    """Add the conditions to a result.
+    """Add the host's conditions to a run's result.
 
     A fault of the device replaces the result by a failure, and an implausible measurement is marked as suspect.
     """
@@ -117,7 +120,8 @@ def with_conditions(task: Task, result: Result, conditions: Conditions, peak_flo
 
 
 def straggler(cluster: Cluster, conditions: Conditions) -> Fault | None:
-    """Fault for a GPU much slower than its peers; CPU ranks share cores, so that their times say nothing about one rank."""
+    """Fault of a GPU that is much slower than the other ranks' GPUs. None for CPU ranks, which share cores, so that one
+    rank's time proves nothing."""
     pace_s = conditions.rank_pace_s
     if cluster.device == "cpu" or len(pace_s) < 2:
         return None

@@ -1,4 +1,5 @@
-"""Meaning of GPU observations: whether work may be taken, and whether a run can be trusted. Pure functions."""
+"""Interpretation of GPU observations: whether the worker may take work, and whether a run can be trusted. Pure
+functions."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,31 +15,33 @@ _HARMFUL = {
     0x40: "hardware thermal slowdown",
     0x80: "hardware power brake",
 }
-"""nvmlClocksEventReasons that mean lost speed (nvml.h). The software power cap (0x4) is not one: it acts under every full load."""
+"""Bits of nvmlClocksEventReasons that mean lost speed (nvml.h). The software power cap (0x4) is excluded: it acts under
+every full load."""
 _POWER_CAP = 0x04
 _THROTTLED_FRACTION = 0.1
 _BROKEN_XIDS = frozenset({48, 62, 64, 74, 79, 95, 119, 120, 140})
-"""Xids after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
+"""Xids (NVIDIA driver errors) after which the device needs a reset or a technician (NVIDIA's Xid catalogue).
 
 They are: double-bit ECC, halted microcontroller, row remapping failed, NVLink, fallen off the bus, uncontained ECC, GSP
 timeout and error, unrecovered ECC.
 """
 _BAD_XIDS = _BROKEN_XIDS | {63, 92, 94}
-"""Xids that end a run: the broken ones, and some that leave the device usable. Others (13, 31, 43, 45 …) are faults of
-a program."""
+"""Xids (NVIDIA driver errors) that end a run: those of a broken device, and some that leave the device usable. Other
+Xids (13, 31, 43, 45 …) are faults of a program."""
 _SLACK_BYTES = 256 << 20
-"""Bytes over the base level that count as free: the driver itself takes and returns memory."""
+"""Bytes over the base level of memory use up to which a GPU counts as free: the driver itself allocates and frees
+memory."""
 
 
 class Process(BaseModel):
-    """Compute process on a device."""
+    """Compute process on a GPU, with its pid and memory."""
 
     pid: int
     memory_bytes: int | None
 
 
 class DeviceObservation(BaseModel):
-    """Observation of one device, as `nvml_watch` prints it; None for figures that the device does not give."""
+    """Observation of one GPU, as `nvml_watch` prints it; None for figures that the GPU does not report."""
 
     uuid: str
     lost: str | None = None
@@ -52,7 +55,7 @@ class DeviceObservation(BaseModel):
 
 
 class GpuObservation(BaseModel):
-    """Observation of all devices at one moment on CLOCK_BOOTTIME."""
+    """Observation of all GPUs at one time on CLOCK_BOOTTIME."""
 
     at_s: float
     devices: list[DeviceObservation]
@@ -60,15 +63,16 @@ class GpuObservation(BaseModel):
 
 @dataclass(frozen=True)
 class Fault:
-    """Reason why a run says nothing about its configuration."""
+    """Fault of a GPU, because of which a run's result proves nothing about its configuration."""
 
     message: str
     excuses_failures: bool
-    """Whether an error of the run may come from it, an out-of-memory included; otherwise only its speed."""
+    """Whether the fault may have caused an error of the run, an out-of-memory error included; false if it affects only
+    the run's speed."""
 
 
 def broken_devices(look: GpuObservation) -> list[str]:
-    """Devices that must not be used any more, with reason and remedy."""
+    """GPUs that must not be used any more, with reason and remedy."""
     problems = []
     for device in look.devices:
         fatal_xids = sorted(_BROKEN_XIDS.intersection(device.xids))
@@ -86,7 +90,7 @@ def broken_devices(look: GpuObservation) -> list[str]:
 
 
 def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> list[str]:
-    """Devices on which processes or remains of a run hold memory, while no rank of this worker runs."""
+    """GPUs on which processes or remains of a run hold memory, while no rank of this worker runs."""
     problems = []
     for device in look.devices:
         over = device.memory_used_bytes - base_bytes.get(device.uuid, device.memory_used_bytes)
@@ -102,7 +106,8 @@ def occupied_devices(look: GpuObservation, base_bytes: Mapping[str, int]) -> lis
 
 
 def summarize_devices(looks: Sequence[GpuObservation], foreign: Collection[int]) -> tuple[DeviceSeen, ...]:
-    """Summary of each device over a run, from the observation before it to the last; `foreign` are pids of other programs."""
+    """Summary of each GPU over a run, from the last observation before the run to the run's last; `foreign` are pids of
+    other programs."""
     # Xids and ECC errors of a run are differences between two observations.
     if len(looks) < 2:
         return ()
@@ -137,13 +142,13 @@ def _device_summary(
 
 
 def _fraction(looks: Iterable[bool]) -> float | None:
-    """Fraction of true observations; None where there is none."""
+    """Fraction of observations that are true; None where there are no observations."""
     observations = list(looks)
     return sum(observations) / len(observations) if observations else None
 
 
 def find_fault(devices: Sequence[DeviceSeen]) -> Fault | None:
-    """Fault that takes the run's result away; None where no device has one."""
+    """GPU fault that makes the run's result unusable; None where no GPU has such a fault."""
     # Faults that excuse failures come first, whichever device has them; throttling excuses none.
     for device in devices:
         xids = sorted(_BAD_XIDS.intersection(device.xids))

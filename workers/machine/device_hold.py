@@ -1,4 +1,4 @@
-"""One agent's hold on this machine: its devices under lock, a launcher for ranks on them, a watch on the GPUs."""
+"""Use of this machine by one agent: the devices under a lock, a launcher for ranks on them, and a watch on the GPUs."""
 
 import contextlib
 import logging
@@ -17,8 +17,8 @@ from shardtune.workers.machine.device_watch import DeviceWatch
 from shardtune.workers.machine.inventory import Gpus, find_gpus, ranks_of
 
 _DYING_S = {False: 3.0, True: 30.0}
-"""Seconds that a killed rank may take to be gone, by whether it has a GPU: the driver first destroys the context, and unpins
-memory that may be most of the host's."""
+"""Seconds that a killed rank may take until it has ended, with and without a GPU: the driver first destroys the CUDA
+context, and unpins memory that may be most of the host's."""
 
 log = logging.getLogger(__name__)
 
@@ -27,9 +27,10 @@ log = logging.getLogger(__name__)
 def hold_devices(
     settings: WorkerSettings, ranks: int | None, patience_s: float = 0.0
 ) -> Iterator[tuple[Gpus, LocalLauncher]]:
-    """Hold this machine's devices, a watch on them and a launcher for them; on exit no child process is left.
+    """Context in which this machine's devices are locked and watched, and a launcher for them is ready; on exit no
+    child process is left.
 
-    `patience_s` is how long a former holder of the devices may take to be gone.
+    `patience_s` is how long the previous user of the devices may take to end.
     """
     chosen = find_gpus().for_ranks(ranks)
     environment = {**rank_environment(), "PYTHONUNBUFFERED": "1", **rank_devices.environment(chosen)}
@@ -58,7 +59,7 @@ def hold_devices(
 
 
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
-    """Lock of the devices; none for a worker with a host partition."""
+    """Lock of the devices; no lock for a worker that has a host partition."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
     if settings.share is not None:
         return contextlib.nullcontext()
@@ -66,7 +67,8 @@ def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextl
 
 
 def prepare(settings: WorkerSettings, launcher: LocalLauncher, give_up: Callable[[], bool]) -> Prepared | None:
-    """Import the ranks' libraries and build operators, which would cost the first trial time; None when `give_up` ended it."""
+    """Import the ranks' libraries and build DeepSpeed's operators, which would otherwise take time from the first
+    trial; None when `give_up` ended the wait."""
     log.info("importing the libraries of the ranks")
     try:
         prepared = launcher.prepare(give_up)

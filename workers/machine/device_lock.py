@@ -1,4 +1,4 @@
-"""Locks that allow one agent per set of devices on a machine: two would time each other's trials."""
+"""Locks that allow only one agent per set of devices on a machine: two agents would distort each other's timings."""
 
 import contextlib
 import hashlib
@@ -13,11 +13,12 @@ from shardtune.workers.clock import now_s
 
 
 class DevicesBusy(Exception):
-    """Another agent holds one of the devices."""
+    """Another agent has locked one of the devices."""
 
 
 def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
-    """Name for the device set, equal for every agent that could hold its lock; it tags all processes on the devices."""
+    """Name of a device set, equal for every agent that could lock the same devices; all processes on the devices are
+    tagged with it."""
     identity = ",".join(sorted(gpu_uuids)) if gpu_uuids else str(work_dir.resolve())
     return hashlib.sha256(identity.encode()).hexdigest()[:16]
 
@@ -26,9 +27,11 @@ def launch_tag(work_dir: Path, gpu_uuids: Sequence[str]) -> str:
 def hold_locks(
     work_dir: Path, gpu_uuids: Sequence[str], locks_dir: Path | None = None, patience_s: float = 0.0
 ) -> Iterator[None]:
-    """Hold the devices: one lock per GPU, machine-wide; for CPU ranks one per work directory.
+    """Context in which the devices are locked: one lock per GPU, machine-wide; for CPU ranks one lock per work
+    directory.
 
-    `patience_s` is how long a former holder may take to be gone, such as a node agent whose agent has died.
+    `patience_s` is how long the previous user of the devices may take to end, such as a node agent whose agent has
+    died.
 
     Raises:
         DevicesBusy: another process holds one of them.

@@ -23,24 +23,25 @@ from shardtune.workers.status_note import doing
 
 WATCH_COMMAND = (*PYTHON, "-m", "shardtune.workers.machine.nvml_watch")
 _KEPT = 4 * 3600
-"""Number of observations kept; more than the longest run takes."""
+"""Number of GPU observations kept; more than the longest run produces."""
 _FRESH_S = 15.0
-"""Seconds after which the last observation is too old to rely on."""
+"""Age in seconds beyond which the last GPU observation is not used."""
 
 log = logging.getLogger(__name__)
 
 
 class DevicesUnfit(Exception):
-    """A device must not be used; the message names it, the reason and the remedy."""
+    """A device must not be used; the message gives its name, the reason and the remedy."""
 
 
 class DeviceWatch:
-    """Watch on the given GPUs from `start` to `close`."""
+    """Watch on some GPUs: collects observations of them from `start` to `close`."""
 
     def __init__(
         self, uuids: Sequence[str], work_dir: Path, command: Sequence[str] = WATCH_COMMAND, patience_s: float = 60.0
     ) -> None:
-        """Prepare the watch; `patience_s` is how long devices may take to become free before `require_fit` gives up."""
+        """Prepare the watch; `patience_s` is how long devices may take to become free before `require_fit` raises an
+        error."""
         self._work_dir = work_dir
         self._uuids = list(uuids)
         self._command = command
@@ -50,14 +51,14 @@ class DeviceWatch:
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the child process."""
+        """Start the child process that observes the GPUs."""
         # Without the launch tag, by which it would be killed with the ranks of every trial.
         self._child = start_child([*self._command, *self._uuids], os.environ, stdout=subprocess.PIPE)
         assert self._child.stdout is not None
         threading.Thread(target=self._read, args=(self._child.stdout,), name="device-watch", daemon=True).start()
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process that observes the GPUs."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -71,7 +72,7 @@ class DeviceWatch:
             log.warning("the GPUs cannot be watched any more: %s", error)
 
     def require_fit(self, give_up: Callable[[], bool]) -> None:
-        """Return once the devices are healthy and free; call it while no rank of this worker runs.
+        """Wait until the watched GPUs are healthy and free; call this while no rank of this worker runs.
 
         Raises:
             DevicesUnfit: a device is broken or not free in time, or NVML does not answer.
@@ -90,7 +91,7 @@ class DeviceWatch:
             self._keep_base(self._observations[-1])
 
     def _unfit_reason(self) -> str | None:
-        """Reason why the devices are not free; None where work may be taken now."""
+        """Reason why the GPUs are not free; None where the worker may take work now."""
         look = self._observations[-1] if self._observations else None
         if look is None or now_s() - look.at_s > _FRESH_S:
             return "NVML has reported nothing about them lately; see the worker's log"
@@ -100,13 +101,13 @@ class DeviceWatch:
         return "; ".join(device_health.occupied_devices(look, self._base_bytes)) or None
 
     def _keep_base(self, look: GpuObservation) -> None:
-        """Keep the lowest memory use of a free device, to which it must return after a run."""
+        """Store the lowest memory use of a free GPU, to which it must return after a run."""
         for device in look.devices:
             used = device.memory_used_bytes
             self._base_bytes[device.uuid] = min(used, self._base_bytes.get(device.uuid, used))
 
     def between(self, begin_s: float, end_s: float) -> list[GpuObservation]:
-        """Last observation before `begin_s`, and those until `end_s`."""
+        """Last GPU observation before `begin_s`, and all observations until `end_s`."""
         looks = [look for look in self._observations if look.at_s <= end_s]
         before = [look for look in looks if look.at_s <= begin_s]
         return before[-1:] + [look for look in looks if look.at_s > begin_s]

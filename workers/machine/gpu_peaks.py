@@ -1,8 +1,8 @@
-"""Published figures of GPUs by NVML's name for them, which no query returns. The figures are in
+"""Published figures of GPUs, which no query returns, by the GPU's name in NVML. The figures are in
 api_schemas.machines.gpus.
 
-A card is left out where sources disagree (A10G), the table lacks it, or the chip has no bf16 tensor cores (V100, T4): a wrong
-figure would make a true measurement look impossible, or a false one possible.
+A GPU model is left out where sources disagree (A10G), the table lacks it, or the chip has no bf16 tensor cores (V100,
+T4): a wrong figure would make a true measurement look impossible, or a false one possible.
 """
 
 import re
@@ -15,16 +15,16 @@ class Figures(NamedTuple):
     """Published figures of one GPU model."""
 
     peak_bf16_flops: float | None
-    """Dense bf16 peak in FLOP/s; None where unknown."""
+    """Dense bf16 peak of the GPU in FLOP/s; None where unknown."""
     nvlink_gb_per_s: float | None
-    """GB/s per GPU and direction; only for cards where the link is fixed."""
+    """Bandwidth of the GPU's link in GB/s per GPU and direction; only for models where the link is fixed."""
 
 
 class _Card(NamedTuple):
     pattern: str
-    """Regular expression in the name that NVML prints."""
+    """Regular expression that is searched in the GPU's name as NVML prints it."""
     model: str | None
-    """Name in the table of models; None where no figure is reliable."""
+    """Name of the GPU in the table of models; None where no published figure is reliable."""
     has_fixed_link: bool = False
 
 
@@ -52,7 +52,7 @@ _CARDS = (
 
 
 def figures(gpu: str) -> Figures:
-    """Figures of a GPU; empty for unknown names."""
+    """Published figures of a GPU model by its NVML name; empty for unknown names."""
     card = next((candidate for candidate in _CARDS if re.search(candidate.pattern, gpu)), None)
     if card is None or card.model is None:
         return Figures(None, None)

@@ -1,4 +1,5 @@
-"""Measured rates of this machine, once per fingerprint, kept beside the trial directories."""
+"""Measured compute and link rates of this machine, once per fingerprint (hardware and software versions), stored beside
+the trial directories."""
 
 import re
 import tempfile
@@ -14,9 +15,9 @@ from shardtune.workers.launchers.base import Launcher, LaunchFailed
 from shardtune.workers.trial_dir import tail
 
 _DEADLINE_S = 300.0
-"""Seconds that a measurement may take."""
+"""Time limit in seconds of a measurement of the hardware's rates."""
 _FAR_BELOW = 0.25
-"""Fraction of the nominal rate of a host's links below which a note is made.
+"""Fraction of a link's nominal rate; a lower measured bandwidth causes a note to the operator.
 
 One TCP connection over a good network reaches more than that of a slow one.
 """
@@ -31,8 +32,8 @@ _CAUSES = {
 def measure(
     launcher: Launcher, offered: Inventory, work_dir: Path, give_up: Callable[[], bool]
 ) -> HardwareReport | None:
-    """Measure the rates with all ranks of the largest trial, and store them; None when interrupted. The launcher is
-    prepared.
+    """Measure the hardware's rates with all ranks of the largest trial, and store them; None when interrupted. The
+    launcher must be prepared.
 
     Raises:
         LaunchFailed: a rank failed or took too long.
@@ -52,7 +53,8 @@ def measure(
 
 
 def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
-    """Store a report for `stored`; written in one piece, so that a killed process leaves a whole report or none."""
+    """Store a report of measured rates for `stored`; written in one piece, so that a killed process leaves a complete
+    report or none."""
     path = _path(work_dir, offered)
     partial = path.with_suffix(".partial")
     partial.write_text(report.model_dump_json(indent=2) + "\n")
@@ -60,7 +62,7 @@ def store(work_dir: Path, offered: Inventory, report: HardwareReport) -> None:
 
 
 def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], bool]) -> bool:
-    """Run the ranks to their end; False when interrupted."""
+    """Run the measuring ranks to their end; False when interrupted."""
     ends_s = now_s() + _DEADLINE_S
     try:
         launcher.launch(folder, Launch.of(ranks, program="hardware"))
@@ -83,7 +85,8 @@ def _run(launcher: Launcher, folder: Path, ranks: int, give_up: Callable[[], boo
 
 
 def stored(work_dir: Path, offered: Inventory) -> MeasuredHardware | None:
-    """Rates measured here with as many ranks under the same fingerprint; None where there are none."""
+    """Stored rates of this machine, measured with the same number of ranks and the same fingerprint; None where there
+    are none."""
     try:
         report = HardwareReport.model_validate_json(_path(work_dir, offered).read_bytes())
     except (OSError, ValidationError):
@@ -102,7 +105,7 @@ def _path(work_dir: Path, offered: Inventory) -> Path:
 
 
 def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, ranks: int) -> Fingerprint:
-    """Add the bands of the bandwidths that `measure-hardware` measured within a host and across hosts."""
+    """Add to a fingerprint the measured bandwidths within a host and across hosts, each rounded to a band."""
     reduced = [item for item in measured.collectives if item.operation == "all_reduce"] if measured else []
     bands = {}
     for field, is_across in (("intra_node_gb_per_s", False), ("inter_node_gb_per_s", True)):
@@ -115,7 +118,7 @@ def with_bandwidth(fingerprint: Fingerprint, measured: MeasuredHardware | None, 
 
 
 def notes(fingerprint: Fingerprint) -> tuple[str, ...]:
-    """Notes on measured bandwidths far below the links' nominal rates."""
+    """Notes for the operator on measured bandwidths far below the links' nominal rates."""
     rates: dict[str, float] = {}
     for count, gbit_per_s, kind in _LINK.findall(fingerprint.nics or ""):
         rates[kind] = rates.get(kind, 0.0) + int(count) * float(gbit_per_s) / 8

@@ -1,4 +1,4 @@
-"""Facts about the host under the ranks, from /proc and /sys: processor, memory, network. Starts no process."""
+"""Facts about the host of the ranks, from /proc and /sys: processor, memory, network. Starts no process."""
 
 import hashlib
 import platform
@@ -12,11 +12,12 @@ from shardtune.api_schemas.base import GIB
 from shardtune.workers.machine.oom_counter import cgroups
 
 _ETHERNET = "1"
-"""Value of ARPHRD_ETHER in /sys/class/net/*/type."""
+"""Value of ARPHRD_ETHER in /sys/class/net/*/type, which marks an Ethernet interface."""
 
 
 def host_memory_gib() -> float:
-    """Memory that this process and its children may use: the machine's, or less by control group."""
+    """Memory in GiB that this process and its children may use: the machine's, or less where a control group
+    limits it."""
     limits = [float(psutil.virtual_memory().total)]
     root = Path("/sys/fs/cgroup")
     for controllers, group in cgroups():
@@ -41,14 +42,14 @@ def _limit(path: Path) -> list[float]:
 
 
 def cpu_model() -> str:
-    """Name of the processor as the kernel prints it."""
+    """Name of the processor, as the kernel prints it."""
     names = _cpuinfo(Path("/"), "model name")
     return names[0] if names else platform.machine()
 
 
 def cpu_topology(root: Path = Path("/")) -> str | None:
-    """Topology of the whole machine, such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`; None where the kernel
-    does not say."""
+    """Processor topology of the whole machine, such as `2 sockets, 64 cores, 128 threads, 4 NUMA nodes`; None where the
+    kernel does not report it."""
     sockets, cores = _cpuinfo(root, "physical id"), _cpuinfo(root, "core id")
     if not sockets or len(sockets) != len(cores):
         return None
@@ -69,7 +70,7 @@ def host_id(root: Path = Path("/")) -> str:
 
 
 def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
-    """These CPUs, sorted so that those of one socket, then of one core, are adjacent."""
+    """CPU numbers, sorted so that those of one socket, then of one core, are adjacent."""
 
     def position(core: int) -> tuple[int, int, int]:
         topology = root / f"sys/devices/system/cpu/cpu{core}/topology"
@@ -80,7 +81,7 @@ def cores_in_order(cores: Collection[int], root: Path = Path("/")) -> list[int]:
 
 
 def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]:
-    """NUMA node of each of these CPUs, where the kernel names it."""
+    """NUMA node of each of the given CPUs, where the kernel reports it."""
     node_names = {
         core: [entry.name.removeprefix("node") for entry in (root / f"sys/devices/system/cpu/cpu{core}").glob("node*")]
         for core in cores
@@ -89,13 +90,14 @@ def numa_nodes(cores: Collection[int], root: Path = Path("/")) -> dict[int, int]
 
 
 def cpu_max_mhz(root: Path = Path("/")) -> int | None:
-    """Highest clock that the governor may give, which an administrator may lower; None where the kernel does not say."""
+    """Highest clock in MHz that the CPU frequency governor may set, which an administrator may lower; None where the
+    kernel does not report it."""
     khz = _text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_max_freq")
     return int(khz) // 1000 if khz.isdigit() and int(khz) >= 1000 else None
 
 
 def nics(root: Path = Path("/")) -> str | None:
-    """Network links that are up, by count, speed and kind, without virtual ones; None where there is none."""
+    """Network links that are up, by count, speed and kind, without virtual links; None where there are none."""
     ports = sorted((root / "sys/class/infiniband").glob("*/ports/*"))
     links = Counter(
         # "400 Gb/sec (4X NDR)"; an Ethernet port of such a card speaks RoCE.

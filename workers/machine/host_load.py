@@ -1,4 +1,5 @@
-"""Load on the host during a run: other programs' CPU time, memory, the control group's CPU limit."""
+"""Load on the host during a run: CPU time of other programs, free memory, throttling by the control group's CPU
+limit."""
 
 import os
 from collections.abc import Collection, Iterable
@@ -18,22 +19,23 @@ _ROOT = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True)
 class HostCounters:
-    """Counters of the host at one moment."""
+    """Counters of the host's load at one time."""
 
     at_s: float
     busy_s: float
     """CPU time in seconds of all processes since boot, on the cores that this process may run on."""
     memory_available_gib: float
     throttled_s: float | None
-    """Seconds for which the control group's CPU limit held threads back; None where not counted."""
+    """Seconds for which the control group's CPU limit stopped threads; None where the kernel does not count them."""
 
     @classmethod
     def now(cls) -> "HostCounters":
-        """Read the counters."""
+        """Read the host's load counters now."""
         return cls(now_s(), busy_on(os.sched_getaffinity(0)), available_gib(), throttled_s())
 
     def until(self, later: "HostCounters", ranks_cpu_s: Iterable[float | None]) -> Conditions:
-        """Conditions from this moment to `later`; `ranks_cpu_s` is the CPU time that each rank spent meanwhile."""
+        """Conditions on the host from these counters to the counters `later`; `ranks_cpu_s` is the CPU time that each
+        rank used in between."""
         rank_times = list(ranks_cpu_s)
         foreign = None
         if rank_times and None not in rank_times:
@@ -50,7 +52,8 @@ class HostCounters:
 
 
 def busy_on(cores: Collection[int]) -> float:
-    """CPU time in seconds of all processes since boot on these cores; on the whole machine where it lists fewer."""
+    """CPU time in seconds that all processes have used since boot on the given cores, or on the whole machine where
+    /proc lists fewer cores."""
     each = psutil.cpu_times(percpu=True)
     counted = [each[core] for core in cores] if max(cores) < len(each) else each
     # Named parts, not a sum of all: `guest` is counted in `user` as well.
@@ -59,14 +62,14 @@ def busy_on(cores: Collection[int]) -> float:
 
 
 def available_gib() -> float:
-    """Memory available without swapping: the machine's, or what the control group's limit leaves."""
+    """Memory in GiB available without swapping: the machine's, or what the control group's limit leaves."""
     free = psutil.virtual_memory().available / GIB
     used = _cgroup_value("memory.current", "memory", "memory.usage_in_bytes")
     return free if used is None else min(free, max(0.0, host_memory_gib() - used / GIB))
 
 
 def throttled_s(root: Path = _ROOT, proc: Path = Path("/proc")) -> float | None:
-    """Seconds for which the CPU limit of the control group held threads back; None where not counted."""
+    """Seconds for which the control group's CPU limit stopped threads; None where the kernel does not count them."""
     for controllers, group in cgroups(proc):
         names = controllers.split(",")
         base = root if controllers == "" else root / "cpu" if "cpu" in names else None

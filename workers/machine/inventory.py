@@ -1,4 +1,4 @@
-"""Inventory of this machine: devices, memory, versions. Every access to a GPU or torch happens in another process."""
+"""Inventory of this machine: devices, memory, versions. A separate process makes every access to a GPU or to torch."""
 
 import os
 import platform
@@ -23,26 +23,26 @@ from shardtune.workers.machine.gpu_peaks import figures
 DEFAULT_CPU_RANKS = 2
 _RANKS_FRACTION = 0.8
 """Fraction of host memory declared for CPU ranks; the rest is for interpreters (0.5 GiB each with torch), page cache
-and others."""
+and other programs."""
 _NVML_S = 60.0
 
 Amount = TypeVar("Amount", int, float)
 
 
 class DetectionFailed(Exception):
-    """The machine could not be detected; the message carries the child's last output."""
+    """The machine's hardware could not be detected; the message contains the child process's last output."""
 
 
 class DetectedGpu(BaseModel):
-    """Visible GPU, as `workers.machine.nvml` prints it."""
+    """Visible GPU, as `workers.machine.nvml` reports it."""
 
     uuid: str
     name: str
     memory_bytes: int
     pcie_gb_per_s: float | None
-    """Rate in GB/s of the best link that device and system can have."""
+    """Rate in GB/s of the fastest PCIe link that the GPU and the system support."""
     pcie_link_gb_per_s: float | None = None
-    """Rate in GB/s of the link as trained: a bad riser or slot halves its width."""
+    """Rate in GB/s of the PCIe link as negotiated: a bad riser or slot halves the link's width."""
     sm_clock_mhz: int | None = None
     memory_clock_mhz: int | None = None
     compute_capability: tuple[int, int] | None = None
@@ -52,23 +52,24 @@ class DetectedGpu(BaseModel):
 
 
 class Gpus(BaseModel):
-    """All visible GPUs."""
+    """All visible GPUs of this machine, with their connections."""
 
     driver: str | None
     devices: tuple[DetectedGpu, ...]
     links: tuple[tuple[int, int, str], ...] = ()
-    """Pairs of devices by index, and the kind of their connection."""
+    """Kind of connection by pair of GPU indices."""
     rejection: str | None = None
-    """Reason why devices of this machine cannot be used."""
+    """Reason why GPUs of this machine cannot be used."""
 
     @property
     def links_in_words(self) -> str | None:
-        """Number of pairs by kind of connection, such as `28×NV18`; None for a single GPU or where NVML does not say."""
+        """Number of GPU pairs by kind of connection, such as `28×NV18`; None for a single GPU or where NVML does not
+        report connections."""
         kinds = Counter(kind for _, _, kind in self.links)
         return ", ".join(f"{count}×{kind}" for kind, count in sorted(kinds.items())) or None
 
     def for_ranks(self, ranks: int | None) -> "Gpus":
-        """Devices that `ranks` ranks use.
+        """GPUs that `ranks` ranks use.
 
         Raises:
             ValueError: there are fewer devices, or they are of several models.
@@ -87,12 +88,13 @@ class Gpus(BaseModel):
 
     @property
     def uuids(self) -> list[str]:
-        """Identities of the devices."""
+        """UUIDs of the GPUs."""
         return [gpu.uuid for gpu in self.devices]
 
 
 class Libraries(BaseModel):
-    """Output of `workers.rank.inventory`: versions that ranks will run with, and architectures that they can build."""
+    """Library versions with which ranks will run and model architectures that they can build: the output of
+    `workers.rank.inventory`."""
 
     torch: str | None = None
     deepspeed: str | None = None
@@ -101,9 +103,9 @@ class Libraries(BaseModel):
     nccl: str | None = None
     causal_lm_types: tuple[str, ...] = ()
     cpu_dtypes: str | None = None
-    """Dtypes that this processor computes natively, as torch uses it."""
+    """Dtypes that this processor computes natively, as torch uses the processor."""
     matmul_flops: dict[Dtype, float] = {}
-    """FLOP/s of one rank by dtype; empty where not measured."""
+    """FLOP/s of one rank's matrix products by dtype; empty where not measured."""
 
 
 def find_gpus() -> Gpus:
@@ -128,12 +130,12 @@ def find_gpus() -> Gpus:
 
 
 def ranks_of(gpus: Gpus, ranks: int | None) -> int:
-    """Number of ranks of the largest trial: one per GPU, or the requested number of CPU ranks."""
+    """Number of ranks of the largest trial on this machine: one per GPU, or the requested number of CPU ranks."""
     return len(gpus.devices) or ranks or DEFAULT_CPU_RANKS
 
 
 def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: float = 1.0) -> Cluster:
-    """Cluster of the largest trial on this machine: its GPUs, or CPU ranks where there are none.
+    """Cluster description of the largest trial on this machine: its GPUs, or CPU ranks where there are no GPUs.
 
     `part` is the fraction of the host's memory that may be used.
 
@@ -163,7 +165,7 @@ def cluster(gpus: Gpus, ranks: int | None, memory_gib: float | None, fraction: f
 
 
 def fingerprint(gpus: Gpus, libraries: Libraries) -> Fingerprint:
-    """Fingerprint of the hardware and software under measurements on this machine.
+    """Fingerprint (hardware and software versions) under which measurements on this machine are stored.
 
     Raises:
         DetectionFailed: the machine has GPUs, and torch cannot use them.
@@ -208,7 +210,8 @@ def _native_dtypes(gpu: DetectedGpu | None, libraries: Libraries) -> str | None:
 
 
 def _least(values: Iterable[Amount | None]) -> Amount | None:
-    """Smallest value, since ranks go at the pace of the slowest; None where a device gives no value."""
+    """Smallest of the devices' values, since ranks run at the pace of the slowest; None where a device reports no
+    value."""
     device_values = list(values)
     known_values = [value for value in device_values if value is not None]
     return min(known_values) if known_values and len(known_values) == len(device_values) else None
@@ -223,7 +226,8 @@ def inventory(
     partition: HostPartition | None = None,
     **details: JsonValue,
 ) -> Inventory:
-    """Inventory that a worker on this machine offers; `share` is its host partition, `details` are for people."""
+    """Inventory of a worker on this machine, as sent to the service; `share` is the worker's host partition, `details`
+    are for people."""
     offered = cluster(gpus, ranks, memory_gib, partition.part if partition is not None else 1.0)
     return Inventory(
         cluster=offered,

@@ -1,4 +1,5 @@
-"""Probe of the ranks' libraries and the processor; the agent itself never loads torch."""
+"""Detection of the ranks' library versions and of the processor's dtypes in a separate process; the agent itself never
+loads torch."""
 
 import subprocess
 
@@ -10,23 +11,23 @@ from shardtune.workers.machine import rank_devices
 from shardtune.workers.machine.inventory import DetectionFailed, Gpus, Libraries
 
 _ANSWERS_S = 300.0
-"""Seconds that the process may take."""
+"""Time limit in seconds of the detecting process."""
 
 
 def of_prepared(prepared: Prepared, gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """Libraries that a process of the launcher has probed, else those of `ask`.
+    """Library versions that a process of the launcher has detected, else those that `probe` detects.
 
     Raises:
-        DetectionFailed: see `ask`.
+        DetectionFailed: see `probe`.
     """
     # The fork server's facts come first: another process that imports the ranks' libraries takes seconds.
     return probe(gpus, ranks) if prepared.libraries is None else Libraries.model_validate(prepared.libraries)
 
 
 def probe(gpus: Gpus, ranks: int | None = None) -> Libraries:
-    """Run `workers.rank.inventory` in its own process.
+    """Detect the ranks' library versions by running `workers.rank.inventory` in a process of its own.
 
-    Given a number of ranks, it also measures how fast one of them multiplies, on devices that this process holds.
+    Given a number of ranks, also measure one rank's rate of matrix products, on devices that this process has locked.
 
     Raises:
         DetectionFailed: the ranks' libraries cannot be imported.

@@ -1,4 +1,4 @@
-"""Visible NVIDIA GPUs as JSON, printed by a separate process, so that the agent never holds a device.
+"""Report of the visible NVIDIA GPUs as JSON, printed by a separate process, so that the agent never has a device open.
 
 NVML opens no CUDA context. Run as `python -m shardtune.workers.machine.nvml`.
 """
@@ -22,11 +22,12 @@ _NO_GPU = (
     pynvml.NVML_ERROR_NO_PERMISSION,
     pynvml.NVML_ERROR_NOT_FOUND,
 )
-"""NVML's errors where there is no GPU; it returns them also for a GPU that cannot be used."""
+"""NVML's error codes where there is no GPU; NVML returns them also for a GPU that cannot be used."""
 
 
 def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
-    """Indices that CUDA_VISIBLE_DEVICES leaves; as in CUDA, the first entry that names no device ends the list."""
+    """Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves visible; as in CUDA, the first entry that names no device
+    ends the list."""
     if setting is None:
         return list(range(len(uuids)))
     chosen: list[int] = []
@@ -42,7 +43,8 @@ def visible(uuids: Sequence[str], setting: str | None) -> list[int]:
 
 
 def report(nvml: Any = pynvml) -> dict[str, Any]:
-    """Driver and devices, and why devices of the machine cannot be used. `nvml` is pynvml or a stand-in for it."""
+    """Report of the driver, the visible GPUs and the reason why GPUs of the machine cannot be used. `nvml` is pynvml or
+    a replacement for tests."""
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         nvml.nvmlInit()
@@ -69,7 +71,7 @@ def report(nvml: Any = pynvml) -> dict[str, Any]:
 
 
 def _permitted(nvml: Any) -> list[Any]:
-    """Handles of the GPUs that this process may use, in the order of their PCI addresses."""
+    """NVML handles of the GPUs that this process may use, in the order of their PCI addresses."""
     # NVML counts forbidden GPUs too; CUDA does not, so that its indices (by CUDA_DEVICE_ORDER=PCI_BUS_ID) are positions
     # in this list.
     handles = []
@@ -110,14 +112,14 @@ def _device(handle: Any, uuid: str, nvml: Any) -> dict[str, Any]:
 
 
 def _clock(handle: Any, kind: int, nvml: Any) -> int | None:
-    """Clock in MHz that applications get: as an administrator has set it, else the highest."""
+    """Clock in MHz that a GPU runs applications at: the clock that an administrator has set, else the highest."""
     # A clock locked by `nvidia-smi -lgc` is not visible here.
     application_clock = _query(lambda: nvml.nvmlDeviceGetApplicationsClock(handle, kind), nvml)
     return application_clock or _query(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, kind), nvml) or None
 
 
 def _query(call: Callable[[], int], nvml: Any) -> int | None:
-    """Result of a query, or None where the device does not support it."""
+    """Result of an NVML query, or None where the device does not support the query."""
     try:
         return call()
     except nvml.NVMLError:
@@ -133,7 +135,8 @@ def _capability(handle: Any, nvml: Any) -> tuple[int, int] | None:
 
 
 def _usable_bytes(handle: Any, nvml: Any) -> int:
-    """Memory that CUDA reports as the device's total: without the driver's part, where NVML separates it."""
+    """Total memory of a GPU in bytes as CUDA reports it: without the driver's part, where NVML reports that
+    separately."""
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
         return int(memory.total - memory.reserved)

@@ -8,12 +8,13 @@ from typing import Any
 import pynvml
 
 _MOST_LINKS = 18
-"""NVML_NVLINK_MAX_LINKS. A query of a link that a device lacks is an error that has no further effect."""
+"""Constant NVML_NVLINK_MAX_LINKS. A query of a link that a GPU lacks is an error without further effect."""
 _SWITCH = "switch"
 
 
 def links(handles: Sequence[Any], nvml: Any = pynvml) -> list[tuple[int, int, str]]:
-    """Connections of all pairs of GPUs, by index; empty where NVML does not say. `nvml` is pynvml or a stand-in for it."""
+    """Kind of connection for each pair of GPUs, by index; empty where NVML does not report connections. `nvml` is
+    pynvml or a replacement for tests."""
     try:
         names = [_bus_id(nvml.nvmlDeviceGetPciInfo(handle)) for handle in handles]
         ends = [_link_ends(handle, nvml) for handle in handles]
@@ -45,7 +46,7 @@ def _pcie(first: Any, second: Any, nvml: Any) -> str:
 
 
 def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
-    """Number of active links of one GPU by the bus id of the GPU at their other end, or `switch`."""
+    """Number of active NVLinks of one GPU by the bus id of the GPU at their other end, or `switch`."""
     ends: Counter[str] = Counter()
     for link in range(_MOST_LINKS):
         try:
@@ -62,6 +63,6 @@ def _link_ends(handle: Any, nvml: Any) -> Counter[str]:
 
 
 def _bus_id(info: Any) -> str:
-    """Domain, bus and device as NVML spells them, equal for every call."""
+    """PCI domain, bus and device of a GPU in NVML's spelling, equal for every call."""
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
     return text.lower().rjust(16, "0")

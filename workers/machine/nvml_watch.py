@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Watch:
-    """Watched devices."""
+    """GPUs that are observed once a second."""
 
     def __init__(self, uuids: Sequence[str]) -> None:
         self._handles = {uuid: pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids}
@@ -27,7 +27,7 @@ class Watch:
         self._events = self._register()
 
     def _register(self) -> Any:
-        """Register for driver errors (Xid); None where the devices report none."""
+        """Register with NVML for driver errors (Xid); None where the devices report no driver errors."""
         with contextlib.suppress(pynvml.NVMLError):
             events = pynvml.nvmlEventSetCreate()
             for handle in self._handles.values():
@@ -36,7 +36,7 @@ class Watch:
         return None
 
     def observations(self) -> Iterator[dict[str, Any]]:
-        """Yield an observation now, and one after each period."""
+        """Yield an observation of the GPUs now, and one after each period."""
         while True:
             yield {
                 "at_s": time.clock_gettime(time.CLOCK_BOOTTIME),
@@ -45,7 +45,7 @@ class Watch:
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for one period, and record its Xid events."""
+        """Wait for one period, and record the driver errors (Xid events) in it."""
         ends_s = time.monotonic() + _PERIOD_MS / 1000
         while (left_ms := int(1000 * (ends_s - time.monotonic()))) > 0:
             if self._events is None:
@@ -98,7 +98,7 @@ def _process(process: Any) -> dict[str, int | None]:
 
 
 def main() -> None:
-    """Print observations until the reader is gone."""
+    """Print GPU observations until the reading process closes the pipe."""
     pynvml.nvmlInit()
     with contextlib.suppress(BrokenPipeError):
         for look in Watch(sys.argv[1:]).observations():

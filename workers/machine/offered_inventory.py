@@ -1,4 +1,4 @@
-"""Inventory that a worker offers: detected, measured and overridden values together."""
+"""Inventory with which a worker registers: detected, measured and overridden values together."""
 
 import logging
 
@@ -27,7 +27,7 @@ def offer(
 
 
 def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
-    """Add measured rates of these hosts, and the overrides of the worker's settings."""
+    """Add the measured rates of the hosts, and the overrides of the worker's settings, to an inventory."""
     measured = hardware_speed.stored(settings.work_dir, detected)
     fingerprint = hardware_speed.with_bandwidth(detected.fingerprint, measured, detected.cluster.world_size)
     return detected.model_copy(
@@ -36,7 +36,8 @@ def with_measured(settings: WorkerSettings, detected: Inventory) -> Inventory:
 
 
 def detect_again(settings: WorkerSettings, libraries: Libraries) -> Fingerprint | None:
-    """Present fingerprint, with the libraries that the ranks were started with; None where it cannot be detected."""
+    """Fingerprint of this machine as detected now, with the libraries with which the ranks were started; None where it
+    cannot be detected."""
     try:
         return offer(settings, find_gpus().for_ranks(settings.ranks), libraries).fingerprint
     except (DetectionFailed, ValueError) as error:

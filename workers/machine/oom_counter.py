@@ -1,4 +1,5 @@
-"""Count of the kernel's OOM kills in this control group, which tells an OOM kill from any other SIGKILL."""
+"""Count of the kernel's OOM kills in this control group, by which an OOM kill is distinguished from any other
+SIGKILL."""
 
 from pathlib import Path
 
@@ -6,7 +7,8 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
 def oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = _CGROUP_ROOT) -> int:
-    """Number of processes killed so far, counted by this control group, or by the whole machine where no group counts."""
+    """Number of processes that the kernel has killed for lack of memory in this control group, or on the whole machine
+    where no group counts."""
     # A kill is charged to the victim's group, also when the whole machine ran out: the group's counter is enough, and
     # does not count other people's kills.
     for path in [*_counters(proc, cgroup_root), proc / "vmstat"]:
@@ -21,7 +23,8 @@ def oom_kills(proc: Path = Path("/proc"), cgroup_root: Path = _CGROUP_ROOT) -> i
 
 
 def _counters(proc: Path, root: Path) -> list[Path]:
-    """Files `memory.events` (cgroup v2) and `memory.oom_control` (v1) of this process's group."""
+    """Files with OOM counters of this process's control group: `memory.events` (cgroup v2) and `memory.oom_control`
+    (v1)."""
     paths = []
     for controllers, group in cgroups(proc):
         if controllers == "":
@@ -32,7 +35,8 @@ def _counters(proc: Path, root: Path) -> list[Path]:
 
 
 def cgroups(proc: Path = Path("/proc")) -> list[tuple[str, str]]:
-    """Pairs of controllers and group path (without leading slash) of this process; v2 has empty controllers."""
+    """Pairs of controllers and group path (without leading slash) of this process's control groups; v2 has empty
+    controllers."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

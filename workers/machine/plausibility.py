@@ -1,4 +1,5 @@
-"""Plausibility of a measurement. An implausible one neither wins nor teaches, and is repeated."""
+"""Plausibility of a measurement. An implausible measurement cannot win, is not used to fit the predictor, and is
+repeated."""
 
 import statistics
 
@@ -6,12 +7,13 @@ from shardtune.api_schemas.trials.leases import TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement
 
 _MOST_DATA_WAIT = 0.2
-"""Fraction of the timed windows; with more waiting, the speed is that of the data and not of the configuration."""
+"""Fraction of the timed windows spent waiting for data above which the measured speed is the data's and not the
+configuration's."""
 _CLOCK_SLACK = 1.01
 
 
 def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | None) -> str | None:
-    """Reason why the measurement cannot be true; None where it can."""
+    """Reason why a measurement cannot be true; None where it can."""
     # The median can hide a window that no clock has measured.
     if min(measured.window_step_times_s) <= 0:
         return f"a timed window of {min(measured.window_step_times_s)} s a step"
@@ -29,8 +31,8 @@ def implausibility(task: TrialTask, measured: Measurement, peak_flops: float | N
 
 
 def roofline_tokens_per_s(task: TrialTask, peak_flops: float | None) -> float | None:
-    """Upper bound of tokens per second of one GPU: forward, and twice that backward, at the dense bf16 peak; None where
-    unknown.
+    """Upper bound of tokens per second of one GPU: forward pass, and twice that for backward, at the dense bf16 peak;
+    None where unknown.
 
     The bound holds for every configuration: no dtype of a precision is faster than bf16, recomputation only adds, and attention
     counts by its mask (an MFU counts it in full, and may exceed 100 % at long sequences).

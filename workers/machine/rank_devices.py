@@ -1,10 +1,12 @@
-"""Devices of the ranks, passed to every process of the rank side by variables: none of them detects devices itself."""
+"""Choice of the ranks' devices, passed by environment variables to every rank process, so that no rank detects devices
+itself."""
 
 from shardtune.workers.machine.inventory import Gpus
 
 
 def environment(chosen: Gpus) -> dict[str, str]:
-    """Variables for torch, CUDA and DeepSpeed (`DS_ACCELERATOR`, which our own processes read too)."""
+    """Environment variables that set the ranks' device for torch, CUDA and DeepSpeed (`DS_ACCELERATOR`, which the
+    project's own processes read too)."""
     if not chosen.devices:
         return {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
     # Indices, not UUIDs: programs that read CUDA_VISIBLE_DEVICES themselves expect indices, and NVML's equal CUDA's

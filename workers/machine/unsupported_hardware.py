@@ -1,15 +1,17 @@
-"""Accelerators that are present but not supported: rejected with a reason, never silently replaced by CPU ranks."""
+"""Detection of accelerators that are present but not supported: the worker rejects them with a reason and never
+silently uses CPU ranks instead."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 _NO_DEVICE = ("", "-1", "none", "void", "NoDevFiles")
-"""Values of CUDA_VISIBLE_DEVICES by which people hide every GPU."""
+"""Values of CUDA_VISIBLE_DEVICES that hide every GPU."""
 _REMEDY = "To tune CPU ranks on this machine, set CUDA_VISIBLE_DEVICES=''"
 
 
 def machine(visible: str | None, reason: str, root: Path = Path("/")) -> str | None:
-    """Reason why a machine without NVML cannot be used as it is; None where it has no accelerator, or none is wanted."""
+    """Reason why the accelerators of a machine without NVML cannot be used; None where it has no accelerator, or none
+    is wanted."""
     if visible is not None and visible.strip() in _NO_DEVICE:
         return None
     problem = _accelerator_problem(root)
@@ -34,7 +36,8 @@ def _accelerator_problem(root: Path) -> str | None:
 
 
 def setting(visible: str | None, count: int) -> str | None:
-    """Reason why CUDA_VISIBLE_DEVICES leaves none of the `count` GPUs; None where there are none, or none is wanted."""
+    """Reason why CUDA_VISIBLE_DEVICES leaves none of the machine's `count` GPUs visible; None where there are no GPUs,
+    or none is wanted."""
     if count == 0 or visible is None or visible.strip() in _NO_DEVICE:
         return None
     if visible.strip().startswith("MIG-"):

@@ -1,4 +1,4 @@
-"""Addresses of this host, and connections between hosts that try them."""
+"""Addresses of this host, and test connections between the hosts of a gang."""
 
 import contextlib
 import secrets
@@ -11,13 +11,14 @@ import psutil
 from shardtune.workers.gang.messages import NodeAddress, OrderDone, PortRange
 
 _TRY_S = 3.0
-"""Seconds that a connection to another host may take."""
+"""Time limit in seconds of a connection to another host."""
 _LISTEN_S = 30.0
-"""Seconds that a listener waits for connections."""
+"""Seconds that a listening port waits for connections from other hosts."""
 
 
 def of_this_host() -> tuple[NodeAddress, ...]:
-    """Addresses of interfaces that are up, IPv4 before IPv6. The loopback's is last: only processes of one host meet there."""
+    """Addresses of this host's network interfaces that are up, IPv4 before IPv6. The loopback's is last: it is
+    reachable only from this host."""
     up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     sort_keys = [
         (item.address.startswith("127."), item.family != socket.AF_INET, name, item.address)
@@ -34,19 +35,20 @@ def _is_global(address: str) -> bool:
 
 
 def interface_of(address: str) -> str | None:
-    """Interface that has the address; None where no interface has it."""
+    """Network interface that has the address; None where no interface has it."""
     return next((entry.interface for entry in of_this_host() if entry.address == address), None)
 
 
 class ProbePorts:
-    """Ports that are open for other nodes to try until the rendezvous, and for a short time only: any program may connect."""
+    """Ports opened so that other hosts can try to connect before the rendezvous, for a short time only: any program may
+    connect."""
 
     def __init__(self, patience_s: float = _LISTEN_S) -> None:
         self._patience_s = patience_s
         self._open: list[tuple[socket.socket, threading.Thread]] = []
 
     def listen(self, order: int, address: str, ports: PortRange | None) -> OrderDone:
-        """Open a port; a thread sends the word to each connection."""
+        """Open a port on which a thread sends the given word to each connection."""
         first, last = ports or (0, 0)
         for port in range(first, last + 1):
             try:
@@ -63,7 +65,7 @@ class ProbePorts:
         return OrderDone(order=order, error=f"cannot listen on {rejection}")
 
     def close(self) -> None:
-        """Close the ports: the rendezvous may use one of them."""
+        """Close the opened ports, since the rendezvous may use one of them."""
         for server, sender in self._open:
             with contextlib.suppress(OSError):  # it has ended already
                 server.shutdown(socket.SHUT_RDWR)
@@ -81,7 +83,7 @@ def _send_word(server: socket.socket, word: str, ends_s: float) -> None:
 
 
 def reach(order: int, address: str, port: int, word: str) -> OrderDone:
-    """Connect to another node's listener; the answer names the own address from which it was reached."""
+    """Connect to another host's listening port; the answer contains this host's own address of the connection."""
     try:
         with socket.create_connection((address, port), timeout=_TRY_S) as peer:
             peer.settimeout(_TRY_S)

@@ -1,4 +1,4 @@
-"""Node's end of the pipe to the agent: heartbeats, orders, and the lease between the two.
+"""Node agent's end of the pipe to the agent: heartbeats, orders, and the lease between agent and node agent.
 
 Two threads, neither of which touches a rank: one sends heartbeats, one reads the agent's messages. The main thread checks
 `is_over`.
@@ -26,15 +26,15 @@ from shardtune.workers.gang.messages import (
 from shardtune.workers.gang.pipe import write_line
 
 _HEARTBEATS_PER_LEASE = 8
-"""Number of heartbeats per lease."""
+"""Number of heartbeats that the node agent sends per lease."""
 _SENT_KEPT = 1000
-"""Number of heartbeats whose time of sending is kept: far more than fit into a lease."""
+"""Number of heartbeats whose time of sending is stored: far more than fit into a lease."""
 
 log = logging.getLogger(__name__)
 
 
 class NodeLease:
-    """Lease of this node and its ranks, counted from the sending of the last answered heartbeat."""
+    """Lease of this node agent and its ranks, counted from the sending of the last answered heartbeat."""
 
     def __init__(self, lease_s: float) -> None:
         self._clock = LeaseClock(now_s(), lease_s)
@@ -42,12 +42,12 @@ class NodeLease:
         self._ranks_end_s: float | None = None
 
     def note_sent(self, beat: int) -> None:
-        """Note that a heartbeat is sent now."""
+        """Record that a heartbeat is sent now."""
         self._sent_s[beat] = now_s()
         self._sent_s.pop(beat - _SENT_KEPT, None)
 
     def renew(self, answer: NodeHeartbeatAnswer) -> None:
-        """Renew the lease by the agent's answer to a heartbeat."""
+        """Renew the node agent's lease by the agent's answer to a heartbeat."""
         sent_s = self._sent_s.get(answer.beat)
         if sent_s is None:
             # Too old to renew anything: a lease counted from its sending would be over.
@@ -57,18 +57,19 @@ class NodeLease:
         self._ranks_end_s = None if left_s is None else sent_s + left_s
 
     def must_end(self) -> bool:
-        """Whether the agent has been silent for too long."""
+        """Whether the agent has been silent for so long that the node agent must end its ranks."""
         return self._clock.must_end()
 
     @property
     def ranks_end_s(self) -> float:
-        """Time on `clock.now_s` by which the ranks must have ended: by this lease, and by the agent's own."""
+        """Time on `clock.now_s` by which the ranks must have ended: by the node agent's lease, and by the
+        agent's own."""
         own_s = self._clock.ranks_end_s
         return own_s if self._ranks_end_s is None else min(own_s, self._ranks_end_s)
 
 
 class AgentConnection:
-    """Connection to the agent: reads orders and sends messages, from `start` on."""
+    """Connection of the node agent to the agent: once started, it reads orders and sends messages."""
 
     def __init__(self, incoming: BinaryIO, outgoing: int) -> None:
         self._incoming, self._outgoing = incoming, outgoing
@@ -81,11 +82,11 @@ class AgentConnection:
         self._beat_s = 1.0
         self._renewed: Callable[[float], None] = lambda _: None
         self.progress_change: tuple[int, Progress | None] = (0, None)
-        """Change counter and progress for the next heartbeats. The main thread sets it, since the heartbeat thread
-        reads no files."""
+        """Change counter and progress that the next heartbeats send. The main thread sets them, since the heartbeat
+        thread reads no files."""
 
     def read_first(self) -> Begin | None:
-        """First message of the agent; None where the pipe closed before it.
+        """First message of the agent, read from the pipe; None where the pipe closed before the message arrived.
 
         Raises:
             ValueError: the first message is not `begin`.
@@ -99,36 +100,36 @@ class AgentConnection:
         return begin
 
     def start(self, lease_s: float) -> None:
-        """Start the threads, and live by the lease from now on."""
+        """Start the connection's threads; from now on the node agent's lease applies."""
         self._lease, self._beat_s = NodeLease(lease_s), lease_s / _HEARTBEATS_PER_LEASE
         threading.Thread(target=self._read, name="orders", daemon=True).start()
         threading.Thread(target=self._send_heartbeats, name="heartbeats", daemon=True).start()
 
     def on_renewal(self, callback: Callable[[float], None]) -> None:
-        """Set a function that is called with `ranks_end_s` after every answer, in a thread."""
+        """Set a function that a thread calls with `ranks_end_s` after every answer of the agent."""
         self._renewed = callback
 
     @property
     def ranks_end_s(self) -> float:
-        """See `NodeLease`."""
+        """Time on `clock.now_s` by which the ranks must have ended (see `NodeLease.ranks_end_s`)."""
         assert self._lease is not None
         return self._lease.ranks_end_s
 
     @property
     def is_over(self) -> bool:
-        """Whether the agent is gone, or has been silent for too long."""
+        """Whether the agent has ended, or has been silent for too long."""
         assert self._lease is not None
         return not self._is_open or self._lease.must_end()
 
     def next_order(self, timeout_s: float) -> AgentMessage | None:
-        """Next order; None when there is none in time."""
+        """Next order of the agent; None when no order arrives in time."""
         try:
             return self._orders.get(timeout=timeout_s) if timeout_s > 0 else self._orders.get_nowait()
         except queue.Empty:
             return None
 
     def send(self, message: Schema) -> None:
-        """Send a message; any thread may call it."""
+        """Send a message to the agent; any thread may call this method."""
         with self._send_lock:
             # A stopped agent (SIGSTOP) reads nothing: waiting for it would outlast the lease.
             if self._is_open and not write_line(self._outgoing, to_line(message)):

@@ -1,4 +1,4 @@
-"""Launch on this host: its folder, its ranks, and the messages to the agent about them."""
+"""Part of a launch on this host: its folder, its ranks, and the messages to the agent about them."""
 
 import logging
 import shutil
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class NodeLaunch:
-    """Launch on this host, from its staging to its end."""
+    """Part of a launch on this host, from the preparation of its folder to its end."""
 
     def __init__(self, settings: WorkerSettings, allowed: Allowed, launcher: LocalRanks, line: AgentConnection) -> None:
         self._settings, self._allowed, self._launcher, self._line = settings, allowed, launcher, line
@@ -28,13 +28,13 @@ class NodeLaunch:
         self._sent_exits, self._is_loss_sent = 0, False
 
     def move_deadline(self, ranks_end_s: float) -> None:
-        """Move the ranks' deadline; called in a thread, with each answer of the agent."""
+        """Change the deadline of this host's ranks; called in a thread, after each answer of the agent."""
         with self._directory_lock:
             if self._directory is not None:
                 self._directory.write_deadline(ranks_end_s)
 
     def stage(self, order: StageOrder) -> int | None:
-        """Prepare the folder, and a store if the rendezvous is on this host; returns the store's port.
+        """Prepare the launch's folder, and a store if the rendezvous is on this host; returns the store's port.
 
         Raises:
             DiskFull, ValueError, OSError, LaunchFailed: the launch cannot be staged on this host.
@@ -81,11 +81,11 @@ class NodeLaunch:
 
     @property
     def is_running(self) -> bool:
-        """Whether a launch is in progress."""
+        """Whether a launch is in progress on this host."""
         return self._order is not None
 
     def send_events(self, timeout_s: float) -> None:
-        """Wait for events of the ranks, and send them to the agent.
+        """Wait for events of this host's ranks, and send them to the agent.
 
         Raises:
             LaunchFailed: it turned out that nothing was started.
@@ -99,7 +99,7 @@ class NodeLaunch:
             self._line.send(HelperLost(order=self._order, message=lost.message))
 
     def reject(self, reason: str) -> None:
-        """Tell the agent that the ranks could not be started after all; the agent ends the launch."""
+        """Report to the agent that the ranks could not be started; the agent then ends the launch."""
         assert self._order is not None
         self._line.send(LaunchRejected(order=self._order, reason=reason[:8000]))
         self._order = None
@@ -130,7 +130,7 @@ class NodeLaunch:
         )
 
     def end(self, order: int) -> LaunchEnded:
-        """End the ranks and every process that they left."""
+        """End the ranks and every process that they have started."""
         survivors = None
         try:
             self._launcher.kill()

@@ -1,4 +1,5 @@
-"""Node agent's work: hold this host, get ready, then carry out the agent's orders until it is gone or silent.
+"""Main part of the node agent: lock this host's devices, get ready, then execute the agent's orders until the agent has
+ended or is silent.
 
 The main thread alone touches devices and ranks: the kernel ties children to the thread that started them.
 """
@@ -40,15 +41,16 @@ from shardtune.workers.node.launch_here import NodeLaunch
 from shardtune.workers.trial_dir import DiskFull
 
 _IDLE_S, _BUSY_S = 0.5, 0.05
-"""Seconds that the main thread waits for an order, or for events of the ranks, before it checks the other."""
+"""Seconds that the main thread waits for an order before it checks for events of the ranks, and the reverse."""
 _FORMER = 3
-"""Leases that a former node agent of this host may take to be gone: its own, and the time to end its ranks."""
+"""Number of leases that a former node agent of this host may take until it has ended: its own lease, and the time to
+end its ranks."""
 
 log = logging.getLogger(__name__)
 
 
 def serve(begin: Begin, line: AgentConnection) -> None:
-    """Serve the agent until the connection is over; no child process is left then.
+    """Execute the agent's orders until the connection is over; after that no child process is left.
 
     Raises:
         ValueError: the agent's settings do not fit this host.
@@ -71,7 +73,7 @@ def serve(begin: Begin, line: AgentConnection) -> None:
 
 
 def host_settings(begin: Begin) -> WorkerSettings:
-    """Settings of this host, as the agent sent them."""
+    """Worker settings for this host, as the agent sent them."""
     # By default a folder of this host alone: on a shared file system hosts would take each other's locks for their own.
     own_dir = Path(tempfile.gettempdir()) / f"shardtune-{os.getuid()}" / "node"
     return WorkerSettings.model_validate({"work_dir": own_dir, **begin.settings})
@@ -91,7 +93,8 @@ def _ready(
 
 
 def code_digests(allowed: Allowed) -> dict[str, str]:
-    """Digests of the allowed code by name, so that hosts with different files under one name are told apart."""
+    """Digests of the user's allowed scripts and entry points by name, so that hosts with different files under one name
+    are detected."""
     scripts = {
         f"script {name}": hashlib.sha256(script.path.read_bytes()).hexdigest()
         for name, script in allowed.scripts.items()
@@ -115,7 +118,7 @@ def _access_shared(order: SharedOrder) -> OrderDone:
 
 
 class Node:
-    """Host that is ready, carrying out one order after the other."""
+    """Host of a gang that is ready, and executes one order of the agent after the other."""
 
     def __init__(
         self,
@@ -125,13 +128,13 @@ class Node:
         launcher: LocalLauncher,
         inspect_again: Callable[[], Fingerprint | None],
     ) -> None:
-        """Prepare for orders; `look_again` returns the present fingerprint, or None where it is unknown."""
+        """Prepare the host for orders; `look_again` returns the present fingerprint, or None where it is unknown."""
         self._line, self._launcher, self._inspect_again = line, launcher, inspect_again
         self._launch, self._probe_ports = NodeLaunch(settings, allowed, launcher, line), addresses.ProbePorts()
         line.on_renewal(self._launch.move_deadline)
 
     def carry_out_orders(self) -> None:
-        """Carry out orders until the connection is over."""
+        """Execute the agent's orders until the connection is over."""
         while not self._line.is_over:
             order = self._line.next_order(0 if self._launch.is_running else _IDLE_S)
             if order is not None:

@@ -1,1 +1,2 @@
-"""Several workers on one machine: the host partition of each, and locks between them. The service schedules their runs."""
+"""Several workers on one machine: the host partition (part of the devices) of each worker, and locks between the
+workers. The service schedules their runs."""

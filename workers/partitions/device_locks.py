@@ -1,5 +1,4 @@
-"""Locks on the devices of a host partition for one run, on this machine itself, in addition to the service's
-scheduling.
+"""Locks on the devices of a host partition for one run, on the machine itself, in addition to the service's scheduling.
 
 The service leases no runs that overlap. But a run that it has ended may have ranks that are not gone yet, on this worker's
 devices or, for a run that needs the host alone, on others: the locks wait for them, and end with the process that holds them.
@@ -17,15 +16,16 @@ from shardtune.workers.clock import now_s
 from shardtune.workers.machine.device_lock import DevicesBusy
 
 PATIENCE_S = 60.0
-"""Seconds to wait for a lock: a worker that lost its lease ends its ranks within one, and a killed rank frees a GPU
-within 30 s."""
+"""Seconds to wait for a device lock: a worker that lost its lease ends its ranks within one lease, and a killed rank
+frees a GPU within 30 s."""
 
 
 @contextlib.contextmanager
 def hold_for_run(
     folder: Path, partition: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
 ) -> Iterator[bool]:
-    """Hold the devices during a run, and with `is_alone` the whole host; False when `give_up` ended the wait.
+    """Context in which a run has its devices locked, and with `is_alone` the whole host; False when `give_up` ended the
+    wait.
 
     `folder` is the same for all workers that divide the machine.
 

@@ -1,4 +1,4 @@
-"""Division of a machine among workers of several sizes, for `--split`."""
+"""Division of a machine among workers of several sizes, for the option `--split`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from shardtune.workers.partitions import links
 
 @dataclass(frozen=True)
 class Cores:
-    """CPUs that this process may run on."""
+    """CPU cores that this process may run on."""
 
     in_order: Sequence[int]
     """Cores sorted so that those of one socket, then of one core, are adjacent."""
     numa_nodes: Mapping[int, int]
-    """NUMA node of each core, where the kernel names it."""
+    """NUMA node of each core, where the kernel reports it."""
 
 
 @dataclass(frozen=True)
 class Division:
-    """Part of the machine that one worker gets."""
+    """Part of the machine that one worker of a divided machine gets."""
 
     name: str
-    """Name such as `1x3`: the fourth worker of those with one rank."""
+    """Name of the worker such as `1x3`: the fourth worker of those with one rank."""
     ranks: int
     partition: HostPartition
     gpu_uuids: tuple[str, ...]
@@ -32,7 +32,7 @@ class Division:
 
 def divide(host: str, gpus: Gpus, ranks: int, sizes: Sequence[int], cores: Cores) -> list[Division]:
     """Divide the machine into as many workers of each size as fit, the small ones first; `ranks` is the machine's
-    number.
+    number of ranks.
 
     Raises:
         ValueError: a size does not divide the machine, or CPU ranks have no core each.

@@ -1,4 +1,4 @@
-"""Devices that share connections with the collectives of a set of devices.
+"""Devices that share connections (PCIe switches, host bridges, NUMA nodes) with the collectives of a set of devices.
 
 Sets whose collectives use the same PCIe switches, host bridges or NUMA nodes would slow each other. By NVML's topology, the
 traffic of a set goes as far up as its two members that are farthest apart (PIX, PXB, PHB, NODE, SYS in `nvidia-smi topo -m`),
@@ -32,7 +32,7 @@ def crossed_by_gpus(members: Collection[int], gpus: Gpus) -> list[int]:
 
 
 def _distance(word: str) -> int:
-    """Distance of a pair over PCIe."""
+    """Distance of a pair of GPUs over PCIe, as a rank in NVML's order of connections."""
     # For a pair joined by NVLink the PCIe distance is unknown: they may hang on one switch, so it counts as near. A
     # pair of which NVML says nothing counts as far.
     return 0 if word.startswith("NV") else _DISTANCE.get(word, _FARTHEST)

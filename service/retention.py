@@ -1,4 +1,5 @@
-"""Delete old events, webhook messages, ticks, log tails, raw traces, stored responses and workers that are gone.
+"""Delete old events, webhook messages, ticks, log tails, raw traces, stored responses, and workers that have
+disappeared.
 
 Measurements, attempts and results are never deleted.
 """

@@ -42,11 +42,11 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """Error for a valid key that may not do this."""
+    """Error for a valid API key whose scopes or projects do not allow the request."""
 
 
 class NotFound(ApiError):
-    """Error for a resource that does not exist, or that the sender must not see."""
+    """Error for a resource that does not exist, or that the sender is not allowed to read."""
 
 
 class Conflict(ApiError):
@@ -62,7 +62,7 @@ class WrongProtocol(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """Error for a resource that no accepted media type can represent."""
+    """Error for a resource that cannot be represented in any media type of the request's Accept header."""
 
 
 class PreconditionFailed(ApiError):

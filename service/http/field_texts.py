@@ -1,7 +1,7 @@
 """Add a description and an example to every field of the OpenAPI document.
 
-Descriptions stand under the fields in api_schemas. fields.json describes names that mean the same everywhere
-(`study_id`, `created_at`) once, and has the examples that neither a default nor an enumeration gives.
+Descriptions come from the docstrings under the fields in api_schemas. fields.json describes names with the same meaning
+everywhere (`study_id`, `created_at`) once, and contains the examples that neither a default nor an enumeration gives.
 """
 
 import json

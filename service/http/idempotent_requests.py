@@ -1,7 +1,7 @@
 """Idempotent POST requests: with an `Idempotency-Key`, the response is stored in the transaction of the change.
 
 A stored response is looked up before the route runs, since the route's checks (is a worker there, is the study open)
-hold for the first request only. A rejected request stores nothing, and may be sent again.
+apply to the first request only. A rejected request stores nothing, and may be sent again.
 """
 
 import hashlib

@@ -73,7 +73,7 @@ def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
 
 
 class _PreBodyAuth:
-    """ASGI middleware that authenticates and limits requests with a body."""
+    """ASGI middleware that authenticates requests with a body, and limits the body's size, before the body is read."""
 
     def __init__(self, app: ASGIApp, entries: tuple[AuthPrefix, ...]) -> None:
         self._app, self._entries = app, entries

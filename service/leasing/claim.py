@@ -1,4 +1,5 @@
-"""Answer a worker's request for work: renew its live lease, or lease it a run of the first study that has one for it.
+"""Answer a worker's request for work: renew the worker's live lease, or lease it a run of the first study that has work
+for it.
 
 `service.leasing.grant` leases a run of one study; `service.leasing.renew_and_report` handles the lease afterwards.
 """

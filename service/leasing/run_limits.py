@@ -1,4 +1,4 @@
-"""Time limits of runs: the operator's limits, plus time for steps as slow as predicted or measured."""
+"""Time limits of runs: the operator's limits, plus time for the run's steps, from the predicted or measured step time."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Apply the end of an attempt to its run, its trial and its study."""
+"""Update a run, its trial and its study after an attempt at the run has ended."""
 
 import logging
 from collections.abc import Sequence

@@ -41,7 +41,7 @@ class Metrics:
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
     def count_expired(self, count: int) -> None:
-        """Count leases that expired."""
+        """Count leases that expired because their workers stopped sending heartbeats."""
         self._expired.inc(count)
 
     def render(self, now: datetime, gauges: Gauges, spent: CostReport, waiting_requests: int, streams: int) -> bytes:

@@ -59,7 +59,7 @@ class StudySnapshot:
     system_study: SystemStudy | None = None
     warm_start: WarmStart | None = None
     resume_runs: tuple[ResumeRun, ...] = ()
-    """Resume checks of the study, in order."""
+    """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
 

@@ -1,8 +1,10 @@
-"""Record what finished studies recommend, and choose the current recommendation.
+"""Record the results of finished studies as recommendations, and choose the current recommendation of each tuning
+target.
 
-A new result becomes current at once if there is none yet, or if it is faster than the current one (both measured on one
-fingerprint). If the project or the operator demands approval, or the current one is pinned, it waits as a proposal.
-service.recommendations.renewals handles results of retunes, service.recommendations.decisions those of users.
+A new result becomes current at once if there is no recommendation yet, or if it is faster than the current one (both
+measured on one fingerprint). If the project or the operator requires approval, or the current recommendation is pinned,
+the result waits as a proposal. service.recommendations.renewals handles results of retunes,
+service.recommendations.decisions those of users.
 """
 
 import secrets

@@ -1,7 +1,8 @@
-"""Steps of a retune from start to outcome: challenge the incumbent first, search wide only if the ranking moved.
+"""Steps of a retune from start to outcome: challenge the incumbent (recommended configuration) first, and search wide
+only if the ranking has changed.
 
 Every step is one transaction that locks study, target and retune (note [lock order] in db.session) and checks again
-before it writes. Several replicas may take a step at once, and a service killed in between takes it again.
+before it writes. Several replicas may take a step at once, and a service killed during a step takes it again.
 """
 
 import hashlib

@@ -50,7 +50,7 @@ def create_study(
     project_id: str | None = None,
     resolve_key: str | None = None,
 ) -> Study:
-    """Store a study and its model-summary run.
+    """Store a new study and its first run, which determines the model summary.
 
     Raises:
         Invalid: no worker could run it, or nothing in it can be searched; then nothing is stored.
@@ -170,7 +170,7 @@ def list_rejections(context: Context, study_id: str, token: str | None, limit: i
 
 
 def read_result(context: Context, study_id: str) -> StudyResult:
-    """Result of a complete study.
+    """Result of a study that is complete.
 
     Raises:
         Conflict: it has none (yet).

@@ -1,6 +1,6 @@
 """Raise the budget of a study: its search continues from the stored trials, or its final comparison with more pairs.
 
-The present result stands until the new one replaces it.
+The present result stays until a new result replaces it.
 """
 
 import logging
@@ -32,7 +32,7 @@ _ENDED = (StudyState.COMPLETE, StudyState.FAILED)
 def extend(
     context: Context, study_id: str, more: Extension, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Raise a study's budget; a study that has ended runs again.
+    """Raise the budget of a study; a study that has ended continues.
 
     Raises:
         Conflict: it was cancelled or has no model summary, the larger budget changes nothing, or the service created

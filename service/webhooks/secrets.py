@@ -19,7 +19,9 @@ from shardtune.service.http.errors import Conflict
 from shardtune.service.settings import Settings
 
 _OVERLAP = timedelta(hours=24)
-"""Time after a rotation for which both secrets sign, so that receivers can change without losing a message."""
+"""Time after a rotation during which messages are signed with both secrets, so that receivers can change secrets
+without losing a message.
+"""
 
 
 def master_key(settings: Settings) -> bytes:

@@ -80,7 +80,9 @@ def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:
 
 
 def outcome(retune: Retune) -> str:
-    """Describe a retune's outcome or state: `replaced (+12.3 % [10.1, 14.6])`, `kept`, `running`."""
+    """Describe the outcome of a retune, or its state before the end: `replaced (+12.3 % [10.1, 14.6])`, `kept`,
+    `running`.
+    """
     if retune.state is not RetuneState.ENDED or retune.outcome is None:
         return retune.state.value
     if retune.outcome is RetuneOutcome.REPLACED and retune.gain is not None:

@@ -24,7 +24,7 @@ def check_is_local(request: Request) -> None:
     """Reject a request that comes from another machine, or that a page of another website sent.
 
     Raises:
-        Forbidden: with the reason.
+        Forbidden: contains the reason.
     """
     reason = _from_elsewhere(request) or _forwarded(request) or _other_site(request)
     if reason is not None:

@@ -86,7 +86,7 @@ def send_canary(
     """Send the canary of a tuning target for a moment, in the caller's transaction.
 
     Raises:
-        IntegrityError: another replica sent it just now.
+        IntegrityError: another replica has just sent this canary.
     """
     # Not locked: if another recommendation becomes current meanwhile, service.canaries.judge notices it.
     row = best.get_target(session, project_id, target_key)

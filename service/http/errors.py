@@ -50,7 +50,9 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """Error for a request that conflicts with the present state of the resource, such as a study that has not finished."""
+    """Error for a request that conflicts with the present state of the resource, such as a study that has not
+    finished.
+    """
 
 
 class Invalid(ApiError):

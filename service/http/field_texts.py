@@ -25,7 +25,9 @@ class FieldTexts:
         )
 
     def describe_all(self) -> None:
-        """Add a description to the fields of every schema and to the parameters of every route, unless they have one."""
+        """Add a description to the fields of every schema and to the parameters of every route, unless they have
+        one.
+        """
         for schema in self._schemas.values():
             for name, field in schema.get("properties", {}).items():
                 self._describe(name, field)

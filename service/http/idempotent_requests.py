@@ -79,7 +79,7 @@ class IdempotencyKey:
         """Check for an earlier response to the same POST request, without taking a lock, and raise it if there is one.
 
         Raises:
-            Replayed: with the stored response.
+            Replayed: contains the stored response.
             Invalid: the key was used for another request.
         """
         if self.key is None:

@@ -105,7 +105,9 @@ def _max_bytes(path: str) -> int:
 
 
 def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
-    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length claims."""
+    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length
+    claims.
+    """
     received_bytes = values = 0
 
     async def receive_counted() -> Message:

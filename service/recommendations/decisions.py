@@ -50,8 +50,8 @@ def decide(
     The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
 
     Raises:
-        NotFound: nothing is known under the key, or no such recommendation.
-        Conflict: the present state leaves nothing to decide.
+        NotFound: the target key has no recommendation, or no such recommendation.
+        Conflict: the target's present state leaves nothing to decide.
     """
     now, by = context.now(), context.principal.name
     with idempotency.write(context) as session:

@@ -154,7 +154,7 @@ def project_of(context: Context, named: str | None) -> str:
     """Id of the project that a request is about; by default the sender's own project.
 
     Raises:
-        NotFound: it is not the sender's.
+        NotFound: the sender has no access to the project.
     """
     project_id = named or context.principal.home
     if not context.principal.sees(project_id):

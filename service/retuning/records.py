@@ -30,7 +30,7 @@ def read(context: Context, retune_id: str) -> Retune:
     """Read one retune by its id.
 
     Raises:
-        NotFound: there is none of this id in the sender's projects.
+        NotFound: the sender's projects have no retune of this id.
     """
     with context.db.read() as session:
         return _retune_views(context, session, [_must_exist(context, session, retune_id)])[0]
@@ -42,7 +42,7 @@ def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey 
 
     Raises:
         NotFound: the sender's projects have no retune of this id.
-        Conflict: it has ended otherwise, or is just being started.
+        Conflict: the retune has ended otherwise, or is just being started.
     """
     with idempotency.write(context) as session:
         _must_exist(context, session, retune_id)
@@ -112,7 +112,7 @@ def declare_run(context: Context, target_key: str, declared: PlannedRun, project
     with the saving in that run.
 
     Raises:
-        NotFound: nothing is known under the key.
+        NotFound: the target key has no recommendation.
     """
     with context.db.write() as session:
         current = best.current_target(session, project_of(context, project_id), target_key)

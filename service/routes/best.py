@@ -166,7 +166,9 @@ def list_recommendations(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> RecommendationPage:
-    """List recommended configurations of studies, newest first; `state=proposed` selects those that wait for approval."""
+    """List recommended configurations of studies, newest first; `state=proposed` selects those that wait for
+    approval.
+    """
     states = tuple(sorted(set(state or ())))
     return decisions.list_recommendations(context, target_key, states, page_token, limit)
 

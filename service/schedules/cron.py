@@ -22,7 +22,7 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
     """Reject a cron expression that cannot be scheduled.
 
     Raises:
-        ValueError: it is no cron expression, never due, or due more often than every `least_gap_s` seconds.
+        ValueError: the text is no cron expression, never due, or due more often than every `least_gap_s` seconds.
     """
     if len(expression.split()) != 5:
         raise ValueError(f"cron ({expression}) must have five fields: {_FIELDS}")

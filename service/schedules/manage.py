@@ -96,7 +96,7 @@ def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_
     """Replace the spec of a schedule; its next tick is the first matching time after now.
 
     Raises:
-        PreconditionFailed: it is not as the sender saw it.
+        PreconditionFailed: the schedule has changed since the sender read it.
     """
     _check_cron(context, spec)
     now = context.now()

@@ -35,11 +35,11 @@ def extend(
     """Raise the budget of a study; a study that has ended continues.
 
     Raises:
-        Conflict: it was cancelled or has no model summary, the larger budget changes nothing, or the service created
-    it.
+        Conflict: the study was cancelled, has no model summary or was created by the service, or the larger budget
+            changes nothing.
         Invalid: the budget has no such limit, or no live worker could continue it.
         TooMany: running again would break a quota of its project.
-        PreconditionFailed: it is not as the sender saw it.
+        PreconditionFailed: the study has changed since the sender read it.
     """
     now = context.now()
     with idempotency.write(context) as session:

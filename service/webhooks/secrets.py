@@ -62,7 +62,9 @@ def _key_file(path: Path) -> bytes:
 
 
 def secret_of(key: bytes, webhook_id: str, version: int) -> str:
-    """Secret of a webhook in the form that the receiver gets: HMAC-SHA256 of the webhook's id and the secret's version."""
+    """Secret of a webhook in the form that the receiver gets: HMAC-SHA256 of the webhook's id and the secret's
+    version.
+    """
     derived = hmac.new(key, f"webhook {webhook_id} {version}".encode(), hashlib.sha256).digest()
     return "whsec_" + base64.b64encode(derived).decode()
 

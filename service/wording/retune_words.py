@@ -100,7 +100,9 @@ def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
 
 
 def newest_outcome(state: RetuneState, outcome: RetuneOutcome | None) -> str:
-    """Describe the result of the newest retune of a tuning target: `measured again and kept`, `being measured again`."""
+    """Describe the result of the newest retune of a tuning target: `measured again and kept`, `being measured
+    again`.
+    """
     return _OUTCOME_TEXTS[outcome] if state is RetuneState.ENDED and outcome is not None else _STATE_TEXTS[state]
 
 

@@ -63,7 +63,9 @@ def _paired_runs(result: StudyResult) -> Trust:
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
-    """Return the result of the study's resume check and the cost of its checkpoints, as reasons to believe the result."""
+    """Return the result of the study's resume check and the cost of its checkpoints, as reasons to believe the
+    result.
+    """
     text = study_words.checkpoint_cost(check, every_s)
     cost = [Trust("quiet", text)] if text else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]

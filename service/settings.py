@@ -153,8 +153,8 @@ class Settings(BaseSettings):
     retune_windows: tuple[str, ...] = ()
     """Time windows in which retunes may start, such as `["22:00-06:00"]`; an empty list allows any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """When a retune gives up its worker to a user's waiting study: `after_run`, at the end of its current run, or
-    `at_once`, by aborting that run.
+    """Moment at which a retune gives up its worker to a user's waiting study: `after_run`, when its current run ends,
+    or `at_once`, by aborting that run.
     """
     retune_every_s: float = Field(default=5, gt=0)
     """Interval in seconds at which the service checks schedules and retunes for due steps."""

@@ -39,9 +39,6 @@ def add_system_study(
 
     Returns the existing study with this id if there is one, so that a repetition after a crash or by another replica
     adds no second study.
-
-    Returns the existing study of this id if there is one, so that a repetition after a crash or by another replica adds
-    none.
     """
     existing_study = studies.get(session, study_id)
     if existing_study is not None:

@@ -51,7 +51,9 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
 
 
 def _approximate_parameters(case: Flat) -> float | None:
-    """Approximate number of parameters of a transformers model. None: the model's config lacks the dimensions needed."""
+    """Approximate number of parameters of a transformers model. None: the model's config lacks the dimensions
+    needed.
+    """
     hidden, layers = _first_positive(case, _HIDDEN), _first_positive(case, _LAYERS)
     if hidden is None or layers is None:
         return None

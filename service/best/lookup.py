@@ -149,8 +149,8 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find_in_session(
     context: Context, session: Session, project_id: str, case: TuningTarget, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Find the recommendation for a tuning target in the caller's transaction, else the nearest recommendation, as in
-    `find_by_target`.
+    """Find the recommendation for a tuning target (model, workload, cluster) in the caller's transaction, else the
+    nearest recommendation, as in `find_by_target`.
     """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:

@@ -1,4 +1,6 @@
-"""Synchronous client of the service's REST API, for the command line and for scripts; service.client.transport sends its requests."""
+"""Synchronous client of the service's REST API, for the command line and for scripts. service.client.transport sends
+its requests.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +88,9 @@ class ServiceClient(FleetClient):
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
-        """Return the recommendation for a study's tuning target, or the study (new or already running) that will find it."""
+        """Return the recommendation for a study's tuning target, or the study (new or already running) that will
+        find it.
+        """
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
@@ -229,6 +233,8 @@ class ServiceClient(FleetClient):
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
-        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export format."""
+        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export
+        format.
+        """
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))

@@ -39,7 +39,9 @@ _MAX_TRIES = 4
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """End of an attempt with exactly one result: a measurement, model summary, resume check, diagnosis or failure."""
+    """End of an attempt with exactly one result: a measurement, model summary, resume check (train, save, resume),
+    diagnosis or failure.
+    """
 
     gpu_seconds: float
     measurement: Measurement | None = None

@@ -70,7 +70,9 @@ def needs_approval(context: Context, study: StudyRow) -> bool:
 
 
 def lock_target(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
-    """Row of the tuning target that a study measured, created if missing and locked until the transaction ends."""
+    """Row of the tuning target (model, workload, cluster) that a study measured, created if missing and locked until
+    the transaction ends.
+    """
     assert study.fingerprint is not None
     case = TuningTarget(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
@@ -197,7 +199,9 @@ def record_decision(
     note: str | None,
     now: datetime,
 ) -> None:
-    """Append a decision to the history of a tuning target. The caller has locked the target's row."""
+    """Append a decision to the history of a tuning target (model, workload, cluster). The caller has locked the
+    target's row.
+    """
     session.add(
         DecisionRow(
             project_id=row.project_id,

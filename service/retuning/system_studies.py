@@ -84,7 +84,7 @@ def search_behind(session: Session, recommendation: RecommendationRow) -> StudyR
 def suitable_workers(
     context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster
 ) -> list[WorkerRow]:
-    """Live workers that could measure a tuning target, sorted by name."""
+    """Live workers that could measure a tuning target (model, workload, cluster), sorted by name."""
     return [
         worker
         for worker in registry.live_workers(context, session, project_id)

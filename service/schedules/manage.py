@@ -113,7 +113,9 @@ def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_
 
 
 def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
+    """Delete a schedule and its ticks. Its queued retunes (repeated measurements of recommendations) are skipped;
+    running ones continue.
+    """
     with context.db.write() as session:
         row = _lock(context, session, schedule_id, if_match)
         schedules.cancel_queued(session, schedule_id, context.now(), "its schedule was deleted")

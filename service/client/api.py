@@ -30,11 +30,11 @@ _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
 _EVENTS = 1000
-"""Maximum number of events per request."""
+"""Maximum number of events that the client reads per request."""
 
 
 class ServiceClient(FleetClient):
-    """Client of one service. Every method that sends a request raises `ServiceError` on failure."""
+    """Client of one Shardtune service. Every method that sends a request raises `ServiceError` on failure."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class ServiceClient(FleetClient):
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
-        """Return the recommendation for a study's tuning target, or the study (new or already running) that will
-        find it.
+        """Return the recommendation for a study's tuning target (model, workload, cluster), or the study, new or
+        already running, that will find it.
         """
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
@@ -191,11 +191,13 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
 
     def trials(self, study_id: str) -> list[Trial]:
-        """List the study's trials, by number."""
+        """List the trials of a study by number."""
         return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
-        """List the configurations that the memory gate rejected, with the reason for each."""
+        """List the configurations of a study that the memory gate rejected (predicted not to fit), each with the
+        reason.
+        """
         return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:

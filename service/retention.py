@@ -1,4 +1,5 @@
-"""Delete old events, webhook messages, ticks, log tails, raw traces, stored responses and workers that are gone.
+"""Delete old events, webhook messages, ticks, log tails, raw traces, stored responses, and workers that have
+disappeared.
 
 Measurements, attempts and results are never deleted.
 """
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 _INTERVAL_S = 3600.0
 # A fingerprint is stored just before the row that refers to it, so a new one is not orphaned yet.
 _ORPHAN_AGE = timedelta(hours=1)
-"""Minimum age at which a fingerprint that no row refers to is deleted."""
+"""Minimum age at which a fingerprint (hardware and software versions) that no row refers to is deleted."""
 
 
 def delete_old(context: Context) -> dict[str, int]:

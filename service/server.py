@@ -1,7 +1,7 @@
-"""uvicorn server that drains at once on SIGTERM, and ends slow connections.
+"""uvicorn server that stops at once on SIGTERM, and closes slow connections.
 
 On SIGTERM, streams and waiting lease requests end at once instead of delaying the end of the process. A client that
-sends or reads slowly occupies a connection, and uvicorn has no limit of its own for that.
+sends or reads slowly occupies a connection, and uvicorn itself does not limit this time.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Server(uvicorn.Server):
 
 
 class ServerConfig(uvicorn.Config):
-    """Configuration of uvicorn with limits on connections."""
+    """uvicorn configuration with limits on the number and slowness of connections."""
 
     def __init__(self, app: Any, settings: Settings, **options: Any) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""Settings of the service; each is read from the environment variable `SHARDTUNE_<NAME>`."""
+"""Settings of the service, each read from the environment variable `SHARDTUNE_<NAME>`."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     database_url: str = DEFAULT_DATABASE_URL
     """URL of the database: `sqlite:///PATH` or `postgresql://USER@HOST/NAME`."""
     database_connections: int = Field(default=15, ge=4)
-    """Maximum number of connections that this process opens to Postgres."""
+    """Maximum number of Postgres connections that one service process opens."""
     database_lock_s: float | None = Field(default=None, gt=0)
     """Maximum number of seconds that a request waits for a row locked by another transaction, or for a free database
     connection. Default: a fifth of `lease_s`.
@@ -60,7 +60,7 @@ class Settings(BaseSettings):
     heartbeat_s: float = Field(default=2, gt=0)
     """Interval in seconds at which a worker renews its lease; several must fit into `lease_s`."""
     sweep_s: float = Field(default=2, gt=0)
-    """Interval in seconds at which the service looks for expired leases."""
+    """Interval in seconds at which the service checks for expired leases."""
     poll_s: float = Field(default=0.5, gt=0)
     """Interval in seconds at which the service queries the database for changed studies while workers' requests for
     work are kept open.
@@ -80,8 +80,8 @@ class Settings(BaseSettings):
     reboot makes no recommendation stale.
     """
     canary_period_s: float | None = Field(default=None, ge=60)
-    """Interval in seconds at which a recommended configuration runs again on one worker, to detect slow-downs. Default:
-    never.
+    """Interval in seconds at which a recommended configuration runs again on one worker (canary), to detect slow-downs.
+    Default: never.
     """
     canary_check_s: float = Field(default=5, gt=0)
     """Interval in seconds at which the service judges finished canaries (repeated runs of recommended configurations)
@@ -153,8 +153,8 @@ class Settings(BaseSettings):
     retune_windows: tuple[str, ...] = ()
     """Time windows in which retunes may start, such as `["22:00-06:00"]`; an empty list allows any time."""
     retune_yields: Literal["after_run", "at_once"] = "after_run"
-    """Moment at which a retune gives up its worker to a user's waiting study: `after_run`, at the end of its current run, or
-    `at_once`, by aborting that run.
+    """Moment at which a retune gives up its worker to a user's waiting study: `after_run`, when its current run ends,
+    or `at_once`, by aborting that run.
     """
     retune_every_s: float = Field(default=5, gt=0)
     """Interval in seconds at which the service checks schedules and retunes for due steps."""

@@ -1,1 +1,3 @@
-"""Permissions and limits: keys, scopes, projects, quotas, the retuning budget. HTTP responses live in `http`."""
+"""Permissions and limits: keys, scopes, projects, quotas, the retuning budget. `http` converts errors into HTTP
+responses.
+"""

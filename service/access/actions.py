@@ -12,8 +12,8 @@ class Action(StrEnum):
     """Action that a route or a form performs, named `noun.verb`."""
 
     READ_STUDIES = "studies.read"
-    """Read studies with their schedules, retunes and canaries, the workers and fingerprints visible to the sender, and
-    the pages.
+    """Read studies with their schedules, retunes and canaries (repeated runs of recommended configurations), the
+    workers and fingerprints visible to the sender, and the pages.
     """
     CREATE_STUDY = "studies.create"
     CLONE_STUDY = "studies.clone"

@@ -1,9 +1,9 @@
-"""Check who may use the service while there are no keys: programs on this machine, and pages of this service in a
-browser on it.
+"""Check that a request comes from this machine while there are no API keys: from a program, or from a page of this
+service in a browser.
 
 A proxy on this machine makes every client look local. Requests with a header that proxies add are therefore rejected,
-and so is HTTP/1.0, which nginx by default speaks to its upstream. A proxy that leaves no trace cannot be detected:
-whoever runs one sets SHARDTUNE_REQUIRE_KEYS, as every file under deploy/ does.
+and so is HTTP/1.0, which nginx by default speaks to its upstream. A proxy that leaves no trace cannot be detected: its
+operator must set SHARDTUNE_REQUIRE_KEYS, as every file under deploy/ does.
 """
 
 from ipaddress import ip_address
@@ -24,7 +24,7 @@ def check_is_local(request: Request) -> None:
     """Reject a request that comes from another machine, or that a page of another website sent.
 
     Raises:
-        Forbidden: with the reason.
+        Forbidden: contains the reason.
     """
     reason = _from_elsewhere(request) or _forwarded(request) or _other_site(request)
     if reason is not None:

@@ -1,4 +1,4 @@
-"""Create, list, rotate and revoke API keys. Authentication lives in service.access.auth."""
+"""Create, list, rotate and revoke API keys. service.access.auth authenticates requests by key."""
 
 import logging
 import secrets

@@ -35,8 +35,8 @@ def put_project(context: Context, project_id: str, spec: ProjectSpec, if_match: 
     """Set the limits of a project; creates the project if it does not exist.
 
     Raises:
-        Forbidden: the sender is bound to one project.
-        PreconditionFailed: the project is not as the sender saw it.
+        Forbidden: the sender's API key is restricted to one project.
+        PreconditionFailed: the project has changed since the sender read it.
     """
     # A key bound to a project must not raise its own project's limits.
     if context.principal.project_id is not None:

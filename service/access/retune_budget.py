@@ -27,7 +27,9 @@ _RUN_S = 60.0
 
 @dataclass(frozen=True)
 class BudgetLimit:
-    """Limit on the GPU-seconds that retunes and canaries may use per day."""
+    """Limit on the GPU-seconds that retunes and canaries (repeated runs of recommended configurations) may use per
+    day.
+    """
 
     owner: str
     gpu_seconds: float

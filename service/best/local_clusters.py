@@ -15,7 +15,7 @@ def local_clusters(context: Context, project_id: str) -> Sequence[Cluster]:
     Several clusters are returned only if they differ in memory alone.
 
     Raises:
-        Invalid: there is none, or there are different ones.
+        Invalid: no worker or recommendation has a cluster, or their clusters differ.
     """
     # `tune` measures on `local`, and its worker ends with it: without the second source its results could not be found
     # later.

@@ -35,7 +35,7 @@ def find_by_key(context: Context, target_key: str, project_id: str | None = None
     """Recommendation stored under a target key (id of a tuning target on a fingerprint).
 
     Raises:
-        NotFound: there is none, or it waits for approval.
+        NotFound: the key has no recommendation, or its recommendation waits for approval.
     """
     with context.db.read() as session:
         row = best.current_target(session, project_of(context, project_id), target_key)
@@ -55,7 +55,7 @@ def find_by_target(
     `lowest`: minimum confidence of a nearest recommendation; None: exact matches only.
 
     Raises:
-        NotFound: no recommendation qualifies, or it waits for approval.
+        NotFound: no recommendation qualifies, or the only one waits for approval.
     """
     project_id = project_of(context, project_id)
     with context.db.read() as session:
@@ -133,7 +133,7 @@ def check_unchanged(context: Context, row: TuningTargetRow, if_match: str | None
     Match).
 
     Raises:
-        PreconditionFailed: it has changed.
+        PreconditionFailed: the recommendation or the history has changed.
     """
     served_tags = () if row.recommended is None else (tag_of(_best_config(row, (), context.now())),)
     etags.check_tags(if_match, *served_tags, tag_of_case(row))
@@ -149,8 +149,8 @@ def export_files(context: Context, best_config: BestConfig) -> Mapping[str, str]
 def find_in_session(
     context: Context, session: Session, project_id: str, case: TuningTarget, lowest: ConfidenceLevel | None
 ) -> BestConfig | None:
-    """Find the recommendation for a tuning target in the caller's transaction, else the nearest recommendation, as in
-    `find_by_target`.
+    """Find the recommendation for a tuning target (model, workload, cluster) in the caller's transaction, else the
+    nearest recommendation, as in `find_by_target`.
     """
     exact_rows = best.targets_on_any_fingerprint(session, project_id, case.target_key_without_fingerprint)
     if exact_rows:

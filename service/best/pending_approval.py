@@ -11,13 +11,17 @@ from shardtune.service.http.errors import NotFound
 
 
 def newest_proposal(session: Session, project_id: str, cases: Sequence[TuningTarget]) -> RecommendationRow | None:
-    """Newest recommendation for one of these tuning targets that nobody has approved or rejected."""
+    """Newest recommendation for one of these tuning targets (model, workload, cluster) that nobody has approved or
+    rejected.
+    """
     keys = [case.target_key_without_fingerprint for case in cases]
     return best.newest_proposal_on_any_fingerprint(session, project_id, keys)
 
 
 def awaits_approval(recommendation: RecommendationRow | None) -> NotFound | None:
-    """Error for a tuning target whose recommendation waits for approval. None: no recommendation waits."""
+    """Error for a tuning target (model, workload, cluster) whose recommendation waits for approval. None: no
+    recommendation waits.
+    """
     # A platform that polls must not start another study while a person has yet to decide.
     if recommendation is None:
         return None

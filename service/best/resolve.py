@@ -24,9 +24,9 @@ def resolve(
     status 202.
 
     Raises:
-        Invalid: nothing is known, and no worker offers the cluster.
+        Invalid: there is no recommendation, and no worker has the cluster.
         NotFound: a recommendation waits for approval.
-        Conflict: the last study of this target failed, as another would; or its result was rejected.
+        Conflict: the last study of this target failed, as a new one would, or its result was rejected.
     """
     try:
         # Tried after the rejection: hosts that come and go may be gone when a platform asks again.
@@ -43,7 +43,9 @@ def resolve(
 
 
 def _find_without_worker(context: Context, request: ResolveRequest, project_id: str) -> BestConfig | None:
-    """Find the present recommendation for a request whose cluster no live worker has. None: there is no recommendation."""
+    """Find the present recommendation for a request whose cluster no live worker has. None: there is no
+    recommendation.
+    """
     study = request.study
     precision, _ = stated_precision(study)
     workload = study.workload if precision is None else study.workload.model_copy(update={"precision": precision})

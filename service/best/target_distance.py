@@ -15,7 +15,7 @@ from shardtune.api_schemas.recommendations.tuning_targets import Flat
 MAX_SIZE_RATIO = 2.0
 """Maximum ratio of the larger model's number of parameters to the smaller model's."""
 _MINOR = ("workload.optimizer", "workload.max_grad_norm")
-"""Fields of a tuning target that hardly change speed and memory."""
+"""Fields of a tuning target (model, workload, cluster) that hardly change speed and memory."""
 _WEIGHTS = {"model": 100, "cluster": 10, "workload": 1}
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -26,7 +26,9 @@ _FEED_FORWARD_RATIO = 4
 
 
 def distance(names: Collection[str]) -> int:
-    """Distance of two tuning targets that differ in these fields: the sum of the fields' weights."""
+    """Distance of two tuning targets (model, workload, cluster) that differ in these fields: the sum of the fields'
+    weights.
+    """
     return sum(0 if name.startswith(_MINOR) else _WEIGHTS[name.split(".")[0]] for name in names)
 
 
@@ -38,8 +40,8 @@ def is_far(names: Collection[str]) -> bool:
 
 
 def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: ConfidenceLevel) -> bool:
-    """Whether the recommendation of the measured tuning target may be returned for the requested target at this minimum
-    confidence.
+    """Whether the recommendation of the measured tuning target (model, workload, cluster) may be returned for the
+    requested target at this minimum confidence.
     """
     if lowest is ConfidenceLevel.HIGH or (is_far(names) and lowest is not ConfidenceLevel.LOW):
         return False
@@ -51,7 +53,9 @@ def may_stand_in(requested: Flat, measured: Flat, names: Sequence[str], lowest: 
 
 
 def _approximate_parameters(case: Flat) -> float | None:
-    """Approximate number of parameters of a transformers model. None: the model's config lacks the needed dimensions."""
+    """Approximate number of parameters of a transformers model. None: the model's config lacks the dimensions
+    needed.
+    """
     hidden, layers = _first_positive(case, _HIDDEN), _first_positive(case, _LAYERS)
     if hidden is None or layers is None:
         return None

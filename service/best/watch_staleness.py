@@ -104,7 +104,9 @@ def suitable_machines(
 
 
 def current_fleet(context: Context, session: Session) -> Sequence[FingerprintPeriodRow]:
-    """Workers whose fingerprints count for staleness: live workers, and silent workers for a limited time."""
+    """Workers whose fingerprints (hardware and software versions) count for staleness: live workers, and silent workers
+    for a limited time.
+    """
     # A reboot must not make stale what the worker will run again.
     return fingerprints.fleet(session, min(_gone_since(context), live_since(context)))
 

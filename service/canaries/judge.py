@@ -36,7 +36,9 @@ log = logging.getLogger(__name__)
 
 
 def judge_and_begin(context: Context) -> int:
-    """Judge canaries that have run, and start the canaries that are due; returns the number of both."""
+    """Judge canaries (repeated runs of recommended configurations) that have run, and start the canaries that are due;
+    returns the number of both.
+    """
     with context.db.read() as session:
         waiting = [(row.id, row.study_id) for row in canaries.open_canaries(session)]
     judged = sum_unlocked(waiting, lambda canary: _judge(context, *canary), lambda canary: canary[1])
@@ -46,7 +48,7 @@ def judge_and_begin(context: Context) -> int:
 
 
 async def keep_watching(context: Context) -> None:
-    """Judge and start canaries at intervals until cancelled."""
+    """Judge and start canaries (repeated runs of recommended configurations) at intervals until cancelled."""
     await run_every(
         context.settings.canary_check_s, looking_after_canaries=partial(run_in_threadpool, judge_and_begin, context)
     )
@@ -99,7 +101,9 @@ def _judge(context: Context, canary_id: str, study_id: str) -> bool:
 def _cancel_without_worker(
     context: Context, session: Session, canary: CanaryRow, study: StudyRow, now: datetime
 ) -> bool:
-    """End a canary whose worker has disappeared or changed; the next period starts a new canary."""
+    """End a canary (repeated run of a recommended configuration) whose worker has disappeared or changed; the next
+    period starts a new canary.
+    """
     worker = session.get(WorkerRow, canary.worker_id)
     assert worker is not None
     if worker.seen_at >= live_since(context) and compatibility.can_run(worker, study):
@@ -149,7 +153,9 @@ def _find_peer(session: Session, canary: CanaryRow) -> CanaryRow | None:
 
 
 def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, now: datetime) -> None:
-    """End a canary that was slow on one worker only, and record the fault on that worker."""
+    """End a canary (repeated run of a recommended configuration) that was slow on one worker only, and record the fault
+    on that worker.
+    """
     reason = f"{canary.reason}; {peer.worker.name} has its normal speed with the same configuration"
     _end(canary, CanaryVerdict.WORKER, reason, now)
     worker = workers.lock(session, canary.worker_id)
@@ -164,7 +170,9 @@ def _end_as_worker_fault(session: Session, canary: CanaryRow, peer: CanaryRow, n
 def _end_as_drift(
     context: Context, session: Session, canary: CanaryRow, row: TuningTargetRow, compared: str, now: datetime
 ) -> None:
-    """End a canary whose configuration became slower on all workers, and request a retune of its tuning target."""
+    """End a canary (repeated run of a recommended configuration) whose configuration became slower on all workers, and
+    request a retune of its tuning target.
+    """
     assert row.recommended is not None
     reason = f"{canary.worker.name}: {canary.reason}; {compared}"
     _end(canary, CanaryVerdict.DRIFT, reason, now)

@@ -18,7 +18,9 @@ from shardtune.tuner.freshness import drift
 from shardtune.tuner.freshness.drift import ExpectedSpeed
 
 _REFERENCE_RUNS = 9
-"""Number of runs below which a reference speed also includes the first normal canaries."""
+"""Number of runs below which a reference speed also includes the first normal canaries (repeated runs of recommended
+configurations).
+"""
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class CanaryReference:
     missing_runs: int
     """Number of runs that must still be measured before a reference speed exists."""
     worker_speeds: list[float]
-    """Speeds measured by one worker's later canaries, in order of time, in tokens per second of one rank."""
+    """Speeds measured by one worker's later canaries (repeated runs of recommended configurations), in order of time,
+    in tokens per second of one rank.
+    """
 
 
 def reference_of(
@@ -66,7 +70,9 @@ def reference_of(
 
 
 def _lineage(session: Session, serving: RecommendationRow, drifted: Collection[str]) -> list[RecommendationRow]:
-    """A recommendation and the earlier recommendations that it renewed on the same fingerprint, oldest first."""
+    """A recommendation and the earlier recommendations that it renewed on the same fingerprint (hardware and software
+    versions), oldest first.
+    """
     # Without the earlier ones, a slow decline could hide in retunes that follow each other. After drift was announced,
     # the retune's own runs are the new reference.
     lineage, config = [serving], serving.answer.result.best.config

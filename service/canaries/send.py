@@ -34,12 +34,12 @@ _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Sent:
-    """Result of sending: a canary was created."""
+    """Result of sending: a canary (repeated run of a recommended configuration) was created."""
 
 
 @dataclass(frozen=True)
 class NotSent:
-    """Result of sending: no canary was created for this moment."""
+    """Result of sending: no canary (repeated run of a recommended configuration) was created for this moment."""
 
     reason: str
 
@@ -83,10 +83,11 @@ def begin_if_due(context: Context, project_id: str, target_key: str, period_s: f
 def send_canary(
     context: Context, session: Session, project_id: str, target_key: str, moment: datetime
 ) -> Sent | NotSent:
-    """Send the canary of a tuning target for a moment, in the caller's transaction.
+    """Send the canary (repeated run of a recommended configuration) of a tuning target for a moment, in the caller's
+    transaction.
 
     Raises:
-        IntegrityError: another replica sent it just now.
+        IntegrityError: another replica has just sent this canary.
     """
     # Not locked: if another recommendation becomes current meanwhile, service.canaries.judge notices it.
     row = best.get_target(session, project_id, target_key)
@@ -100,7 +101,9 @@ def send_canary(
 
 
 def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
-    """Let a second worker run the same configuration as a canary that seems slow."""
+    """Let a second worker run the same configuration as a canary that seems slow, to tell a slow worker from a slow
+    configuration.
+    """
     try:
         with context.db.write() as session:
             canary, worker = session.get(CanaryRow, canary_id), session.get(WorkerRow, worker_id)
@@ -115,7 +118,9 @@ def send_peer(context: Context, canary_id: str, worker_id: str) -> None:
 def suitable_workers(
     context: Context, session: Session, row: TuningTargetRow, serving: RecommendationRow
 ) -> list[WorkerRow]:
-    """Live workers with a fingerprint on which the recommendation was measured, so that speeds are comparable."""
+    """Live workers with a fingerprint (hardware and software versions) on which the recommendation was measured, so
+    that speeds are comparable.
+    """
     answer = serving.answer
     live_workers = system_studies.suitable_workers(context, session, row.project_id, answer.model, answer.cluster)
     return [worker for worker in live_workers if not compatibility.changed_fields(worker, serving.study)]

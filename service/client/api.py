@@ -1,4 +1,6 @@
-"""Synchronous client of the service's REST API, for the command line and for scripts; service.client.transport sends its requests."""
+"""Synchronous client of the service's REST API, for the command line and for scripts. service.client.transport sends
+its requests.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -28,11 +30,11 @@ _TRIALS = TypeAdapter(list[Trial])
 _REJECTIONS = TypeAdapter(list[Rejection])
 _STUDIES = TypeAdapter(list[Study])
 _EVENTS = 1000
-"""Maximum number of events per request."""
+"""Maximum number of events that the client reads per request."""
 
 
 class ServiceClient(FleetClient):
-    """Client of one service. Every method that sends a request raises `ServiceError` on failure."""
+    """Client of one Shardtune service. Every method that sends a request raises `ServiceError` on failure."""
 
     def __init__(
         self,
@@ -86,7 +88,9 @@ class ServiceClient(FleetClient):
         return BestConfig.model_validate(self._calls.send("GET", "/v1/best", params={"target_key": target_key}))
 
     def resolve(self, spec: StudyRequest, accept_nearest: bool = False) -> Resolved:
-        """Return the recommendation for a study's tuning target, or the study (new or already running) that will find it."""
+        """Return the recommendation for a study's tuning target (model, workload, cluster), or the study, new or
+        already running, that will find it.
+        """
         body = {"study": spec.model_dump(mode="json"), "accept_nearest": accept_nearest}
         return Resolved.model_validate(self._calls.send("POST", "/v1/best:resolve", body))
 
@@ -187,11 +191,13 @@ class ServiceClient(FleetClient):
         return Study.model_validate(self._calls.send("POST", f"/v1/studies/{study_id}:clone", body, params))
 
     def trials(self, study_id: str) -> list[Trial]:
-        """List the study's trials, by number."""
+        """List the trials of a study by number."""
         return _TRIALS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/trials", "trials"))
 
     def rejections(self, study_id: str) -> list[Rejection]:
-        """List the configurations that the memory gate rejected, with the reason for each."""
+        """List the configurations of a study that the memory gate rejected (predicted not to fit), each with the
+        reason.
+        """
         return _REJECTIONS.validate_python(self._calls.pages(f"/v1/studies/{study_id}/rejections", "rejections"))
 
     def best(self, study_id: str) -> StudyResult:
@@ -229,6 +235,8 @@ class ServiceClient(FleetClient):
         return Comparison.model_validate(self._calls.send("GET", "/v1/comparisons", params={"pick": list(picks)}))
 
     def export(self, study_id: str, which: str = "best", form: str = "standard") -> Export:
-        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export format."""
+        """Return the files of a configuration of a study (`best`, `baseline` or a trial's number) in an export
+        format.
+        """
         params = {"which": which, "format": form}
         return Export.model_validate(self._calls.send("GET", f"/v1/studies/{study_id}/export", params=params))

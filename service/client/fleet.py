@@ -82,12 +82,14 @@ class FleetClient:
         self._calls.send("DELETE", f"/v1/schedules/{quote(schedule_id, safe='')}")
 
     def retunes(self, **filters: str | None) -> list[Retune]:
-        """List retunes, newest first, filtered by `target_key`, `schedule_id` and `state`."""
+        """List retunes (repeated measurements of recommendations), newest first, filtered by `target_key`,
+        `schedule_id` and `state`.
+        """
         chosen = {name: value for name, value in filters.items() if value is not None}
         return _RETUNES.validate_python(self._calls.pages("/v1/retunes", "retunes", chosen))
 
     def retune(self, retune_id: str, action: str | None = None) -> Retune:
-        """Return a retune, after an optional action: `cancel`."""
+        """Return a retune (repeated measurement of a recommendation), after an optional action: `cancel`."""
         return Retune.model_validate(self._read_or_act("retunes", retune_id, action))
 
     def _read_or_act(self, kind: str, name: str, action: str | None) -> object:

@@ -74,7 +74,9 @@ class _Bearer(httpx.Auth):
 
 
 class Calls:
-    """Sender of requests to one service; a 429 or 503 is retried for `patience_s` in total."""
+    """Sender of requests to one service; a request answered by 429 or 503 is repeated for `patience_s` seconds in
+    total.
+    """
 
     def __init__(
         self, base_url: str, keys: KeySource, transport: httpx.BaseTransport | None, patience_s: float

@@ -42,15 +42,17 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """Error for a valid key that may not do this."""
+    """Error for a valid API key whose scopes or projects do not allow the request."""
 
 
 class NotFound(ApiError):
-    """Error for a resource that does not exist, or that the sender must not see."""
+    """Error for a resource that does not exist, or that the sender is not allowed to read."""
 
 
 class Conflict(ApiError):
-    """Error for a request that conflicts with the present state of the resource, such as a study that has not finished."""
+    """Error for a request that conflicts with the present state of the resource, such as a study that has not
+    finished.
+    """
 
 
 class Invalid(ApiError):
@@ -62,7 +64,7 @@ class WrongProtocol(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """Error for a resource that no accepted media type can represent."""
+    """Error for a resource that cannot be represented in any media type of the request's Accept header."""
 
 
 class PreconditionFailed(ApiError):

@@ -1,4 +1,6 @@
-"""Entity tags: strong identifiers of a resource's content, compared in If-None-Match (reading) and If-Match (changing)."""
+"""Entity tags: strong identifiers of a resource's content, compared in If-None-Match (reading) and If-Match
+(changing).
+"""
 
 import hashlib
 from typing import Annotated, Any
@@ -27,7 +29,7 @@ def check(if_match: str | None, value: BaseModel) -> None:
     """Reject a change of a resource whose content has changed since the client read it (If-Match).
 
     Raises:
-        PreconditionFailed: the present tag differs.
+        PreconditionFailed: the resource's present tag differs from If-Match.
     """
     check_tags(if_match, tag_of(value))
 
@@ -37,7 +39,7 @@ def check_tags(if_match: str | None, *present: str) -> None:
     of them.
 
     Raises:
-        PreconditionFailed: none of the present tags matches.
+        PreconditionFailed: none of the present tags matches If-Match.
     """
     if if_match is None or if_match.strip() == "*":
         return

@@ -1,9 +1,9 @@
-"""ASGI middleware that queues requests fairly by sender: a sender of many requests at once delays only its own.
+"""ASGI middleware that queues requests fairly by sender: a sender of many requests at once delays only its own
+requests.
 
 A request is no faster with more threads, since they share one interpreter; so few requests are handled at a time. A
-slot that becomes free goes to the sender with the fewest in use. A request takes its slot only after it has arrived,
-and a streamed response frees it when the response begins. Requests for work have a queue of their own
-(service.leasing).
+free slot goes to the sender with the fewest slots in use. A request takes its slot only after it has arrived, and a
+streamed response frees the slot when the response begins. Requests for work use a separate queue (service.leasing).
 """
 
 from fastapi import FastAPI, Request

@@ -1,7 +1,7 @@
 """Add a description and an example to every field of the OpenAPI document.
 
-Descriptions stand under the fields in api_schemas. fields.json describes names that mean the same everywhere
-(`study_id`, `created_at`) once, and has the examples that neither a default nor an enumeration gives.
+Descriptions come from the docstrings under the fields in api_schemas. fields.json describes names with the same meaning
+everywhere (`study_id`, `created_at`) once, and contains the examples that neither a default nor an enumeration gives.
 """
 
 import json
@@ -25,7 +25,9 @@ class FieldTexts:
         )
 
     def describe_all(self) -> None:
-        """Add a description to the fields of every schema and to the parameters of every route, unless they have one."""
+        """Add a description to the fields of every schema and to the parameters of every route, unless they have
+        one.
+        """
         for schema in self._schemas.values():
             for name, field in schema.get("properties", {}).items():
                 self._describe(name, field)

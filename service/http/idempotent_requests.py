@@ -1,7 +1,7 @@
 """Idempotent POST requests: with an `Idempotency-Key`, the response is stored in the transaction of the change.
 
 A stored response is looked up before the route runs, since the route's checks (is a worker there, is the study open)
-hold for the first request only. A rejected request stores nothing, and may be sent again.
+apply to the first request only. A rejected request stores nothing, and may be sent again.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ class IdempotencyKey:
         """Check for an earlier response to the same POST request, without taking a lock, and raise it if there is one.
 
         Raises:
-            Replayed: with the stored response.
+            Replayed: contains the stored response.
             Invalid: the key was used for another request.
         """
         if self.key is None:

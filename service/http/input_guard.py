@@ -1,7 +1,7 @@
-"""Reject input that no database stores or no JSON can express, once for every route.
+"""Reject input that the database cannot store or JSON cannot express, in one place for all routes.
 
 These are NUL characters and half surrogates in text, NaN and infinities, integers beyond 64 bits, and query parameters
-of an API address that its route does not read.
+that the route of an API address does not read.
 """
 
 import math

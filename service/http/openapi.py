@@ -1,4 +1,4 @@
-"""The OpenAPI document: every route with every error that it can answer, as application/problem+json."""
+"""Build the OpenAPI document, in which every route lists all errors that it can answer as application/problem+json."""
 
 import json
 import threading

@@ -73,7 +73,7 @@ def install(app: FastAPI, *prefixes: AuthPrefix) -> None:
 
 
 class _PreBodyAuth:
-    """ASGI middleware that authenticates and limits requests with a body."""
+    """ASGI middleware that authenticates requests with a body, and limits the body's size, before the body is read."""
 
     def __init__(self, app: ASGIApp, entries: tuple[AuthPrefix, ...]) -> None:
         self._app, self._entries = app, entries
@@ -105,7 +105,9 @@ def _max_bytes(path: str) -> int:
 
 
 def _limit_body(receive: Receive, max_bytes: int, max_values: int) -> Receive:
-    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length claims."""
+    """Wrap the ASGI `receive` function to count the bytes and separators that arrive, whatever Content-Length
+    claims.
+    """
     received_bytes = values = 0
 
     async def receive_counted() -> Message:

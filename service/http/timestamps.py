@@ -25,4 +25,4 @@ def _in_utc(value: datetime) -> datetime:
 
 
 Timestamp = Annotated[AwareDatetime, BeforeValidator(_check_rfc_3339), AfterValidator(_in_utc)]
-"""RFC 3339 timestamp with a time zone; converted to UTC."""
+"""Field type for an RFC 3339 timestamp with a time zone; converted to UTC."""

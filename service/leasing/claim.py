@@ -1,4 +1,5 @@
-"""Answer a worker's request for work: renew its live lease, or lease it a run of the first study that has one for it.
+"""Answer a worker's request for work: renew the worker's live lease, or lease it a run of the first study that has work
+for it.
 
 `service.leasing.grant` leases a run of one study; `service.leasing.renew_and_report` handles the lease afterwards.
 """
@@ -194,7 +195,9 @@ def _select_studies(
 def _first_with_work(
     context: Context, open_studies: Sequence[OpenStudy], asking: WorkRequest
 ) -> Granted | NoRun | HostBusy:
-    """Lease a worker a run of the first study that has one; otherwise report which workers have runs reserved for them."""
+    """Lease a worker a run of the first study that has one; otherwise report which workers have runs reserved for
+    them.
+    """
     reserved = frozenset[str]()
     # The list grows while it is walked: a study that another process was asking comes up again at the end.
     attempts = [(open_study, open_study.has_waiting, _AT_ONCE_S) for open_study in open_studies]

@@ -77,7 +77,9 @@ def lease_waiting(
 def _plan_and_lease(
     context: Context, open_study: OpenStudy, asking: WorkRequest, patience_s: float
 ) -> Granted | NoRun | StudyBusy | HostBusy:
-    """Plan a study's next run outside any transaction, then store and lease it if the study has not changed meanwhile."""
+    """Plan a study's next run outside any transaction, then store and lease it if the study has not changed
+    meanwhile.
+    """
     study_id = open_study.study.id
     with context.planner_cache.ask_lock(study_id, context.db, patience_s) as has_lock:
         if not has_lock:

@@ -98,7 +98,7 @@ def _claim_if_authorized(
 
 
 async def keep_looking(context: Context) -> None:
-    """Poll the running studies while any request for work waits, and pass the changed ones to the work signal; runs
+    """Poll the versions of running studies while any request for work waits, and pass them to the work signal; runs
     until cancelled.
     """
 

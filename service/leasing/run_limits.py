@@ -1,4 +1,6 @@
-"""Time limits of runs: the operator's limits, plus time for steps as slow as predicted or measured."""
+"""Time limits of runs: the operator's limits, plus time for the run's steps, from the predicted or measured step
+time.
+"""
 
 from typing import NamedTuple
 
@@ -50,7 +52,9 @@ def foreseen_s(run: RunRow, task: Task) -> float:
 
 
 def _step_count(task: TrialTask | ResumeTask | TraceTask) -> int:
-    """Smallest number of steps that a task's measurement plan requires, after the longest warm-up that the plan allows."""
+    """Smallest number of steps that a task's measurement plan requires, after the longest warm-up that the plan
+    allows.
+    """
     if isinstance(task, TraceTask):
         return task.warmup_steps + _SLOWDOWN * task.steps
     if isinstance(task, TrialTask):

@@ -1,4 +1,4 @@
-"""Store the raw trace of a rank, sent by the worker that recorded it while it holds the run."""
+"""Store the raw trace of a rank, sent by the worker that recorded it while the worker has the run's lease."""
 
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db import traces

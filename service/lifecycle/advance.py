@@ -44,8 +44,7 @@ _MAX_STEPS = 8
 
 
 def advance(context: Context, study_id: str, current: StudySnapshot | None = None) -> bool:
-    """Take every step of a study that needs no worker: end the search, choose the finalists, store the result. Returns
-    whether any step was taken. `current`: the study's present snapshot, if the caller has it.
+    """Take every step of a study that needs no worker: end the search, choose the finalists, store the result.
 
     Returns whether any step was taken. `current`: the study's present snapshot, if the caller has it.
     """
@@ -69,12 +68,10 @@ def advance(context: Context, study_id: str, current: StudySnapshot | None = Non
 def begin_next(
     context: Context, session: Session, locked_run: LockedRun, snapshot: StudySnapshot
 ) -> tuple[StudySnapshot, bool]:
-    """Add the next run of a user's final comparison in the same transaction that ended the previous run. Returns the
-    study's snapshot after it, and whether the new run belongs to the same comparison block. `snapshot`: the study after
-    the previous run's end. The caller has locked the study.
+    """Add the next run of a user's final comparison in the same transaction that ended the previous run.
 
-    Returns the snapshot after it, and whether the new run belongs to the same comparison block. `snapshot`: the study
-    after the end. The caller holds the study.
+    Returns the study's snapshot with this run, and whether the run belongs to the same comparison block as the previous
+    one. `snapshot`: the study after the previous run's end. The caller has locked the study.
     """
     # One transaction saves the worker a round of planning between two runs of a block: it takes the new run with one
     # query. Other studies go through `advance`.

@@ -1,4 +1,4 @@
-"""Apply the end of an attempt to its run, its trial and its study."""
+"""Update a run, its trial and its study after an attempt at the run has ended."""
 
 import logging
 from collections.abc import Sequence
@@ -39,7 +39,9 @@ _MAX_TRIES = 4
 
 @dataclass(frozen=True)
 class JudgedEnd:
-    """End of an attempt with exactly one result: a measurement, model summary, resume check, diagnosis or failure."""
+    """End of an attempt with exactly one result: a measurement, model summary, resume check (train, save, resume),
+    diagnosis or failure.
+    """
 
     gpu_seconds: float
     measurement: Measurement | None = None

@@ -1,4 +1,4 @@
-"""Restrict a study to the backends that the user's training script supports."""
+"""Restrict a study's search to the backends that the user's training script supports."""
 
 from shardtune.api_schemas.training.models import ModelSummary
 from shardtune.db.tables.studies import StudyRow

@@ -19,7 +19,7 @@ def check(state: TrialState, new_state: TrialState) -> None:
     """Check that the state machine's table allows a change of state.
 
     Raises:
-        IllegalMove: it does not.
+        IllegalTransition: the table does not allow the change.
     """
     if new_state not in ALLOWED_MOVES[state]:
         raise IllegalTransition(f"{state.value} → {new_state.value}")

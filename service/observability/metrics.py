@@ -41,7 +41,7 @@ class Metrics:
         self._gpu_seconds.labels(purpose).inc(gpu_seconds)
 
     def count_expired(self, count: int) -> None:
-        """Count leases that expired."""
+        """Count leases that expired because their workers stopped sending heartbeats."""
         self._expired.inc(count)
 
     def render(self, now: datetime, gauges: Gauges, spent: CostReport, waiting_requests: int, streams: int) -> bytes:
@@ -73,7 +73,9 @@ class Metrics:
 
 
 def _costs(registry: CollectorRegistry, spent: CostReport) -> None:
-    """Add gauges of costs by month to the metrics: the present month's values grow, those of earlier months are final."""
+    """Add gauges of costs by month to the metrics: the present month's values grow, those of earlier months are
+    final.
+    """
     seconds = Gauge(
         "shardtune_project_gpu_seconds", "Seconds × ranks by project, cause and month", _COST, registry=registry
     )

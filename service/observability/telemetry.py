@@ -1,6 +1,6 @@
 """OpenTelemetry by FastAPI's own instrumentation (`fastapi.telemetry`): a span and a duration for each request.
 
-Exported by OTLP as the `OTEL_*` variables say. Off unless SHARDTUNE_TELEMETRY is set.
+Exported by OTLP as configured by the `OTEL_*` variables. Off unless SHARDTUNE_TELEMETRY is set.
 """
 
 import logging
@@ -42,4 +42,4 @@ async def _name_span(request: Request) -> None:
 
 
 SPAN_ATTRIBUTES = Depends(_name_span)
-"""Dependency of the whole application when telemetry is on."""
+"""Application-wide dependency, used while telemetry is on, that adds path parameters to the request's span."""

@@ -41,13 +41,14 @@ class Experience:
     calibrations: Calibrations = NO_CALIBRATIONS
     hardware: MeasuredHardware | None = None
     runs: tuple[ComparedRun, ...] = ()
-    """Runs of all studies on the fingerprint, each with its prediction."""
+    """Runs of all studies on the fingerprint (hardware and software versions), each with its prediction."""
 
 
 def experience_of(
     planner_cache: PlannerCache, session: Session, fingerprint_key: str | None, project_id: str
 ) -> Experience:
-    """Calibrations of the predictor from all studies measured on a fingerprint; empty before a study's first lease.
+    """Calibrations of the predictor from all studies measured on a fingerprint (hardware and software versions); empty
+    before a study's first lease.
 
     A project learns from its own workers and from those that serve every project. Measurements by workers of another
     project count for that project alone.
@@ -113,7 +114,7 @@ def _read_subject(session: Session, study_id: str) -> Subject | None:
 
 
 def _is_repetition(study: StudyRow) -> bool:
-    """Whether a study only repeats one configuration, as canaries do."""
+    """Whether a study only repeats one configuration, as canaries (repeated runs of recommended configurations) do."""
     # Many runs of a single configuration would outweigh all others in the calibration.
     return study.system_study is not None and study.system_study.kind == SystemStudyKind.CANARY
 

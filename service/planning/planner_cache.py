@@ -130,7 +130,7 @@ class PlannerCache:
         return self._begun_blocks.pop(worker_session, None)
 
     def cpu_count(self, fingerprint_key: str, read: Callable[[], int]) -> int:
-        """Number of CPU cores of the machine that has a fingerprint."""
+        """Number of CPU cores of the machine that has a fingerprint (hardware and software versions)."""
         # Never invalidated: a fingerprint's key is a hash of its content.
         count = self._cores.get(fingerprint_key)
         if count is None:

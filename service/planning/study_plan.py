@@ -187,7 +187,9 @@ def _next_trial(snapshot: StudySnapshot, model_summary: ModelSummary, planner_ca
 
 
 def _end_search(snapshot: StudySnapshot, reason: str | None, rejections: tuple[Rejection, ...]) -> Step:
-    """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are none."""
+    """Wait for the search's open runs, then choose the finalists, or fail the study with the reason why there are
+    none.
+    """
     if snapshot.has_open_run:
         return Wait(rejections)
     rejected = (*snapshot.rejected, *rejections)

@@ -49,17 +49,21 @@ class StudySnapshot:
     has_waiting_run: bool
     has_open_run: bool
     calibrations: Calibrations = NO_CALIBRATIONS
-    """Predictor calibrations from the runs of the study's fingerprint; the priors if the next step needs no sampler."""
+    """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); the priors if
+    the next step needs no sampler.
+    """
     hardware: MeasuredHardware | None = None
     """Hardware rates (such as matmul and link speeds) that a worker with the study's fingerprint has measured."""
     other_studies_runs: tuple[ComparedRun, ...] = ()
-    """Runs of other studies that were measured on the same fingerprint."""
+    """Runs of other studies that were measured on the same fingerprint (hardware and software versions)."""
     cpu_count: int | None = None
-    """Number of CPU cores of the machine with the study's fingerprint. None if the next step needs no sampler."""
+    """Number of CPU cores of the machine with the study's fingerprint (hardware and software versions). None if the
+    next step needs no sampler.
+    """
     system_study: SystemStudy | None = None
     warm_start: WarmStart | None = None
     resume_runs: tuple[ResumeRun, ...] = ()
-    """Resume checks of the study, in order."""
+    """Resume checks of the study (train, save, resume from the checkpoint), in order of time."""
     has_resume_worker: bool = True
     """Whether a live worker supports resume checks."""
 
@@ -70,7 +74,7 @@ class StudySnapshot:
 
     @property
     def is_stranded(self) -> bool:
-        """Whether the study's waiting run is a resume check that no live worker supports."""
+        """Whether the study's waiting run is a resume check (train, save, resume) that no live worker supports."""
         return (
             self.has_waiting_run
             and not self.has_resume_worker

@@ -94,7 +94,9 @@ def _challenger_gate(snapshot: StudySnapshot) -> suggest.MemoryGate:
 
 
 def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> Step:
-    """Choose the challenger to pair with the incumbent, after all challengers have run once."""
+    """Choose the challenger to pair with the incumbent (recommended configuration), after all challengers have run
+    once.
+    """
     rejected = (*snapshot.rejected, *rejections)
     final_parity = agreement.final_parity_groups(snapshot.history, rejected, snapshot.spec)
     incumbent = next((obs for obs in snapshot.history if obs.origin == TrialOrigin.BASELINE), None)

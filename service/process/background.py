@@ -35,8 +35,8 @@ async def run_every(pause_s: float, at_once: bool = False, **steps: Step) -> Non
 def sum_unlocked(items: Iterable[Item], step: Callable[[Item], int], name: Callable[[Item], str]) -> int:
     """Apply a step to each item, skipping items whose database rows another transaction has locked.
 
-    Returns the sum of the steps' results. `name` is the locked resource, such as a run's study: after one conflict its
-    other items are skipped, too. Skipped items are due in the next round again.
+    Returns the sum of the steps' results. `name` returns the locked resource of an item, such as a run's study: after
+    one conflict, all other items of this resource are skipped, too. Skipped items are due again in the next round.
     """
     total, locked_names = 0, set[str]()
     # Each wait for a locked row takes the whole lock timeout, so a study is tried once per round, not once per run.

@@ -19,7 +19,7 @@ class DnsResolver:
 
         Raises:
             OSError: the name is unknown, or no server answers.
-            UnicodeError: it is not a valid name.
+            UnicodeError: the text is not a valid host name.
         """
         if self._limiter is None:
             # Made on first use: an anyio limiter belongs to the event loop in which it is created.

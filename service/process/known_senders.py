@@ -1,4 +1,6 @@
-"""Remember which project each API key belongs to, so that a request's sender is known before the database is queried."""
+"""Remember which project each API key belongs to, so that a request's sender is known before the database is
+queried.
+"""
 
 import threading
 

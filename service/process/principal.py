@@ -35,4 +35,4 @@ class Principal:
 
 
 LOCAL = Principal("local")
-"""Sender while the service has no keys: anybody on this machine may do everything."""
+"""Principal of requests while the service has no API keys: anybody on this machine may do everything."""

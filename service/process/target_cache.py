@@ -19,8 +19,8 @@ class TargetCache:
         self._fields_by_id: dict[str, Flat] = {}
 
     def fields_of(self, session: Session, recommendation_ids: Collection[str]) -> dict[str, Flat]:
-        """Fields of each recommendation's tuning target, by recommendation id; reads only uncached recommendations from
-        the database.
+        """Fields of each recommendation's tuning target (model, workload, cluster), by recommendation id; reads only
+        uncached recommendations from the database.
         """
         # Never invalidated: a recommendation's target does not change. The nearest recommendation is chosen among many,
         # whose answers would otherwise be read for each question.

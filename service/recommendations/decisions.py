@@ -50,8 +50,8 @@ def decide(
     The function `check` is called with the locked row of the tuning target, and may raise to reject the decision.
 
     Raises:
-        NotFound: nothing is known under the key, or no such recommendation.
-        Conflict: the present state leaves nothing to decide.
+        NotFound: the target key has no recommendation, or no such recommendation.
+        Conflict: the target's present state leaves nothing to decide.
     """
     now, by = context.now(), context.principal.name
     with idempotency.write(context) as session:
@@ -117,7 +117,7 @@ def list_recommendations(
 def list_decisions(
     context: Context, target_key: str, token: str | None, limit: int, project_id: str | None
 ) -> tuple[DecisionPage, str]:
-    """Decisions about a tuning target, newest first, and the entity tag of the target."""
+    """Decisions about a tuning target (model, workload, cluster), newest first, and the entity tag of the target."""
     project_id = project_of(context, project_id)
     filters = (project_id, target_key)
     after = paging.parse_token(token, filters, paging.whole_number)
@@ -135,7 +135,7 @@ def list_decisions(
 
 
 def target_tag(row: TuningTargetRow) -> str:
-    """Entity tag of a tuning target, which changes with every decision about the target."""
+    """Entity tag of a tuning target (model, workload, cluster), which changes with every decision about the target."""
     return f'"{row.target_key}-{row.version}"'
 
 

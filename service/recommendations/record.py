@@ -1,8 +1,10 @@
-"""Record what finished studies recommend, and choose the current recommendation.
+"""Record the results of finished studies as recommendations, and choose the current recommendation of each tuning
+target.
 
-A new result becomes current at once if there is none yet, or if it is faster than the current one (both measured on one
-fingerprint). If the project or the operator demands approval, or the current one is pinned, it waits as a proposal.
-service.recommendations.renewals handles results of retunes, service.recommendations.decisions those of users.
+A new result becomes current at once if there is no recommendation yet, or if it is faster than the current one (both
+measured on one fingerprint). If the project or the operator requires approval, or the current recommendation is pinned,
+the result waits as a proposal. service.recommendations.renewals handles results of retunes,
+service.recommendations.decisions those of users.
 """
 
 import secrets
@@ -68,7 +70,9 @@ def needs_approval(context: Context, study: StudyRow) -> bool:
 
 
 def lock_target(session: Session, study: StudyRow, now: datetime) -> TuningTargetRow:
-    """Row of the tuning target that a study measured, created if missing and locked until the transaction ends."""
+    """Row of the tuning target (model, workload, cluster) that a study measured, created if missing and locked until
+    the transaction ends.
+    """
     assert study.fingerprint is not None
     case = TuningTarget(study.spec.model, study.spec.workload, study.cluster)
     return best.put(
@@ -152,7 +156,7 @@ def project_of(context: Context, named: str | None) -> str:
     """Id of the project that a request is about; by default the sender's own project.
 
     Raises:
-        NotFound: it is not the sender's.
+        NotFound: the sender has no access to the project.
     """
     project_id = named or context.principal.home
     if not context.principal.sees(project_id):
@@ -195,7 +199,9 @@ def record_decision(
     note: str | None,
     now: datetime,
 ) -> None:
-    """Append a decision to the history of a tuning target. The caller has locked the target's row."""
+    """Append a decision to the history of a tuning target (model, workload, cluster). The caller has locked the
+    target's row.
+    """
     session.add(
         DecisionRow(
             project_id=row.project_id,

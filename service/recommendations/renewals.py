@@ -123,7 +123,9 @@ def _renew(
 
 
 def _supersede(session: Session, old: TuningTargetRow, row: TuningTargetRow, now: datetime) -> None:
-    """Move a tuning target to its new key, together with the pin, use count and declared training run of the old key."""
+    """Move a tuning target to its new key, together with the pin, use count and declared training run of the old
+    key.
+    """
     if (row.project_id, row.target_key) == (old.project_id, old.target_key) or old.superseded_by == row.target_key:
         return
     # Pin, uses and declared length describe the target and not the fingerprint, so they move with it.

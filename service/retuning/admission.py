@@ -21,7 +21,7 @@ from shardtune.service.workers import registry
 
 @dataclass(frozen=True)
 class Postponed:
-    """Decision about a queued retune: it has to wait."""
+    """Decision about a queued retune (repeated measurement of a recommendation): it has to wait."""
 
     reason: str
     # A project's own wait must not hold up other projects; a closed window of the fleet holds up everybody.
@@ -33,21 +33,23 @@ class Postponed:
 
 @dataclass(frozen=True)
 class Skip:
-    """Decision about a queued retune: it is skipped."""
+    """Decision about a queued retune (repeated measurement of a recommendation): it is skipped."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """Decision about a queued retune: it may start."""
+    """Decision about a queued retune (repeated measurement of a recommendation): it may start."""
 
 
 Admission = Admitted | Postponed | Skip
 
 
 def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admission:
-    """Decide whether a retune may start now. The caller has locked the retuning budget."""
+    """Decide whether a retune (repeated measurement of a recommendation) may start now. The caller has locked the
+    retuning budget.
+    """
     spec = schedule_of(session, row)
     # A person who asks for a retune has decided that it is worth its cost.
     if row.cause != RetuneCause.MANUAL:
@@ -60,7 +62,9 @@ def decide_admission(context: Context, session: Session, row: RetuneRow) -> Admi
 
 
 def schedule_of(session: Session, row: RetuneRow) -> ScheduleSpec | None:
-    """Spec of the schedule that requested a retune; None without a schedule."""
+    """Spec of the schedule that requested a retune (repeated measurement of a recommendation); None without a
+    schedule.
+    """
     schedule = schedules.get(session, row.schedule_id) if row.schedule_id is not None else None
     return None if schedule is None else schedule.spec
 
@@ -108,5 +112,5 @@ def _check_budget(context: Context, session: Session, row: RetuneRow) -> Admissi
 
 
 def _promised_gpu_seconds(session: Session, running: Sequence[RetuneRow]) -> float:
-    """GPU-seconds that the running retunes will probably still use."""
+    """GPU-seconds that the running retunes (repeated measurements of recommendations) will probably still use."""
     return sum(max(0.0, retune_budget.likely_cost(session, row) - retunes.spent(session, row)) for row in running)

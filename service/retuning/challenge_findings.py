@@ -14,7 +14,9 @@ from shardtune.tuner.verdict.challenge import ChallengeOutcome
 
 
 def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
-    """Convert the result of a complete challenge study into a finding of its retune."""
+    """Convert the result of a complete challenge study into a finding of its retune (repeated measurement of a
+    recommendation).
+    """
     history = tuple(challengers.observations_of(session, study))
     finalists = study.result.final_comparison if study.result is not None else None
     first_ratio = None

@@ -1,7 +1,8 @@
-"""Steps of a retune from start to outcome: challenge the incumbent first, search wide only if the ranking moved.
+"""Steps of a retune from start to outcome: challenge the incumbent (recommended configuration) first, and search wide
+only if the ranking has changed.
 
 Every step is one transaction that locks study, target and retune (note [lock order] in db.session) and checks again
-before it writes. Several replicas may take a step at once, and a service killed in between takes it again.
+before it writes. Several replicas may take a step at once, and a service killed during a step takes it again.
 """
 
 import hashlib
@@ -32,11 +33,14 @@ from shardtune.tuner.verdict import challenge
 log = logging.getLogger(__name__)
 
 _WORKER_PATIENCE = timedelta(days=1)
-"""Time for which a retune waits for the return of a worker with its fingerprint."""
+"""Time for which a retune (repeated measurement of a recommendation) waits for the return of a worker with its
+fingerprint.
+"""
 
 
 def start_challenge(context: Context, retune: RetuneRow) -> str:
-    """Create the challenge study of a retune; returns the study's id. A repeated call returns the same id.
+    """Create the challenge study of a retune (repeated measurement of a recommendation); returns the study's id. A
+    repeated call returns the same id.
 
     Raises:
         Conflict: no worker could run it now, or there is nothing to challenge.
@@ -100,7 +104,9 @@ def advance_retune(context: Context, retune: RetuneRow) -> None:
 
 
 class _Step:
-    """One step of a retune, with the rows of retune, study and tuning target locked."""
+    """One step of a retune (repeated measurement of a recommendation), with the rows of retune, study and tuning target
+    locked.
+    """
 
     def __init__(
         self,
@@ -115,8 +121,8 @@ class _Step:
         self.now = context.now()
 
     def judge_challenge(self) -> None:
-        """Judge the ended challenge of a retune: keep the incumbent, begin a wide search, or record an inconclusive
-        result.
+        """Judge the ended challenge of a retune: keep the incumbent (recommended configuration), begin a wide search,
+        or record an inconclusive result.
         """
         if not self._is_incumbent_current():
             return
@@ -143,7 +149,9 @@ class _Step:
             self._record_failure()
 
     def judge_search(self) -> None:
-        """Judge the ended wide search of a retune: its result, else the challenge's result, replaces the incumbent."""
+        """Judge the ended wide search of a retune: its result, else the challenge's result, replaces the incumbent
+        (recommended configuration).
+        """
         if not self._is_incumbent_current():
             return
         result = self.study.result
@@ -160,7 +168,9 @@ class _Step:
             self._record_failure()
 
     def give_up_without_worker(self) -> None:
-        """End the study of a retune whose fingerprint no worker has any more, and request the retune again."""
+        """End the study of a retune (repeated measurement of a recommendation) whose fingerprint no worker has any
+        more, and request the retune again.
+        """
         recent_workers = workers.seen_since(self.session, self.now - _WORKER_PATIENCE)
         if any(compatibility.can_run(worker, self.study) for worker in recent_workers):
             return

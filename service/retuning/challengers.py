@@ -30,7 +30,9 @@ _MAX_PREDICTED = 1500
 def choose_challengers(
     planner_cache: PlannerCache, session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> tuple[tuple[TrialConfig, ...], tuple[str, ...]]:
-    """Choose at most three challengers for the incumbent, each with a text that names its source."""
+    """Choose at most three challengers for the incumbent (recommended configuration), each with a text that names its
+    source.
+    """
     assert row.recommended is not None
     incumbent = row.recommended.answer.result.best.config
     history = tuple(observations_of(session, origin))
@@ -73,7 +75,9 @@ def _describe_source(
 def _recommended_there(
     session: Session, row: TuningTargetRow, origin: StudyRow, fingerprint_key: str
 ) -> TrialConfig | None:
-    """Recommendation for the same tuning target that a study on the present fingerprint has produced."""
+    """Recommendation for the same tuning target (model, workload, cluster) that a study on the present fingerprint has
+    produced.
+    """
     fingerprint = session.get(FingerprintRow, fingerprint_key)
     assert fingerprint is not None
     key = TuningTarget(origin.spec.model, origin.spec.workload, origin.cluster).target_key(fingerprint.value)

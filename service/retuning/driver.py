@@ -19,13 +19,17 @@ from shardtune.service.retuning.records import stop_retune
 log = logging.getLogger(__name__)
 
 Advance = Callable[[Context, RetuneRow], None]
-"""Function that takes the next step of a retune, if there is one; it may be called repeatedly."""
+"""Function that takes the next step of a retune (repeated measurement of a recommendation), if there is one; it may be
+called repeatedly.
+"""
 
 _WAITS_PREFIX = "waits for the next day: "
 
 
 def drive(context: Context, start: Start, advance: Advance) -> int:
-    """Take the next step of every running retune that no other replica drives; returns the number of retunes."""
+    """Take the next step of every running retune (repeated measurement of a recommendation) that no other replica
+    drives; returns the number of retunes.
+    """
     with context.db.read() as session:
         rows = retunes.running(session)
     return sum_unlocked(rows, lambda row: _take_step(context, row, start, advance), lambda row: row.id)
@@ -73,7 +77,9 @@ def _record_failed_step(context: Context, retune_id: str, reason: str) -> None:
 
 
 def _release(context: Context, retune_id: str) -> None:
-    """Release this replica's claim on a retune, and store the reason if the retune waits for budget."""
+    """Release this replica's claim on a retune (repeated measurement of a recommendation), and store the reason if the
+    retune waits for budget.
+    """
     with context.db.write() as session:
         row = retunes.lock(session, retune_id)
         row.claimed_until, row.tries = None, 0

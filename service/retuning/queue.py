@@ -29,16 +29,21 @@ from shardtune.service.retuning.target_selection import includes
 log = logging.getLogger(__name__)
 
 Start = Callable[[Context, RetuneRow], str]
-"""Function that creates the challenge study of a retune and returns its id; repeating it returns the same id."""
+"""Function that creates the challenge study of a retune (repeated measurement of a recommendation) and returns its id;
+repeating it returns the same id.
+"""
 
 CLAIM_TIME = timedelta(seconds=60)
-"""Time after which another replica takes over a retune from a replica that stopped driving it."""
+"""Time after which another replica takes over a retune (repeated measurement of a recommendation) from a replica that
+stopped driving it.
+"""
 _HOUR_S = 3600.0
 _RETRY_AFTER = timedelta(minutes=5)
 MAX_TRIES = 5
-"""Maximum number of attempts at the failing start or step of a retune."""
+"""Maximum number of attempts at the failing start or step of a retune (repeated measurement of a recommendation)."""
 _TRIGGERS = {RetuneCause.FINGERPRINT: Trigger.FINGERPRINT, RetuneCause.DRIFT: Trigger.DRIFT}
-"""Trigger of the schedules that are responsible for each cause of a retune."""
+"""Trigger of the schedules that are responsible for each cause of a retune (repeated measurement of a recommendation).
+"""
 
 
 def request_retune(

@@ -27,22 +27,22 @@ _CANCELLED = "cancelled by a person"
 
 
 def read(context: Context, retune_id: str) -> Retune:
-    """Read one retune by its id.
+    """Read one retune (repeated measurement of a recommendation) by its id.
 
     Raises:
-        NotFound: there is none of this id in the sender's projects.
+        NotFound: the sender's projects have no retune of this id.
     """
     with context.db.read() as session:
         return _retune_views(context, session, [_must_exist(context, session, retune_id)])[0]
 
 
 def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey = NO_KEY) -> Retune:
-    """End a retune, and take its runs from their workers; the recommendation stays. An already cancelled retune stays
-    unchanged.
+    """End a retune (repeated measurement of a recommendation), and take its runs from their workers; the recommendation
+    stays. An already cancelled retune stays unchanged.
 
     Raises:
         NotFound: the sender's projects have no retune of this id.
-        Conflict: it has ended otherwise, or is just being started.
+        Conflict: the retune has ended otherwise, or is just being started.
     """
     with idempotency.write(context) as session:
         _must_exist(context, session, retune_id)
@@ -58,7 +58,7 @@ def cancel_retune(context: Context, retune_id: str, idempotency: IdempotencyKey 
 
 
 def stop_retune(context: Context, retune_id: str, outcome: RetuneOutcome, reason: str) -> None:
-    """End a retune and its unfinished studies."""
+    """End a retune (repeated measurement of a recommendation) and its unfinished studies."""
     with context.db.write() as session:
         _stop(context, session, _lock(session, retune_id), outcome, reason)
 
@@ -71,7 +71,7 @@ def _must_exist(context: Context, session: Session, retune_id: str) -> RetuneRow
 
 
 def _lock(session: Session, retune_id: str) -> RetuneRow:
-    """Lock the rows of a retune and of its challenge study."""
+    """Lock the rows of a retune (repeated measurement of a recommendation) and of its challenge study."""
     # The challenge is locked first (note [lock order]), so that no search can begin meanwhile.
     retune = retunes.get(session, retune_id)
     if retune is not None and retune.challenge_study_id is not None:
@@ -112,7 +112,7 @@ def declare_run(context: Context, target_key: str, declared: PlannedRun, project
     with the saving in that run.
 
     Raises:
-        NotFound: nothing is known under the key.
+        NotFound: the target key has no recommendation.
     """
     with context.db.write() as session:
         current = best.current_target(session, project_of(context, project_id), target_key)
@@ -140,7 +140,9 @@ def end_retune(
 
 
 def _retune_views(context: Context, session: Session, rows: Sequence[RetuneRow]) -> tuple[Retune, ...]:
-    """Convert retunes into the API's model, with the recommendations of their tuning targets."""
+    """Convert retunes (repeated measurements of recommendations) into the API's model, with the recommendations of
+    their tuning targets.
+    """
     targets = best.get_targets(session, {(row.project_id, row.target_key) for row in rows})
     price = context.settings.price_per_gpu_hour
     return tuple(_retune_view(session, row, targets.get((row.project_id, row.target_key)), price) for row in rows)

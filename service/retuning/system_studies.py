@@ -39,9 +39,6 @@ def add_system_study(
 
     Returns the existing study with this id if there is one, so that a repetition after a crash or by another replica
     adds no second study.
-
-    Returns the existing study of this id if there is one, so that a repetition after a crash or by another replica adds
-    none.
     """
     existing_study = studies.get(session, study_id)
     if existing_study is not None:
@@ -87,7 +84,7 @@ def search_behind(session: Session, recommendation: RecommendationRow) -> StudyR
 def suitable_workers(
     context: Context, session: Session, project_id: str, model: ModelSpec, cluster: Cluster
 ) -> list[WorkerRow]:
-    """Live workers that could measure a tuning target, sorted by name."""
+    """Live workers that could measure a tuning target (model, workload, cluster), sorted by name."""
     return [
         worker
         for worker in registry.live_workers(context, session, project_id)

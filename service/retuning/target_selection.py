@@ -29,7 +29,7 @@ def select_targets(context: Context, session: Session, project_id: str, cases: T
 
 
 def includes(session: Session, row: TuningTargetRow, cases: TargetSelection) -> bool:
-    """Whether a schedule's selection includes a tuning target."""
+    """Whether a schedule's selection includes a tuning target (model, workload, cluster)."""
     if cases.target_keys:
         # Compared without fingerprint: the named key may belong to hardware or software that has changed since.
         named_targets = (best.get_target(session, row.project_id, key) for key in cases.target_keys)

@@ -166,7 +166,9 @@ def list_recommendations(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> RecommendationPage:
-    """List recommendations of studies, newest first; `state=proposed` selects those that wait for approval."""
+    """List recommended configurations of studies, newest first; `state=proposed` selects those that wait for
+    approval.
+    """
     states = tuple(sorted(set(state or ())))
     return decisions.list_recommendations(context, target_key, states, page_token, limit)
 
@@ -182,7 +184,9 @@ def list_decisions(
     page_token: PageTokenParam = None,
     project: ProjectParam = None,
 ) -> DecisionPage:
-    """List all decisions about a tuning target, by the service and by users, newest first; each changes the ETag."""
+    """List all decisions about a tuning target, by the service and by users, newest first. Each decision changes the
+    ETag.
+    """
     page, response.headers["ETag"] = decisions.list_decisions(context, target_key, page_token, limit, project)
     return page
 

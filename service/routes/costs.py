@@ -1,4 +1,4 @@
-"""Routes of costs."""
+"""Routes of costs: GPU-seconds used, and their price."""
 
 from typing import Annotated
 

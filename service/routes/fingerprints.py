@@ -25,7 +25,9 @@ def list_fingerprints(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> FingerprintPage:
-    """List fingerprints (hardware and software that workers reported), with holders, periods and changes. Newest first."""
+    """List fingerprints (hardware and software that workers reported), with holders, periods and changes. Newest
+    first.
+    """
     return fingerprint_history.list_fingerprints(context, worker, current, page_token, limit)
 
 

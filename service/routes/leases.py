@@ -69,7 +69,9 @@ AttemptParam = Annotated[
 async def store_raw_trace(
     context: ContextDep, request: Request, run_id: str, rank: RankParam, session: SessionParam, attempt: AttemptParam
 ) -> None:
-    """Store the raw trace of a rank before the run's end is reported. Traces that are too large stay with the worker."""
+    """Store the raw trace of a rank before the run's end is reported. Traces that are too large stay with the
+    worker.
+    """
     declared = request.headers.get("content-length", "0")
     # Checked by the announced size first, so that a body that is too large is not read.
     store_trace.check_size(context, int(declared) if declared.isdecimal() else 0)

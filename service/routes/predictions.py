@@ -1,4 +1,4 @@
-"""Routes of predictions: memory, speed and their reasons, without a worker."""
+"""Routes of predictions: memory and speed of configurations with their reasons, computed without a worker."""
 
 from fastapi import APIRouter
 from pydantic import ValidationError
@@ -16,7 +16,9 @@ router = APIRouter(prefix="/v1/predictions", tags=["predictions"], dependencies=
 
 @router.post("")
 def create_prediction(context: ContextDep, request: PredictionRequest, once: IdempotencyDep) -> PredictionTable:
-    """Predict memory and speed of configurations; without any, of one per strategy. Nothing is run."""
+    """Predict memory and speed of configurations without running them; a request without configurations gets one
+    prediction per strategy.
+    """
     try:
         table = predictions.predict(context, request)
     # Extreme values pass the schema and overflow in the predictor.

@@ -1,4 +1,4 @@
-"""Routes of schedules."""
+"""Routes of schedules, which request retunes (repeated measurements of recommendations)."""
 
 from typing import Annotated
 
@@ -19,7 +19,7 @@ from shardtune.service.schedules import manage
 
 
 class _Id(StringConvertor):
-    """URL convertor for schedule ids without a colon."""
+    """URL convertor that matches schedule ids, which contain no colon."""
 
     regex = "[^/:]+"
 
@@ -45,7 +45,9 @@ ScheduleIdParam = Annotated[str, Path(description="Id of the schedule.", max_len
 def create_schedule(
     context: ContextDep, spec: ScheduleSpec, once: IdempotencyDep, response: Response, project: ProjectParam = None
 ) -> Schedule:
-    """Create a schedule of retunes: at fixed times, on a change of hardware or software, or by hand."""
+    """Create a schedule of retunes (repeated measurements of recommendations): at fixed times, on a change of hardware
+    or software, or by hand.
+    """
     schedule = manage.create_schedule(context, spec, once, project)
     response.headers["Location"] = f"/v1/schedules/{schedule.schedule_id}"
     response.headers["ETag"] = etags.tag_of(schedule)
@@ -56,7 +58,7 @@ def create_schedule(
 def list_schedules(
     context: ContextDep, project: ProjectParam = None, limit: LimitParam = 50, page_token: PageTokenParam = None
 ) -> SchedulePage:
-    """List schedules, newest first."""
+    """List schedules of retunes, newest first."""
     return manage.list_schedules(context, project, page_token, limit)
 
 

@@ -62,8 +62,10 @@ def create_study(
     ] = None,
     project: ProjectParam = None,
 ) -> Study:
-    """Create a study; it starts as soon as a worker asks for work. With `wait_for_worker_s`, a study without a suitable
-    worker waits for one, and `GET /v1/demand` lists what it needs.
+    """Create a study, which starts as soon as a worker requests work.
+
+    With `wait_for_worker_s`, a study without a suitable worker waits for one, and `GET /v1/demand` lists the hardware
+    that the study needs.
     """
     study = create_and_read.create_study(context, spec, once, study_id, project)
     response.headers["Location"] = f"/v1/studies/{study.study_id}"
@@ -83,7 +85,7 @@ def list_studies(
     limit: LimitParam = 50,
     page_token: PageTokenParam = None,
 ) -> StudyPage:
-    """List studies by time of creation."""
+    """List studies, sorted by time of creation."""
     study_filter = StudyFilter(project, tuple(sorted(set(state or ()))), created_from, created_before, deleted)
     return create_and_read.list_studies(context, study_filter, order == "oldest", page_token, limit)
 
@@ -217,7 +219,7 @@ def list_trials(
     limit: LimitParam = 100,
     page_token: PageTokenParam = None,
 ) -> TrialPage:
-    """List the study's trials by number, with runs, attempts, measurements and reasons."""
+    """List a study's trials by number, with runs, attempts, measurements and reasons."""
     return create_and_read.list_trials(context, study_id, tuple(sorted(set(state or ()))), page_token, limit)
 
 

@@ -1,1 +1,1 @@
-"""Schedules: cron, ticks, and the loop that drives retuning. `retuning` decides what a retune does."""
+"""Schedules: cron expressions, ticks, and the background loop of retuning. `retuning` decides what a retune does."""

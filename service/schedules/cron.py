@@ -1,8 +1,8 @@
 """Cron expressions in a time zone, by `cronsim`: correct on the days on which the clocks change.
 
-A tick whose local time does not exist (spring) is at the first moment after the gap; one whose local time exists twice
-(autumn) is at the first of them. An expression with `*` in minute or hour follows elapsed time instead, as in Debian's
-cron. All results are in UTC, strictly increasing.
+A tick whose local time does not exist (spring) happens at the first moment after the gap; a tick whose local time
+exists twice (autumn) happens at the first of both. An expression with `*` in minute or hour follows elapsed time
+instead, as in Debian's cron. All results are in UTC, strictly increasing.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def check_expression(expression: str, zone: str, now: datetime, least_gap_s: flo
     """Reject a cron expression that cannot be scheduled.
 
     Raises:
-        ValueError: it is no cron expression, never due, or due more often than every `least_gap_s` seconds.
+        ValueError: the text is no cron expression, never due, or due more often than every `least_gap_s` seconds.
     """
     if len(expression.split()) != 5:
         raise ValueError(f"cron ({expression}) must have five fields: {_FIELDS}")

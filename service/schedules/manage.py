@@ -96,7 +96,7 @@ def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_
     """Replace the spec of a schedule; its next tick is the first matching time after now.
 
     Raises:
-        PreconditionFailed: it is not as the sender saw it.
+        PreconditionFailed: the schedule has changed since the sender read it.
     """
     _check_cron(context, spec)
     now = context.now()
@@ -113,7 +113,9 @@ def replace_schedule(context: Context, schedule_id: str, spec: ScheduleSpec, if_
 
 
 def delete(context: Context, schedule_id: str, if_match: str | None = None) -> None:
-    """Delete a schedule and its ticks. Its queued retunes are skipped; running ones continue."""
+    """Delete a schedule and its ticks. Its queued retunes (repeated measurements of recommendations) are skipped;
+    running ones continue.
+    """
     with context.db.write() as session:
         row = _lock(context, session, schedule_id, if_match)
         schedules.cancel_queued(session, schedule_id, context.now(), "its schedule was deleted")

@@ -15,7 +15,9 @@ from shardtune.service.schedules import ticks
 
 
 async def keep_retuning(context: Context) -> None:
-    """Process due ticks and take the due steps of all retunes at intervals, until cancelled."""
+    """Process due ticks and take the due steps of all retunes (repeated measurements of recommendations) at intervals,
+    until cancelled.
+    """
     # Separate steps: one that fails is logged, and the others still run in this round.
     await run_every(
         context.settings.retune_every_s,

@@ -27,7 +27,9 @@ from shardtune.service.schedules.catch_up import DueTick
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED = 10
-"""Maximum number of ticks of one schedule that wait until the retunes of earlier ticks have ended."""
+"""Maximum number of ticks of one schedule that wait until the retunes (repeated measurements of recommendations) of
+earlier ticks have ended.
+"""
 
 
 def next_tick_of(spec: ScheduleSpec, after: datetime) -> datetime | None:
@@ -43,7 +45,9 @@ def account_for_due(context: Context) -> int:
 
 
 def start_queued(context: Context) -> int:
-    """Begin ticks that waited for the retunes of earlier ticks; returns the number of ticks begun."""
+    """Begin ticks that waited for the retunes (repeated measurements of recommendations) of earlier ticks; returns the
+    number of ticks begun.
+    """
     with context.db.read() as session:
         waiting = schedules.with_queued_ticks(session)
     return sum_unlocked(sorted(waiting), partial(_start_queued, context), str)

@@ -21,8 +21,8 @@ def cancel(context: Context, study_id: str, idempotency: IdempotencyKey = NO_KEY
     """End a study and take its runs from their workers; an already cancelled study stays unchanged.
 
     Raises:
-        Conflict: it has ended otherwise.
-        PreconditionFailed: it is not as the sender saw it.
+        Conflict: the study has ended otherwise.
+        PreconditionFailed: the study has changed since the sender read it.
     """
     with idempotency.write(context) as session:
         get_study(context, session, study_id)
@@ -46,8 +46,8 @@ def pause(
     """Stop leasing runs of a study, or resume the study.
 
     Raises:
-        Conflict: it has ended.
-        PreconditionFailed: it is not as the sender saw it.
+        Conflict: the study has ended.
+        PreconditionFailed: the study has changed since the sender read it.
         TooMany: resuming would break a quota of its project.
     """
     with idempotency.write(context) as session:
@@ -86,7 +86,7 @@ def clone(
 
     Raises:
         NotFound: the study does not exist.
-        ApiError: as for a new study.
+        ApiError: the same errors as for a new study.
     """
     with context.db.read() as session:
         row = get_study(context, session, study_id)

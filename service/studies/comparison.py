@@ -125,7 +125,9 @@ def _speed_of_runs(speeds: Sequence[float]) -> MeasuredSpeed:
 
 
 def _speedup(result: StudyResult | None, number: int) -> Speedup | None:
-    """Speed-up of a trial over the baseline, confirmed or not, if the trial is the challenger of the final comparison."""
+    """Speed-up of a trial over the baseline, confirmed or not, if the trial is the challenger of the final
+    comparison.
+    """
     challenger = (result.candidate or result.best) if result is not None else None
     return result.speedup if result and challenger and challenger.trial_number == number else None
 

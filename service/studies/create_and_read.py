@@ -50,12 +50,12 @@ def create_study(
     project_id: str | None = None,
     resolve_key: str | None = None,
 ) -> Study:
-    """Store a study and its model-summary run.
+    """Store a new study and its first run, which determines the model summary.
 
     Raises:
-        Invalid: no worker could run it, or nothing in it can be searched; then nothing is stored.
+        Invalid: no worker could run the study, or its search space is empty; then nothing is stored.
         Conflict: the id is taken.
-        TooMany: a quota of the project is used up.
+        TooMany: a quota of the study's project is used up.
     """
     project_id = _project_of_new(context, project_id)
     # Checked before the write transaction, so that nobody waits for the project's row meanwhile.
@@ -103,7 +103,7 @@ def _full_id(study_id: str, project_id: str) -> str:
     """Full id of a study whose user chose the name; ids are unique within a project.
 
     Raises:
-        Invalid: it could be an id that the service generates, or is too long.
+        Invalid: the name could be an id that the service generates, or is too long.
     """
     if study_id.startswith(_GENERATED_PREFIX):
         message = f"study_id ({study_id}) begins like the ids that the service generates ({_GENERATED_PREFIX}); choose another"
@@ -170,10 +170,10 @@ def list_rejections(context: Context, study_id: str, token: str | None, limit: i
 
 
 def read_result(context: Context, study_id: str) -> StudyResult:
-    """Result of a complete study.
+    """Result of a study that is complete.
 
     Raises:
-        Conflict: it has none (yet).
+        Conflict: the study has no result (yet).
     """
     with context.db.read() as session:
         return _result(get_study(context, session, study_id))
@@ -183,7 +183,7 @@ def export_files(context: Context, study_id: str, which: str) -> Mapping[str, st
     """Ready-to-use files of a configuration: the study's result, the baseline, or a trial by its number.
 
     Raises:
-        Conflict: it has not been measured (yet).
+        Conflict: the configuration has not been measured (yet).
     """
     with context.db.read() as session:
         row = get_study(context, session, study_id)
@@ -196,7 +196,7 @@ def export_as(context: Context, study_id: str, which: str, form: ExportFormat) -
     """Export a configuration in the format of one consumer, with notes on settings that the format cannot express.
 
     Raises:
-        Conflict: it has not been measured (yet).
+        Conflict: the configuration has not been measured (yet).
         Invalid: the consumer has no such backend.
     """
     with context.db.read() as session:

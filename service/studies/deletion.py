@@ -28,8 +28,8 @@ def delete(context: Context, study_id: str, withdraw: bool = False, if_match: st
     recommendation stays.
 
     Raises:
-        Conflict: the service created it for a retune or a canary.
-        PreconditionFailed: it is not as the sender saw it.
+        Conflict: the service created the study for a retune or a canary.
+        PreconditionFailed: the study has changed since the sender read it.
     """
     now = context.now()
     with context.db.write() as session:
@@ -60,7 +60,7 @@ def undelete(
     """Restore a deleted study. A withdrawn result stays withdrawn, but can be approved.
 
     Raises:
-        PreconditionFailed: it is not as the sender saw it.
+        PreconditionFailed: the study has changed since the sender read it.
     """
     with idempotency.write(context) as session:
         get_study(context, session, study_id)

@@ -1,4 +1,4 @@
-"""Hardware that open studies need, for autoscalers that start and stop machines."""
+"""Demand for workers: the hardware that open studies need, for autoscalers that start and stop machines."""
 
 from collections import defaultdict
 from collections.abc import Sequence

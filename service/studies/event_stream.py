@@ -44,10 +44,10 @@ def list_events(context: Context, study_id: str, after: int, limit: int = _PAGE)
 
 
 async def stream(context: Context, study_id: str, after: int) -> AsyncIterator[bytes]:
-    """Server-sent events from a number on.
+    """Stream the events of a study above a given number, as server-sent events.
 
-    Ends with the study, with the reader's key, with the service, and when the database is away; the reader reconnects
-    with `Last-Event-ID` and misses nothing.
+    The stream ends with the study, when the reader's key becomes invalid, when the service stops, and when the database
+    is unreachable; the reader reconnects with `Last-Event-ID` and misses nothing.
     """
     heartbeat_s = context.settings.stream_heartbeat_s
     permit = streams.StreamPermit(context, partial(auth.is_still_authorized, context))

@@ -1,6 +1,6 @@
 """Raise the budget of a study: its search continues from the stored trials, or its final comparison with more pairs.
 
-The present result stands until the new one replaces it.
+The present result stays until a new result replaces it.
 """
 
 import logging
@@ -32,14 +32,14 @@ _ENDED = (StudyState.COMPLETE, StudyState.FAILED)
 def extend(
     context: Context, study_id: str, more: Extension, idempotency: IdempotencyKey = NO_KEY, if_match: str | None = None
 ) -> Study:
-    """Raise a study's budget; a study that has ended runs again.
+    """Raise the budget of a study; a study that has ended continues.
 
     Raises:
-        Conflict: it was cancelled or has no model summary, the larger budget changes nothing, or the service created
-    it.
+        Conflict: the study was cancelled, has no model summary or was created by the service, or the larger budget
+            changes nothing.
         Invalid: the budget has no such limit, or no live worker could continue it.
         TooMany: running again would break a quota of its project.
-        PreconditionFailed: it is not as the sender saw it.
+        PreconditionFailed: the study has changed since the sender read it.
     """
     now = context.now()
     with idempotency.write(context) as session:

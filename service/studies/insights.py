@@ -66,7 +66,7 @@ def importance_of(points: Sequence[TrialPoint], tables: Sequence[Flat]) -> Impor
 
 
 def front_of(points: Sequence[TrialPoint]) -> list[ParetoPoint]:
-    """Feasible trials that no other trial beats in both speed and memory, by rising memory."""
+    """Feasible trials that no other trial beats in both speed and memory (Pareto front), sorted by rising memory."""
     measured = [
         (peak, speed, point)
         for point in points

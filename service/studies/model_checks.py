@@ -7,7 +7,7 @@ from shardtune.tuner.prediction import model_shape, trainable
 
 
 def check_architecture(model: ModelSpec) -> None:
-    """Reject an architecture that no trial can train, and a model config that omits dimensions.
+    """Reject a model architecture that no trial can train, and a model config that omits dimensions.
 
     Omitted dimensions would get transformers' defaults, which nobody intends; checked for the families that the
     predictor knows in closed form.

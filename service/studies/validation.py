@@ -63,7 +63,7 @@ def check_without_worker(request: StudyRequest, cluster: Cluster | None) -> None
     """Check a request for a study without a worker. `cluster` None: the cluster is known only once a worker registers.
 
     Raises:
-        Invalid: as `check`.
+        Invalid: for the same reasons as `check`.
     """
     if cluster is None:
         model_checks.check_architecture(request.model)
@@ -176,7 +176,9 @@ def _stand_in_summary(model: ModelSpec) -> ModelSummary:
 
 
 def _tensor_limits(config: dict[str, JsonValue]) -> tuple[int | None, str | None]:
-    """Values of `tensor_divisor` and `tensor_note` for the model summary, as far as the model's config contains them."""
+    """Values of `tensor_divisor` and `tensor_note` for the model summary, as far as the model's config contains
+    them.
+    """
     shape = model_shape.shape_if_known(config)
     return (_head_divisor(config), None) if shape is None else shape.tensor
 

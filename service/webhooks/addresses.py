@@ -1,7 +1,7 @@
-"""Check which addresses a webhook may reach.
+"""Check that webhooks only reach allowed addresses.
 
-Names are resolved when a message is sent, and the connection goes to the address that was checked: a name that changes
-between check and use (DNS rebinding) leads nowhere else.
+Host names are resolved when a message is sent, and the connection goes to the address that was checked. A name whose
+address changes between check and use (DNS rebinding) therefore cannot redirect a message.
 """
 
 import ipaddress
@@ -91,7 +91,7 @@ async def resolve_checked(url: httpx.URL, allow_private: bool, look_ups: DnsReso
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is reachable from anywhere.
+    """Whether an address can be reached from the public internet.
 
     Excludes private, loopback, link-local (metadata services), multicast and reserved addresses, and IPv6 addresses
     that lead to such IPv4 addresses.

@@ -1,7 +1,9 @@
-"""Deliver the messages that db.outbox stored: claim, send outside any transaction, record the answer. At least once.
+"""Deliver the webhook messages that db.outbox stored, at least once each: claim, send outside any transaction, record
+the response.
 
-Any replica may claim; a claim expires by itself, so another replica sends the messages of a killed one. Each webhook
-and each project has a limited number of messages in flight, so that a receiver that never answers delays nobody else's.
+Any replica may claim a message. A claim expires after some time, so another replica sends the messages of a killed one.
+Each webhook and each project has a limited number of messages being sent at a time, so that a receiver that never
+answers delays no messages to other receivers.
 """
 
 import asyncio

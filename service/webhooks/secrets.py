@@ -19,7 +19,9 @@ from shardtune.service.http.errors import Conflict
 from shardtune.service.settings import Settings
 
 _OVERLAP = timedelta(hours=24)
-"""Time after a rotation for which both secrets sign, so that receivers can change without losing a message."""
+"""Time after a rotation during which messages are signed with both secrets, so that receivers can change secrets
+without losing a message.
+"""
 
 
 def master_key(settings: Settings) -> bytes:
@@ -60,7 +62,9 @@ def _key_file(path: Path) -> bytes:
 
 
 def secret_of(key: bytes, webhook_id: str, version: int) -> str:
-    """Secret of a webhook in the form that the receiver gets: HMAC-SHA256 of the webhook's id and the secret's version."""
+    """Secret of a webhook in the form that the receiver gets: HMAC-SHA256 of the webhook's id and the secret's
+    version.
+    """
     derived = hmac.new(key, f"webhook {webhook_id} {version}".encode(), hashlib.sha256).digest()
     return "whsec_" + base64.b64encode(derived).decode()
 

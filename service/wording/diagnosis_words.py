@@ -158,7 +158,9 @@ def collective_in_words(collective: CollectiveFigures) -> str:
 
 
 def profiling_cost(traced: ProfilerRecording) -> str:
-    """Describe the cost of a profiled run: its duration, its step time with and without the profiler, and its traces."""
+    """Describe the cost of a profiled run: its duration, its step time with and without the profiler, and its
+    traces.
+    """
     return (
         f"profiled in a separate run of {traced.elapsed_s:.1f} s; a step took {1e3 * traced.step_s:,.1f} ms, and "
         f"{1e3 * traced.plain_step_s:,.1f} ms without the profiler; traces ({bytes_in_words(traced.bytes)}) in {traced.folder}"

@@ -29,7 +29,9 @@ def knob_value(name: str, value: Any) -> str:
 
 
 def distinct_descriptions(configs: Sequence[TrialConfig]) -> list[str]:
-    """Describe each configuration; equal descriptions get the differing knobs: `DDP, micro batch 2 (static graph yes)`."""
+    """Describe each configuration of a list; equal descriptions are followed by the differing knobs: `DDP, micro batch
+    2 (static graph yes)`.
+    """
     alike = defaultdict(list)
     for index, config in enumerate(configs):
         alike[config.describe()].append(index)

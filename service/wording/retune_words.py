@@ -75,12 +75,16 @@ def tick_result(ended: Tick) -> str:
 
 
 def cause(kind: str, changed_fields: Sequence[str] = ()) -> str:
-    """Describe the cause of a retune: `hardware or software changed: driver, nccl`."""
+    """Describe the cause of a retune (repeated measurement of a recommendation): `hardware or software changed: driver,
+    nccl`.
+    """
     return _CAUSE_TEXTS[kind] + (f": {', '.join(changed_fields)}" if changed_fields else "")
 
 
 def outcome(retune: Retune) -> str:
-    """Describe a retune's outcome or state: `replaced (+12.3 % [10.1, 14.6])`, `kept`, `running`."""
+    """Describe the outcome of a retune, or its state before the end: `replaced (+12.3 % [10.1, 14.6])`, `kept`,
+    `running`.
+    """
     if retune.state is not RetuneState.ENDED or retune.outcome is None:
         return retune.state.value
     if retune.outcome is RetuneOutcome.REPLACED and retune.gain is not None:
@@ -98,12 +102,16 @@ def short_reason(outcome: RetuneOutcome | None, reason: str | None) -> str:
 
 
 def newest_outcome(state: RetuneState, outcome: RetuneOutcome | None) -> str:
-    """Describe the result of the newest retune of a tuning target: `measured again and kept`, `being measured again`."""
+    """Describe the result of the newest retune (repeated measurement of a recommendation) of a tuning target: `measured
+    again and kept`, `being measured again`.
+    """
     return _OUTCOME_TEXTS[outcome] if state is RetuneState.ENDED and outcome is not None else _STATE_TEXTS[state]
 
 
 def ledger(retune: Retune) -> str:
-    """Compare the cost of a retune with its saving: `312 GPU-s; saves 1,440 GPU-s of the declared 7,200`."""
+    """Compare the cost of a retune (repeated measurement of a recommendation) with its saving: `312 GPU-s; saves 1,440
+    GPU-s of the declared 7,200`.
+    """
     spent = f"{retune.gpu_seconds:,.0f} GPU-s"
     if retune.planned_gpu_seconds is None:
         return f"{spent}; saving unknown: no training run is declared"

@@ -190,7 +190,9 @@ def undecided_text(verdict: OpenVerdict) -> str:
 
 
 def default_comparison(row: AgainstDefault) -> str:
-    """Compare the recommended configuration with a documented default configuration at the default's best micro batch."""
+    """Compare the recommended configuration with a documented default configuration at the default's best micro
+    batch.
+    """
     sizes = row.micro_batches
     sizes_note = (
         f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "tried at no other micro batch"

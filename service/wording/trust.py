@@ -63,7 +63,9 @@ def _paired_runs(result: StudyResult) -> Trust:
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
-    """Return the result of the study's resume check and the cost of its checkpoints, as reasons to believe the result."""
+    """Return the result of the study's resume check and the cost of its checkpoints, as reasons for or
+    against believing the result.
+    """
     text = study_words.checkpoint_cost(check, every_s)
     cost = [Trust("quiet", text)] if text else []
     slow = [Trust("warn", f"checkpoints: {finding}") for finding in check.checkpoint_findings]
@@ -131,7 +133,7 @@ def _same_training(
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:
-    """List the values of the first training steps that were compared between backends; a user's script must report
+    """List the values of the first training steps by which configurations were compared; a user's script must report
     losses and may omit the other values.
     """
     steps = [step for run in fresh for step in run.trajectory]

@@ -117,7 +117,7 @@ def check_model(model: ModelSpec, worker: WorkerRow) -> None:
     has not allowed.
 
     Raises:
-        Invalid: with close matches, or with the list of allowed code.
+        Invalid: lists similar architectures, or the allowed code.
     """
     if model.is_own:
         _check_own_code(model, worker)
@@ -144,7 +144,9 @@ def _check_own_code(model: ModelSpec, worker: WorkerRow) -> None:
 
 
 def allows_model(offer: Offer, model: ModelSpec) -> bool:
-    """Whether the worker's owner allows the study's own model code; architectures of transformers are always allowed."""
+    """Whether the worker's owner allows the study's own model code; architectures of transformers are always
+    allowed.
+    """
     if model.entry_point is not None:
         return model.entry_point in offer.own_models
     return model.script is None or model.script in offer.own_scripts

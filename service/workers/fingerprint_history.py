@@ -51,7 +51,7 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
     """Read one fingerprint (hardware and software versions) with the recommendations that were measured under it.
 
     Raises:
-        NotFound: no worker that serves the sender's projects ever had it.
+        NotFound: no worker that serves the sender's projects ever had this fingerprint.
     """
     project_id = context.principal.project_id
     with context.db.read() as session:
@@ -70,8 +70,8 @@ def read(context: Context, fingerprint_id: str) -> FingerprintDetail:
 
 
 def changes_of(period: FingerprintPeriodRow) -> tuple[FieldChange, ...]:
-    """Fields that changed in a worker's fingerprint at the beginning of this period; empty for the worker's first
-    period.
+    """Fields that changed in a worker's fingerprint (hardware and software versions) at the beginning of this period;
+    empty for the worker's first period.
     """
     if period.predecessor is None:
         return ()

@@ -87,7 +87,7 @@ def free_name(context: Context, worker_id: str, idempotency: IdempotencyKey = NO
     until then.
 
     Raises:
-        NotFound: no such worker, or it is not of the sender's project alone.
+        NotFound: no such worker, or the worker serves more than the sender's project.
     """
     with idempotency.write(context) as session:
         row = _lock_administered(context, session, worker_id)
@@ -101,8 +101,8 @@ def forget(context: Context, worker_id: str) -> None:
     again.
 
     Raises:
-        NotFound: no such worker, or it is not of the sender's project alone.
-        Conflict: it is live.
+        NotFound: no such worker, or the worker serves more than the sender's project.
+        Conflict: the worker is live.
     """
     now = context.now()
     with context.db.write() as session:
@@ -121,7 +121,7 @@ def check_protocol(version: int) -> None:
     """Reject a worker whose protocol version the service does not support.
 
     Raises:
-        WrongProtocol: with the versions that it does.
+        WrongProtocol: lists the supported versions.
     """
     if version not in SUPPORTED_PROTOCOL_VERSIONS:
         raise WrongProtocol(
@@ -135,7 +135,7 @@ def drain(context: Context, worker_id: str, draining: bool, idempotency: Idempot
     """Stop leasing new runs to a worker, or resume. The worker's running work may finish.
 
     Raises:
-        NotFound: no such worker, or it is not of the sender's project alone.
+        NotFound: no such worker, or the worker serves more than the sender's project.
     """
     with idempotency.write(context) as session:
         row = _lock_administered(context, session, worker_id)
@@ -207,7 +207,7 @@ def worker_of_session(context: Context, session: Session, worker_session: str) -
     """Worker to which a session id belongs.
 
     Raises:
-        Conflict: there is none, a newer session replaced it, or the worker is not of the sender's project alone.
+        Conflict: the session is unknown, a newer one replaced it, or the worker serves more than the sender's project.
     """
     return _check_session(context, workers.by_session(session, worker_session))
 
@@ -216,7 +216,7 @@ def with_lease(context: Context, session: Session, worker_session: str) -> tuple
     """Worker to which a session id belongs, and the run leased to this worker, if any.
 
     Raises:
-        Conflict: as in `worker_of_session`.
+        Conflict: for the same reasons as `worker_of_session`.
     """
     worker, leased_run = leases.worker_and_lease(session, worker_session) or (None, None)
     return _check_session(context, worker), leased_run

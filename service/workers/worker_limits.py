@@ -1,4 +1,6 @@
-"""Limits on the database rows that a worker's API key can create: registered workers, and new registrations per minute."""
+"""Limits on the database rows that a worker's API key can create: registered workers, and new registrations per
+minute.
+"""
 
 from sqlalchemy.orm import Session
 

@@ -158,7 +158,7 @@ class RayHosts:
 
     @property
     def worker_name(self) -> str | None:
-        """None, since a Ray cluster has no stable name for the worker."""
+        """Return None, since a Ray cluster has no stable name for the worker."""
         return None
 
     def hosts(self) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ class RayHosts:
         return ActorPipe(host, maker.remote(str(self._log_dir)))
 
     def ends_in_s(self) -> float | None:
-        """None, since the end of a Ray cluster is not known."""
+        """Return None, since the end of a Ray cluster is not known."""
         return None
 
     def close(self) -> None:

@@ -74,7 +74,7 @@ class ScriptTrial:
         self._prepared = False
 
     def config_for(self, backends: tuple[Backend, ...]) -> None:
-        """Declare the backends that this script can apply and return the trial's configuration; a configuration of
+        """Declare the backends that this script can apply, and set the trial's configuration; a configuration of
         another backend is rejected.
 
         Raises:

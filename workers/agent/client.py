@@ -33,7 +33,7 @@ _LOST = {404, 409, 410}
 
 _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
-"""Timeout in seconds of uploading a trace of some megabytes; the lease is renewed meanwhile."""
+"""Timeout in seconds of uploading a trace of some megabytes, during which the lease is still renewed."""
 
 Answer = TypeVar("Answer", bound=Schema)
 Value = TypeVar("Value")
@@ -52,7 +52,7 @@ class LeaseLost(ClientError):
 
 
 class RequestRejected(ClientError):
-    """The service understood the request and rejected it."""
+    """The service rejected the request as invalid or not permitted; the same request would be rejected again."""
 
 
 class _WorkerKey(httpx.Auth):
@@ -174,7 +174,8 @@ def _expect(response: httpx.Response, answer: type[Answer]) -> Answer:
 
 
 def _detail(response: httpx.Response) -> str:
-    """Field `detail` of a problem document (RFC 9457), or the start of any other body."""
+    """Field `detail` of a response that is a problem document (RFC 9457), else the start of the response's
+    body."""
     try:
         problem = response.json()
     except ValueError:

@@ -1,4 +1,5 @@
-"""Result of an attempt from its ranks' reports: one Measurement, ModelSummary, ResumeMeasurement, Traced or Failure.
+"""Result of an attempt from its ranks' reports: one Measurement, ModelSummary, ResumeMeasurement,
+ProfilerRecording or Failure.
 
 Decisions use structured reports, exit codes and kernel counters only; logs are never searched.
 """

@@ -31,7 +31,7 @@ class RunLimits:
     """Seconds without a change of the progress file after which the attempt is ended as hanging."""
     # A rank whose peer is gone can wait in a collective for as long as its timeout allows.
     peer_grace_s: float = 5.0
-    """Seconds that the other ranks have to write their report once one has failed; then they are killed."""
+    """Seconds that the other ranks have to write their reports after one rank has failed; then they are killed."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RanksEnd:
     """Reason for killing the remaining ranks; None when all ended by themselves, or when one had failed first."""
     detail: str
     started_at_s: float
-    """Time of the launch on `clock.now_s`."""
+    """Time at which the ranks were launched, on `clock.now_s`."""
     elapsed_s: float
     conditions: Conditions = field(default_factory=Conditions)
     """Conditions that each host observed during the launch."""

@@ -1,1 +1,1 @@
-"""Commands of the worker, on one machine or over several hosts. `workers.agent` runs the leased trials."""
+"""Command-line commands of the worker, on one machine or over several hosts. `workers.agent` runs the leased trials."""

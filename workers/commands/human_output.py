@@ -21,7 +21,8 @@ def table(rows: Sequence[tuple[str, str]]) -> str:
 
 
 def outcome(result: Measurement | ModelSummary | ResumeMeasurement | ProfilerRecording | Failure) -> str:
-    """Format the result of `run-trial`; a failure's traceback is above it, in the rank's log."""
+    """Format the result of the command `run-trial` for people; a failure's traceback is printed before, with
+    the rank's log."""
     match result:
         case Measurement():
             return table(_measured(result))

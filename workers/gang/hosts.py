@@ -76,7 +76,7 @@ class GangHosts:
         self._closing: list[threading.Thread] = []
         self._inspected_s = now_s()
         self.gang: Gang | None = None
-        """Gang as last chosen; one of its hosts may have been lost since."""
+        """Gang that was chosen last; one of its hosts may have been lost since."""
 
     def start_missing(self) -> None:
         """Start a node agent on every host that has none.

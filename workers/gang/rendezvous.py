@@ -108,7 +108,8 @@ def _reach(order: int, address: str, listening: OrderDone) -> ReachOrder:
 
 
 def require_shared(folder: Path, links: Sequence[NodeLink]) -> None:
-    """Check that the hosts share a folder: every host reads a file that this host wrote there, and the last host can write it.
+    """Check that the hosts share a folder: every host reads a file that this host wrote there, and the last host can
+    write the file.
 
     Raises:
         ValueError: a host sees another folder, or cannot write there.

@@ -56,7 +56,7 @@ class Launcher(Protocol):
     """Launcher of a trial's ranks, one trial at a time. All calls come from the main thread."""
 
     def prepare(self, give_up: Callable[[], bool]) -> Prepared:
-        """Get ready to launch ranks, which may take seconds the first time and returns at once when the launcher is
+        """Prepare to launch ranks, which may take seconds the first time and returns at once when the launcher is
         ready.
 
         Raises:

@@ -64,7 +64,8 @@ def cpu_topology(root: Path = Path("/")) -> str | None:
 
 
 def host_id(root: Path = Path("/")) -> str:
-    """Id shared by all processes of this machine until it reboots; a container with its own host name counts as a machine."""
+    """Id of this machine, equal in all processes until the machine reboots; a container with its own host name counts
+    as a machine."""
     boot = _text(root / "proc/sys/kernel/random/boot_id")
     return hashlib.sha256(f"{boot} {platform.node()}".encode()).hexdigest()[:16]
 

@@ -85,7 +85,7 @@ def _permitted(nvml: Any) -> list[Any]:
 
 
 def _is_sliced(handle: Any, nvml: Any) -> bool:
-    """Whether the GPU is in MIG mode, in which CUDA sees only one of its slices."""
+    """Whether the GPU is in MIG mode, in which CUDA can use only one slice of the GPU."""
     mode = _query(lambda: nvml.nvmlDeviceGetMigMode(handle)[0], nvml)
     return bool(mode == pynvml.NVML_DEVICE_MIG_ENABLE)
 

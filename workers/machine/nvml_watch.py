@@ -36,7 +36,7 @@ class Watch:
         return None
 
     def observations(self) -> Iterator[dict[str, Any]]:
-        """Yield an observation of the GPUs now, and one after each period."""
+        """Yield an observation of the GPUs now, and another after each period."""
         while True:
             yield {
                 "at_s": time.clock_gettime(time.CLOCK_BOOTTIME),

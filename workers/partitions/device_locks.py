@@ -1,7 +1,8 @@
 """Locks on the devices of a host partition for one run, on the machine itself, in addition to the service's scheduling.
 
-The service leases no runs that overlap. But a run that it has ended may have ranks that are not gone yet, on this worker's
-devices or, for a run that needs the host alone, on others: the locks wait for them, and end with the process that holds them.
+The service leases no runs that overlap. But a run that the service has ended may have ranks that have not ended yet, on
+this worker's devices or, for a run that needs the host alone, on other devices: the locks wait for these ranks, and are
+released when the process that has them ends.
 """
 
 import contextlib

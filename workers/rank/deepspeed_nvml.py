@@ -1,7 +1,7 @@
 """Import hook that keeps DeepSpeed from initialising NVML in the fork server, before ranks are forked from it.
 
 DeepSpeed's accelerator would then read CUDA_VISIBLE_DEVICES as NVML's indices, which UUIDs are not (deepspeed 0.19.8,
- `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML it asks torch how much memory is free.
+ `CUDA_Accelerator._get_nvml_gpu_id`). Without NVML DeepSpeed asks torch how much memory is free.
 """
 
 import sys

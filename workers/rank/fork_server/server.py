@@ -209,10 +209,9 @@ def preload(task: Task) -> None:
 
 
 def _import_if_there(name: str) -> None:
-    """Import a module if it is installed. An exception is printed and ignored: ranks meet the same exception and report
-    it.
+    """Import a module if it is installed. An exception is printed, and the fork server continues.
 
-    The ranks meet the same exception and report it.
+    The ranks will meet the same exception and report it.
     """
     try:
         importlib.import_module(name)

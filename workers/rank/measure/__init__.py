@@ -1,1 +1,1 @@
-"""Measurements of one rank: time and memory."""
+"""Measuring code of one rank: step time and memory."""

@@ -27,7 +27,8 @@ _IGNORED = -100
 
 @dataclass(frozen=True)
 class ContextGroup:
-    """Group of ranks that share samples with this one, in the order of their parts of the sequence."""
+    """Group of ranks that share samples with this rank (context parallelism), in the order of their parts of
+    the sequence."""
 
     mesh: DeviceMesh
 

@@ -1,7 +1,8 @@
-"""Rendezvous process for the ranks of several hosts: serves torch's store for one launch.
+"""Process that serves torch's rendezvous store to the ranks of several hosts, for one launch.
 
-It is no rank, so that it outlives rank 0; the process that started it ends it. `python -m shardtune.workers.rank.process.store
-FOLDER FIRST STOP` prints its port; the fork server forks it instead.
+The process is no rank, so that it outlives rank 0; the process that started it also ends it. `python -m
+shardtune.workers.rank.process.store FOLDER FIRST STOP` prints the store's port; the fork server forks the process
+instead.
 """
 
 import signal
@@ -17,7 +18,7 @@ from shardtune.workers.rank.process import deadline, parent_death
 
 
 class PortsTaken(Exception):
-    """No port of the range is free on this host."""
+    """No port of the range for the rendezvous store is free on this host."""
 
 
 def serve(folder: Path, ports: range, announce: Callable[[int], object]) -> NoReturn:

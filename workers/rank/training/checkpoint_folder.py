@@ -1,6 +1,7 @@
 """Checkpoint of a trial on disk: free space, timed saving and loading, and training state besides the weights.
 
-The trainer writes the weights. Data is a pure function of the step, so the number of steps is its position.
+The trainer writes the weights. Training data is a pure function of the step, so the number of steps is the
+position in the data.
 """
 
 import contextlib

@@ -135,7 +135,7 @@ class EntryPointStep:
 
 
 def _load(name: str) -> UserStep:
-    """Import the code behind an entry point of `shardtune.models`, by its name."""
+    """Import the code of an entry point in the group `shardtune.models`, by the entry point's name."""
     # Only ranks come here: an import may start threads, and a process with threads cannot fork safely.
     candidates = list(entry_points(group=GROUP, name=name))
     if len(candidates) != 1:

@@ -1,4 +1,5 @@
-"""Wrapping of a model into a trainer: checkpointing and compilation of its blocks, then the backend."""
+"""Wrapping of a model into a trainer: activation checkpointing and compilation of the model's blocks, then the
+backend's sharding."""
 
 from torch import nn
 

@@ -65,4 +65,4 @@ def count_concurrent_workers(session: Session, run: RunRow) -> int:
 
 def clear_host_wait(session: Session, worker_session: str) -> None:
     """Clear the worker's wait for its host."""
-    session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(waits=None))
+    session.execute(update(WorkerRow).where(WorkerRow.session == worker_session).values(host_wait=None))

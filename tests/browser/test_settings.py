@@ -44,7 +44,7 @@ def test_log_in_then_make_a_key_and_a_webhook_by_keyboard(locked, hook, scheme, 
     page.get_by_label("Name").fill(f"ci-{width}")
     page.get_by_label("studies:read").check()
     press(page, "button", "Create key")
-    expect(page.get_by_role("status")).to_contain_text(f"Key ci-{width} was made")
+    expect(page.get_by_role("status")).to_contain_text(f"Key ci-{width} was created")
     page.get_by_label("Address").fill(hook)
     press(page, "button", "Create webhook")
     expect(page.get_by_role("status")).to_contain_text("whsec_")

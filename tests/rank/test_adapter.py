@@ -74,7 +74,7 @@ def test_a_bad_script_ends_as_a_failure_with_its_traceback(host: HostProcess, tm
     assert says in failure.message
     # What ended without an error has no line of the script to show.
     ended_early = name in ("never steps", "stops too early")
-    assert ("script.py" in (failure.traceback or "")) != ended_early
+    assert ("/script.py" in (failure.traceback or "")) != ended_early
     assert ("before the trial had seen enough" in failure.message) == ended_early
 
 

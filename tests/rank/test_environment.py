@@ -12,7 +12,7 @@ pytestmark = pytest.mark.ranks
 _FORKED = """
 import ctypes, json, os, torch
 from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
-from shardtune.workers.rank.rank_context import Place
+from shardtune.workers.rank.rank_context import RankContext
 from shardtune.workers.rank.process import environment
 
 libc = ctypes.CDLL(None)
@@ -28,7 +28,7 @@ def resident_after_a_free():
 def told(**knobs):
     if os.fork() == 0:
         before = resident_after_a_free()
-        environment.apply(TrialConfig(strategy=DdpConfig(), **knobs), Place.from_environment("cpu"))
+        environment.apply(TrialConfig(strategy=DdpConfig(), **knobs), RankContext.from_environment("cpu"))
         kept = resident_after_a_free() - before > 32 << 20
         print(json.dumps([torch.get_num_threads(), os.environ["OMP_NUM_THREADS"], kept]), flush=True)
         os._exit(0)

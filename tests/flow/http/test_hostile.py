@@ -158,7 +158,7 @@ def test_hostile_address_is_rejected(client, url):
 def test_a_comparison_names_what_it_cannot_compare(client):
     pick = "x:" + "9" * 5000
     answer = client.get("/compare", params={"pick": pick}, headers={"accept": "text/html"})
-    assert answer.status_code == 200 and f"Not comparable (unknown, or nothing measured yet): {pick}" in answer.text
+    assert answer.status_code == 200 and f"Not comparable (unknown, or not measured yet): {pick}" in answer.text
 
 
 def test_hostile_numbers_in_names_are_unknown(client):

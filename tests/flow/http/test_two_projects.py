@@ -123,7 +123,7 @@ def test_names_and_ids_are_of_their_project(both):
     worker = SimulatedWorker(both.api, name=f"{WORD}-1").register()
     assert worker.lease() is not None
     made_up = both.api.post("/v1/studies", json=SPEC, params={"study_id": "study-0123456789ab"})
-    assert made_up.json()["code"] == "invalid_request" and "makes up" in made_up.json()["detail"]
+    assert made_up.json()["code"] == "invalid_request" and "generates" in made_up.json()["detail"]
     study = both.api.post("/v1/webhooks", json={"url": "https://x.example/", "study_id": both.theirs["study_id"]})
     assert study.status_code == 422 and "does not exist" in study.text
     key = both.api.post("/v1/keys", json={"name": "x", "scopes": ["admin"], "project_id": WORD})

@@ -75,7 +75,7 @@ def target_like(session, recorded, index):
             recorded,
             target_key=key,
             target_key_without_fingerprint=case.target_key_without_fingerprint,
-            serving_id=f"rec-{index}",
+            recommended_id=f"rec-{index}",
         )
     )
     return key

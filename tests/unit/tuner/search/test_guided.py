@@ -125,7 +125,7 @@ def test_a_trial_says_what_it_is_expected_to_gain_and_what_it_tests(pool):
 
 def test_more_memory_than_there_is_is_learnt_from_the_peaks_that_were_measured(pool):
     """Peaks are all 1.6 times what is predicted: the sampler, unlike the gate, keeps away from what that leaves too large."""
-    sizes = pool.peak_gib[: pool.first]
+    sizes = pool.peak_gib[: pool.candidate_count]
     limit = float(np.median(sizes)) * 1.6
 
     def observe(number, config):
@@ -147,7 +147,7 @@ def test_what_is_like_a_trial_that_ran_out_of_memory_is_thought_to_fail_whatever
     config = ask(pool, []).config
     failure = Failure(kind=FailureKind.OOM, message="out of memory", peak_allocated_gib=0.001)
     history = [Observation(0, config, "sampler", TrialState.INFEASIBLE, failure=failure)]
-    memory_calibration, rows = MemoryCalibration(), np.arange(pool.first)
+    memory_calibration, rows = MemoryCalibration(), np.arange(pool.candidate_count)
     risk = infeasible_probability(pool, rows, history, memory_calibration, 4.0)
     (place,) = pool.rows([config])
     assert risk[place] == risk.max() == pytest.approx(0.5, abs=0.01)
@@ -271,7 +271,7 @@ def test_the_first_trial_is_of_the_backend_that_another_study_found_faster_than_
 
 
 def test_where_what_is_fast_does_not_fit_the_first_trial_is_the_fastest_that_does(pool):
-    rows = np.arange(pool.first)
+    rows = np.arange(pool.candidate_count)
     limit = float(np.quantile(pool.peak_gib[rows], 0.3))
     config = ask(pool, [], limit).config
     fits = [row for row in rows if pool.peak_gib[row] < 0.95 * limit]

@@ -106,7 +106,7 @@ check-types:
 
 check-imports:
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest tests/architecture/test_house.py tests/architecture/test_retired_words.py tests/architecture/test_test_imports.py
+	$(BIN)/python -m pytest tests/architecture/test_house.py tests/architecture/test_language.py tests/architecture/test_retired_words.py tests/architecture/test_test_imports.py
 
 # Links, anchors, files and settings that pages name, and that each setting has a description.
 check-docs:

@@ -88,8 +88,8 @@ def peak_memory(
 ) -> MemoryTable:
     """Predict the memory of one rank for every candidate.
 
-    `waiting`: bytes of other micro batches' activations until their backward. `buffers`: bytes of the buffers that
-    receive activations from other stages, which exist at any time.
+    With pipeline stages, a rank also holds the activations of micro batches whose backward has not begun: `waiting`
+    bytes. `buffers` are the bytes of the buffers that receive activations from other stages; they are held all the time.
     """
     is_cuda = device == "cuda"
     state = registry.states(shape, c, dtypes, impl, gloo=not is_cuda)

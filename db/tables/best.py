@@ -45,7 +45,7 @@ class TuningTargetRow(Row):
     model_key: Mapped[str] = mapped_column(String(32))
     model_type: Mapped[str] = mapped_column(String(100))
     device: Mapped[str] = mapped_column(String(8))
-    recommended_id: Mapped[str | None] = mapped_column("recommended_id", ForeignKey("recommendations.id"))
+    recommended_id: Mapped[str | None] = mapped_column(ForeignKey("recommendations.id"))
     """Id of the current recommendation; None if none has been approved yet."""
     is_pinned: Mapped[bool] = mapped_column(default=False)
     freshness: Mapped[Freshness] = mapped_column(words(Freshness, 8), default=Freshness.FRESH)

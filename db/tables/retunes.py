@@ -50,9 +50,9 @@ class ScheduleTickRow(Row):
     """Time at which the tick was due; for a manual tick, the time of the request."""
     kind: Mapped[TickKind] = mapped_column(words(TickKind, 8))
     state: Mapped[TickState] = mapped_column(words(TickState, 8))
-    merged_ticks: Mapped[int] = mapped_column("merged_ticks", default=1)
+    merged_ticks: Mapped[int] = mapped_column(default=1)
     """Number of ticks merged into this tick: itself, and the missed ones before it that did not run."""
-    targets: Mapped[int] = mapped_column("targets", default=0)
+    targets: Mapped[int] = mapped_column(default=0)
     """Number of recommendations whose retune the tick requested."""
     reason: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]

@@ -92,7 +92,7 @@ class WorkerRow(Row):
     """Time at which the worker was forgotten, after which lists omit it until it registers again; its runs are kept."""
     host_id: Mapped[str | None] = mapped_column(String(128), index=True)
     """Id of the host that the worker shares with other workers of its project; None if it uses the machine alone."""
-    host_wait: Mapped[HostWait | None] = mapped_column("host_wait", Stored(HostWait))
+    host_wait: Mapped[HostWait | None] = mapped_column(Stored(HostWait))
     """Wait of the worker for its host: a run needs more of the host than is free, or the host is reserved for the next
     run of its pair."""
 
@@ -229,7 +229,7 @@ class RunRow(Row):
     purpose: Mapped[RunPurpose] = mapped_column(words(RunPurpose))
     comparison_round: Mapped[int] = mapped_column(default=0)
     """Number of the final comparison that a validation run belongs to."""
-    comparison_block: Mapped[int | None] = mapped_column("comparison_block")
+    comparison_block: Mapped[int | None]
     """Number of the comparison block (runs executed directly after each other) of a validation run."""
     undecided_s: Mapped[StepTimeRange | None] = mapped_column(Stored(tuple[float, float]))
     """Range of step times in seconds that needs a precise measurement; None: no range."""

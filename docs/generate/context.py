@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class PageContext:
-    """What a section needs in order to link to others."""
+    """Page and anchors that a generated section needs to link to others."""
 
     page: str
     """Path of the page in the repository, such as `docs/reference/settings.md`."""

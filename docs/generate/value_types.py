@@ -30,7 +30,7 @@ def value_type(schema: Mapping[str, Any], link: Link) -> str:
 
 
 def default_fact(schema: Mapping[str, Any], *, is_required: bool = False) -> str:
-    """Such as "default `20`"; an empty text where there is none, or where it is `null` or an object with defaults of its own."""
+    """Describe the default, such as "default `20`"; an empty text where there is none, or where it is `null` or an object with defaults of its own."""
     if is_required:
         return "required"
     value = schema.get("default")

@@ -152,7 +152,7 @@ def plan_step(context: Context, snapshot: StudySnapshot, may_ask: bool) -> Step:
         if snapshot.system_study is not None and snapshot.system_study.kind != SystemStudyKind.SEARCH:
             return system_study_plan.plan(snapshot, snapshot.system_study, may_ask)
         return study_plan.plan_next_step(snapshot, context.planner_cache, context.now(), may_ask)
-    except Exception as error:  # A border: without it every request for work would meet the same exception.
+    except Exception as error:  # a border: without it every request for work would meet the same exception.
         log.exception("planning failed", extra={"study": snapshot.study_id})
         return Fail(f"the search failed with {type(error).__name__}: {error}; the service's log has the traceback")
 

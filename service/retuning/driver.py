@@ -50,7 +50,7 @@ def _take_step(context: Context, row: RetuneRow, start: Start, advance: Advance)
         return True
     try:
         advance(context, row)
-    except Exception as error:  # A border: a step that always fails is counted and ends its retune, not the loop.
+    except Exception as error:  # a border: a step that always fails is counted and ends its retune, not the loop.
         if is_outage(error):
             raise  # Not the step's fault: a replica takes it again when the claim has expired.
         log.exception("a retune's step broke", extra={"retune": row.id})

@@ -182,7 +182,7 @@ def begin_challenge(context: Context, retune_id: str, start: Start) -> bool:
     except ApiError as error:
         _requeue(context, retune_id, error.detail)
         return False
-    except Exception as error:  # A border: a start that always fails is counted and ends its retune, not the loop.
+    except Exception as error:  # a border: a start that always fails is counted and ends its retune, not the loop.
         if is_outage(error):
             raise
         log.exception("a retune could not be started", extra={"retune": retune_id})

@@ -110,7 +110,7 @@ class Courier:
             answer = await send(message, key, self._context.now(), delivery_rules(self._context))
             is_taken = answer.is_success
             await run_in_threadpool(record_answer, self._context, message, answer)
-        except Exception:  # A border: a message without a recorded answer is sent again; others go on.
+        except Exception:  # a border: a message without a recorded answer is sent again; others go on.
             log.exception("a webhook's message broke", extra={"delivery": message.delivery_id})
         finally:
             self._in_flight.end(message, is_taken)

@@ -11,7 +11,7 @@ UNCHECKED = ("text", "diff", "http", "html", "css", "ini", "sql", "promql", "ngi
 
 
 def problem(snippet: Snippet, folder: Path) -> str:
-    """What is wrong with a block, with its place; empty where nothing is. Python runs in `folder`."""
+    """Describe the fault of a code block, with its place; empty without a fault. Python runs in `folder`."""
     if snippet.marker == "skip":
         return ""
     text = _problem(snippet, folder)

@@ -14,7 +14,7 @@ _COMPLETE: dict[str, Any] = {"model": "llama-tiny", "workload": {"sequence_lengt
 
 
 def json_problem(text: str) -> str:
-    """What is wrong with a block of JSON; an object that has fields of a study file only is validated as one."""
+    """Describe the fault of a block of JSON; an object that has fields of a study file only is validated as one."""
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -20,11 +20,10 @@ from typing import Any
 from benchmarks import repeats
 from benchmarks.verdicts import noise
 from benchmarks.verdicts.noise import Machine, Record, resampled
-from benchmarks.verdicts.replay import GAIN
+from benchmarks.verdicts.replay import GAIN, play
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
 from shardtune.tuner.verdict import final_comparison, ranking
-from shardtune.tuner.verdict.final_comparison import ValidationRun
 
 SLOWER, FASTER = 0, 1
 TRIALS = 8
@@ -35,20 +34,20 @@ SLOWED = -0.2
 def recommended(machine: Machine, slowed: float, salt: str, *, defaults_run_again: bool) -> tuple[int, int]:
     """Recommended arm of one study, and the number of its validation runs."""
     gains = [math.log1p(GAIN) if arm == FASTER else 0.0 for arm in range(TRIALS)]
-    speeds = {arm: machine.run(gain) * math.exp(slowed if arm == FASTER else 0.0) for arm, gain in enumerate(gains)}
+    searched = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    speeds = {arm: run.speed * math.exp(slowed if arm == FASTER else 0.0) for arm, run in searched.items()}
+    disturbed = {arm for arm, run in searched.items() if run.is_disturbed}
     baseline = max((SLOWER, FASTER), key=lambda arm: speeds[arm])
-    others = sorted((arm for arm in speeds if arm != baseline), key=lambda arm: -speeds[arm])
-    near = tuple(arm for arm in others if speeds[arm] >= final_comparison.NEAR_FRACTION * speeds[others[0]])
-    field = Finalists(baseline, near, defaults=(SLOWER, FASTER))
+    field = Finalists(
+        baseline, final_comparison.finalists_among(speeds, disturbed, baseline), defaults=(SLOWER, FASTER)
+    )
     if not defaults_run_again:
         field = replace(field, defaults=())
-    validation_runs: list[ValidationRun] = []
-    while (
-        ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, Budget().max_pairs, salt)).next
-    ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
-    is_challenger = now.challenger is not None and ranking.recommends_challenger(field, now.log_ratios)
-    return now.challenger if is_challenger and now.challenger is not None else now.baseline, len(validation_runs)
+    before = machine.counted
+    now = play(machine, gains, field, speeds, disturbed, salt, Budget().max_pairs)
+    is_challenger = now.challenger is not None and ranking.recommends_challenger(field, now)
+    served = now.challenger if is_challenger and now.challenger is not None else now.baseline
+    return served, machine.counted - before
 
 
 def replay(idle: list[Record], slowed: list[float], studies: int, *, defaults_run_again: bool) -> dict[str, Any]:

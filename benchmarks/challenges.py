@@ -22,7 +22,7 @@ from benchmarks import repeats
 from benchmarks.verdicts.noise import Draw, Noise, of_records, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.tuner.verdict import challenge, final_comparison, paired_test
-from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION, ValidationRun
+from shardtune.tuner.verdict.comparison_blocks import ValidationRun
 
 CHALLENGERS = 3
 GAINS = (0.0, 0.02, 0.05, 0.1)
@@ -39,8 +39,6 @@ def run_challenge(noise: Noise, gain: float, salt: str, gives_up: bool) -> tuple
 
     speeds = [run(arm) for arm in range(len(truth))]
     rival = max(range(1, len(speeds)), key=lambda arm: speeds[arm])
-    if speeds[rival] < NEAR_FRACTION * speeds[0]:
-        return "kept", len(speeds)
     first = math.log(speeds[rival] / speeds[0])
     rule = partial(challenge.decide, first_log_ratio=first) if gives_up else paired_test.decide
     field, searched, validation_runs = Finalists(0, (rival,)), dict(enumerate(speeds)), list[ValidationRun]()

@@ -30,6 +30,11 @@ class Observation:
         return self.measurement is not None and self.state.is_feasible
 
     @property
+    def is_disturbed(self) -> bool:
+        """Whether the trial's search run counts although other programs disturbed its machine: it may be faster."""
+        return self.measurement is not None and self.measurement.disturbed is not None
+
+    @property
     def is_excluded(self) -> bool:
         """Whether the trial must not be tried again: it is infeasible, or it crashed twice."""
         # Only a crash is the configuration's fault: a lost worker or a full disk says nothing about it.

@@ -25,6 +25,11 @@ class Finalists:
         return tuple(dict.fromkeys(named))
 
     @property
+    def rivals(self) -> tuple[int, ...]:
+        """Numbers of the trials that may be compared with the baseline."""
+        return tuple(number for number in self.members if number != self.baseline)
+
+    @property
     def needs_runs(self) -> bool:
         """Whether the final comparison has to run any trial again."""
         return bool(self.candidates) or len(self.defaults) > 1

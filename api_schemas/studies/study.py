@@ -220,20 +220,24 @@ class Verdict(StrEnum):
     CONFIRMED = "confirmed"
     """The candidate is faster: the lower end of the 95 % interval of its speed-up is above 1."""
     NOT_FASTER = "not_faster"
-    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), or there was nothing to compare."""
+    """The candidate is not faster by a relevant gain (`tuner.verdict.undecided`), by runs beside the baseline's."""
     UNDECIDED = "undecided"
-    """The candidate may be faster: the pairs were too few, or their ratios vary too much."""
+    """The candidate may be faster: the pairs were too few, too disturbed, or their ratios vary too much; or no other
+    configuration was feasible, so that nothing was compared."""
 
 
 class FinalComparison(Schema):
     """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
 
     candidates: tuple[int, ...]
-    """Trials run again in the final comparison, fastest by their search runs first."""
+    """Trials besides the baseline that have a validation run in the final comparison, fastest by their search runs
+    first."""
     pairs: int
     """Number of pairs of challenger and baseline runs."""
+    disturbed_pairs: int = 0
+    """Number of pairs in which a run counts although other programs disturbed its machine."""
     runs: int
-    """Number of validation runs, including failed and discarded ones."""
+    """Number of validation runs of all final comparisons of the study, including failed ones."""
     gpu_seconds: float
     ratios: tuple[float, ...] = ()
     """Ratio of challenger speed to baseline speed in each pair, even if too few for an interval."""
@@ -252,8 +256,14 @@ class StudyResult(Schema):
     """Speed-up of the challenger over the baseline; None if there was nothing to compare (a single feasible
     configuration), or too few pairs for an interval."""
     verdict: Verdict
+    search_runs: int = 0
+    """Number of search runs with a measurement, of feasible trials."""
+    disturbed_search_runs: int = 0
+    """Number of these search runs that count although other programs disturbed the machine: the trials may be faster
+    than measured. A disturbed run never ends early and ends no other run."""
     undecided: OpenVerdict | None = None
-    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`."""
+    """Further paired runs that would settle the verdict; None unless the verdict is `undecided`, and where there was
+    nothing to compare."""
     against_defaults: tuple[AgainstDefault, ...] = ()
     """Speed of `best` compared with each documented default that ran, except itself."""
     final_comparison: FinalComparison | None = None

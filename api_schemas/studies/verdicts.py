@@ -13,9 +13,11 @@ class OpenVerdict(Schema):
     more_pairs: int | None
     """Number of further pairs that would confirm the candidate if they resemble the pairs so far (`add_pairs` of an
     extension); None if more than a study may have."""
+    disturbed_pairs: int = 0
+    """Number of these pairs in which at least one run was disturbed."""
     disturbed_runs: int = 0
-    """Number of validation runs that count although other programs disturbed the machine, because they had already been
-    repeated the maximum number of times."""
+    """Number of runs in these pairs that count although other programs disturbed the machine, because they had already
+    been repeated the maximum number of times."""
 
 
 class AgainstDefault(Schema):

@@ -31,6 +31,14 @@ class Draw(NamedTuple):
     """Whether the product's rule discards the run, by its recorded circumstances."""
 
 
+class CountedRun(NamedTuple):
+    """A run that counts."""
+
+    speed: float
+    is_disturbed: bool
+    """Whether it counts although disturbed, because it was repeated as often as allowed."""
+
+
 Noise = Iterator[Draw]
 Record = Sequence[Draw]
 
@@ -106,13 +114,13 @@ class Machine:
         self.counted = self.repeats = 0
         self._noise, self._share = noise, repeat_disturbed
 
-    def run(self, log_speed: float) -> float:
-        """The speed that counts, of an arm with this true speed."""
+    def run(self, log_speed: float) -> CountedRun:
+        """The run that counts, of an arm with this true speed."""
         of_run = 0
         while True:
             drawn = next(self._noise)
             may = disturbance.may_repeat(self._share, of_run, self.repeats, self.counted)
             if not (drawn.is_disturbed and may):
                 self.counted += 1
-                return math.exp(log_speed + drawn.deviation)
+                return CountedRun(math.exp(log_speed + drawn.deviation), drawn.is_disturbed)
             of_run, self.repeats = of_run + 1, self.repeats + 1

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
@@ -10,8 +10,10 @@ from typing import Any
 from benchmarks.verdicts.noise import Machine, Record, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
-from shardtune.tuner.verdict import final_comparison, paired_test
-from shardtune.tuner.verdict.final_comparison import ValidationRun
+from shardtune.api_schemas.studies.study import Verdict as StudyVerdict
+from shardtune.tuner.verdict import final_comparison, paired_test, undecided
+from shardtune.tuner.verdict.comparison_blocks import ValidationRun
+from shardtune.tuner.verdict.final_comparison import RankingState
 
 ARMS, GAIN = 20, 0.05
 BASELINE = 0
@@ -31,23 +33,36 @@ class Verdict:
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
     """Search and final comparison over arms with these true log speeds."""
-    speeds = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
-    searched = machine.counted + machine.repeats
-    others = sorted((arm for arm in speeds if arm != BASELINE), key=lambda arm: -speeds[arm])
-    near = [
-        arm
-        for arm in others[: final_comparison.MAX_CANDIDATES]
-        if speeds[arm] >= final_comparison.NEAR_FRACTION * speeds[others[0]]
-    ]
-    field = Finalists(BASELINE, tuple(near))
-    validation_runs: list[ValidationRun] = []
-    while (
-        ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
-    ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
-    speedup = paired_test.speedup(now.log_ratios)
-    winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
-    return Verdict(winner, machine.counted + machine.repeats - searched, searched)
+    searched = {arm: machine.run(gain) for arm, gain in enumerate(gains)}
+    search_runs = machine.counted + machine.repeats
+    speeds = {arm: run.speed for arm, run in searched.items()}
+    disturbed = {arm for arm, run in searched.items() if run.is_disturbed}
+    field = Finalists(BASELINE, final_comparison.finalists_among(speeds, disturbed, BASELINE))
+    now = play(machine, gains, field, speeds, disturbed, salt, max_pairs)
+    verdict = undecided.verdict(now.pairs, paired_test.speedup(now.log_ratios), now.is_far_behind)
+    winner = now.challenger if verdict is StudyVerdict.CONFIRMED else None
+    return Verdict(winner, machine.counted + machine.repeats - search_runs, search_runs)
+
+
+def play(
+    machine: Machine,
+    gains: Sequence[float],
+    field: Finalists,
+    speeds: Mapping[int, float],
+    disturbed: Collection[int],
+    salt: str,
+    max_pairs: int,
+) -> RankingState:
+    """End of a final comparison whose runs the machine made, from the search's speeds."""
+    runs: list[ValidationRun] = []
+    while True:
+        now = final_comparison.ranking_state(field, speeds, runs, max_pairs, salt, disturbed_searches=disturbed)
+        if now.next is None:
+            return now
+        run = machine.run(gains[now.next.trial])
+        runs.append(
+            ValidationRun(now.next.trial, now.next.block, "worker", run.speed, is_disturbed=run.is_disturbed)
+        )
 
 
 def replay(

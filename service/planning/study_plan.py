@@ -23,6 +23,7 @@ from shardtune.tuner.history import Observation
 from shardtune.tuner.prediction import learning, memory_gate, traced_shape
 from shardtune.tuner.search import seeds, space, stopping, suggest, warm_start
 from shardtune.tuner.verdict import final_comparison, parity, ranking, resume_check, run_length
+from shardtune.tuner.verdict.comparison_blocks import NextRun
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,12 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
         return _check_resume(snapshot, ranking.result_of_baseline(snapshot.history, finalists))
     searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
-        finalists, searched, snapshot.validation_runs, snapshot.spec.budget.max_pairs, snapshot.study_id
+        finalists,
+        searched,
+        snapshot.validation_runs,
+        snapshot.spec.budget.max_pairs,
+        snapshot.study_id,
+        disturbed_searches=ranking.disturbed_searches(snapshot.history),
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
@@ -225,7 +231,7 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
 
 
 def validation_run(
-    snapshot: StudySnapshot, next_run: final_comparison.NextRun, searched: Mapping[int, float]
+    snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]
 ) -> NewValidationRun:
     """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size

@@ -32,7 +32,6 @@ from shardtune.tuner.verdict import challenge, final_comparison, ranking
 
 INCUMBENT_INFEASIBLE = "the incumbent cannot be run any longer"
 _ALL_RAN = "the incumbent and its challengers have run"
-_GAVE_UP = "the challenge ended before an interval could be given: going on would not have made the challenger a winner"
 
 
 def plan(snapshot: StudySnapshot, system_study: SystemStudy, may_ask: bool) -> Step:
@@ -108,7 +107,7 @@ def _pick_rival(snapshot: StudySnapshot, rejections: tuple[Rejection, ...]) -> S
     finalists = ranking.pick_finalists(snapshot.history, True, final_parity.parity_groups)
     if finalists.baseline != incumbent.number:
         return Fail(f"{INCUMBENT_INFEASIBLE}: it trains something else than its challengers", rejections)
-    finalists = challenge.finalists_with_rival(finalists, snapshot.history)
+    finalists = challenge.finalists_with_rival(finalists)
     finalists = replace(finalists, notes=(*snapshot.notes, *final_parity.notes, *finalists.notes))
     if not finalists.candidates:
         return Complete(ranking.result_of_baseline(snapshot.history, finalists), _ALL_RAN, rejections)
@@ -138,13 +137,17 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     decide = partial(challenge.decide, first_log_ratio=first)
     searched = ranking.search_speeds(snapshot.history)
     ranking_state = final_comparison.ranking_state(
-        finalists, searched, snapshot.validation_runs, max_pairs, snapshot.study_id, decide
+        finalists,
+        searched,
+        snapshot.validation_runs,
+        max_pairs,
+        snapshot.study_id,
+        decide,
+        ranking.disturbed_searches(snapshot.history),
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
-    return Complete(
-        ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost, _GAVE_UP)
-    )
+    return Complete(ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost))
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:

@@ -58,7 +58,7 @@ def replace_incumbent(context: Context, session: Session, old: TuningTargetRow, 
     if _has_as_baseline(study.result, old.recommended):
         baseline = study.result.baseline
         incumbent_result = StudyResult(
-            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, notes=(reason,)
+            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.UNDECIDED, notes=(reason,)
         )
         _renew(session, old, study, incumbent_result, "measured beside what replaces it", now)
     row = lock_target(session, study, now)

@@ -4,7 +4,7 @@ import math
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study import Speedup, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan
@@ -17,14 +17,20 @@ def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
     """Convert the result of a complete challenge study into a finding of its retune (repeated measurement of a
     recommendation).
     """
-    history = tuple(challengers.observations_of(session, study))
-    finalists = study.result.final_comparison if study.result is not None else None
-    first_ratio = None
+    assert study.result is not None
+    history, result = tuple(challengers.observations_of(session, study)), study.result
+    if result.final_comparison is None:
+        return "kept"  # No challenger was feasible.
+    rival = result.best if result.candidate is None else result.candidate
     # The two search runs that made the challenger the rival count as a pair towards giving up, never towards a win
     # (decision 6).
-    if study.result is not None and finalists is not None:
-        first_ratio = challenge.search_log_ratio(history, study.result.baseline.trial_number, finalists.candidates[0])
-    return challenge.outcome(log_ratios(study), study.spec.budget.max_pairs, first_ratio)
+    first_ratio = challenge.search_log_ratio(history, result.baseline.trial_number, rival.trial_number)
+    disturbed_pairs = result.final_comparison.disturbed_pairs
+    if result.verdict is Verdict.NOT_FASTER:
+        return "kept"
+    finding = challenge.outcome(log_ratios(study), study.spec.budget.max_pairs, first_ratio, disturbed_pairs)
+    # A challenger that won disturbed pairs alone is no answer that could replace the incumbent.
+    return "inconclusive" if finding == "faster" and result.verdict is not Verdict.CONFIRMED else finding
 
 
 def percent(speedup: Speedup) -> str:
@@ -44,8 +50,8 @@ def describe_pairs(log_ratios: list[float]) -> str:
 
 
 def log_ratios(study: StudyRow) -> list[float]:
-    """Logarithms of the speed ratio challenger / incumbent, one for each pair of runs; empty if no challenger was close
-    enough to be paired.
+    """Logarithms of the speed ratio challenger / incumbent, one for each pair of runs; empty if no challenger was
+    feasible.
     """
     finalists = study.result.final_comparison if study.result is not None else None
     return [math.log(ratio) for ratio in finalists.ratios] if finalists is not None else []

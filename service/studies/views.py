@@ -45,7 +45,7 @@ def _final_comparison_runs(row: StudyRow) -> int | None:
     finalists, pairs = row.final_comparison, row.spec.budget.max_pairs
     # An upper limit: the comparison may end earlier.
     return (
-        final_comparison.max_runs(len(finalists.candidates), pairs, len(finalists.defaults))
+        final_comparison.max_runs(len(finalists.rivals), pairs, len(finalists.defaults))
         if finalists is not None
         else None
     )

@@ -12,6 +12,7 @@ from shardtune.service.wording.backend_words import BACKENDS, short_name
 from shardtune.service.wording.disambiguate import knob_value
 from shardtune.service.wording.knob_words import KNOBS, knob_name
 from shardtune.tuner.verdict import final_comparison
+from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
 
 _MOST_REASONS = 5
 _RUN_NAMES = {
@@ -74,7 +75,7 @@ def pruning_note(trial: Trial) -> str:
     half_width = measurement.step_time_half_width_s / measurement.step_time_s
     return (
         f"stopped after {measurement.measured_steps} timed steps at {rate(measurement.tokens_per_s_per_gpu)} tokens/s/GPU (± {half_width:.1%}), "
-        f"certainly below {final_comparison.NEAR_FRACTION:.0%} of the fastest so far"
+        f"certainly below {NEAR_FRACTION:.0%} of the fastest so far"
     )
 
 

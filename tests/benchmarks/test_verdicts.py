@@ -56,9 +56,9 @@ def test_the_upper_bound_is_clopper_and_pearsons(successes, trials, bound):
 def test_a_disturbed_run_is_repeated_while_it_may_be_and_counts_then():
     draws = iter([Draw(-0.5, True), Draw(0.0), *[Draw(-0.5, True)] * 20])
     machine = Machine(draws, repeat_disturbed=0.5)
-    assert machine.run(0.0) == 1.0 and machine.repeats == 1
-    assert machine.run(0.0) < 1.0 and machine.repeats == 5
-    assert Machine(iter([Draw(-0.5, True)]), repeat_disturbed=0.0).run(0.0) < 1.0
+    assert machine.run(0.0) == (1.0, False) and machine.repeats == 1
+    assert machine.run(0.0).is_disturbed and machine.repeats == 5
+    assert Machine(iter([Draw(-0.5, True)]), repeat_disturbed=0.0).run(0.0).speed < 1.0
 
 
 def test_gains_are_found_on_the_disturbed_record_where_disturbed_runs_are_repeated():

@@ -1,8 +1,7 @@
 """Challenge of an incumbent (the configuration in use): a cheap check whether it is still the fastest among a few
 rivals.
 
-The incumbent and each challenger run once; the fastest challenger near the incumbent's speed then runs in pairs with
-it. The challenger wins by the exact sequential test of `tuner.verdict.paired_test` alone. This module adds when to give
+The incumbent and each challenger run once; the fastest challenger then runs in pairs with the incumbent. The challenger wins by the exact sequential test of `tuner.verdict.paired_test` alone. This module adds when to give
 up (futility): as soon as the challenger has lost `FUTILE_LOSSES` pairs, counting the two search runs because of which
 it was chosen, and their median shows no worthwhile gain. Giving up never names a winner, so the test's error does not
 change (a non-binding futility rule: Jennison & Turnbull, Group Sequential Methods, 2000, §4.6). The loss of statistical
@@ -25,9 +24,7 @@ from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test
 from shardtune.tuner.verdict.contenders import contender
-from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION
 from shardtune.tuner.verdict.paired_test import WORTHWHILE, Decision
-from shardtune.tuner.verdict.ranking import search_speeds
 
 MAX_CHALLENGERS = 3
 RUNNER_UPS = 2
@@ -44,14 +41,15 @@ Predict = Callable[[Sequence[TrialConfig]], NDArray[np.float64] | None]
 where the hardware is unknown."""
 
 
-def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float) -> Decision:
+def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None) -> Decision:
     """Decide a challenge from its pairs so far, as `paired_test.decide` does, but return `not_shown` also where more
     pairs are futile.
 
-    `first_log_ratio` is the log-ratio of the two search runs because of which this challenger was chosen.
+    `first_log_ratio` is the log-ratio of the two search runs because of which this challenger was chosen; None where
+    they do not compare.
     """
     # `first` was the reason to choose this challenger, so it counts towards giving up only, never towards a win.
-    lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), (first_log_ratio, *log_ratios)
+    lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), _with_first(log_ratios, first_log_ratio)
     if lost <= paired_test.boundary()[pairs]:
         return "faster"
     if pairs >= most_pairs:
@@ -62,44 +60,49 @@ def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float)
     return "not_shown" if pairs >= FEWEST_PAIRS and lost > paired_test.boundary()[most_pairs] else "open"
 
 
-def outcome(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None) -> ChallengeOutcome:
-    """Outcome of a challenge that has ended. `first_log_ratio` is the log-ratio of the two search runs, None where no
-    challenger was fast enough to be paired with the incumbent."""
-    if first_log_ratio is None:
-        return "kept"
+def outcome(
+    log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float | None, disturbed_pairs: int = 0
+) -> ChallengeOutcome:
+    """Outcome of a challenge that has ended, from the pairs of its fastest challenger.
+
+    `first_log_ratio` is the log-ratio of the two search runs, None where they do not compare. `disturbed_pairs` is the
+    number of pairs in which a run was disturbed.
+    """
     match decide(log_ratios, most_pairs, first_log_ratio):
         case "faster":
             return "faster"
         case "not_shown" | "open" as decision:
-            # A challenge that ends while it is open ran out of trials, runs or workers.
-            return "kept" if decision == "not_shown" and _is_small((first_log_ratio, *log_ratios)) else "inconclusive"
+            # A challenge that ends while it is open ran out of trials, runs or workers. Pairs that were mostly
+            # disturbed show no size of a gain, so they keep nothing.
+            is_kept = decision == "not_shown" and _is_small(_with_first(log_ratios, first_log_ratio))
+            return "kept" if is_kept and 2 * disturbed_pairs < len(log_ratios) else "inconclusive"
         case decision:
             assert_never(decision)
+
+
+def _with_first(log_ratios: Sequence[float], first_log_ratio: float | None) -> tuple[float, ...]:
+    return (*log_ratios,) if first_log_ratio is None else (first_log_ratio, *log_ratios)
 
 
 def _is_small(log_ratios: Sequence[float]) -> bool:
     return median(log_ratios) <= math.log1p(WORTHWHILE)
 
 
-def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: int) -> float:
-    """Natural logarithm of the challenger's speed over the baseline's speed, each measured in the trial's search
-    run."""
-    runs = {obs.number: obs.measurement for obs in history}
-    baseline_run, challenger_run = runs[baseline], runs[challenger]
+def search_log_ratio(history: Sequence[Observation], baseline: int, challenger: int) -> float | None:
+    """Natural logarithm of the challenger's speed over the baseline's speed, each measured in the trial's search run;
+    None where either run was disturbed."""
+    trials = {obs.number: obs for obs in history}
+    baseline_run, challenger_run = trials[baseline].measurement, trials[challenger].measurement
     assert baseline_run is not None and challenger_run is not None
+    if trials[baseline].is_disturbed or trials[challenger].is_disturbed:
+        return None
     return math.log(challenger_run.tokens_per_s_per_gpu / baseline_run.tokens_per_s_per_gpu)
 
 
-def finalists_with_rival(field: Finalists, history: Sequence[Observation]) -> Finalists:
-    """Finalists of a challenge: the incumbent and its fastest challenger, or the incumbent alone where no challenger
-    was fast enough."""
-    speeds = search_speeds(history)
-    assert field.baseline is not None
-    near = [number for number in field.candidates if speeds[number] >= NEAR_FRACTION * speeds[field.baseline]]
-    if near:
-        return replace(field, candidates=(near[0],))
-    note = f"no challenger came within {1 - NEAR_FRACTION:.0%} of the incumbent's speed"
-    return replace(field, candidates=(), notes=(*field.notes, note) if field.candidates else field.notes)
+def finalists_with_rival(field: Finalists) -> Finalists:
+    """Finalists of a challenge: the incumbent and its fastest challenger, which runs beside it however slow its search
+    run was."""
+    return replace(field, candidates=field.candidates[:1])
 
 
 def runner_ups(history: Sequence[Observation], incumbent: TrialConfig) -> tuple[TrialConfig, ...]:

@@ -2,21 +2,28 @@
 validation runs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.api_schemas.studies.study import Contender, FinalComparison, StudyResult, Verdict
+from shardtune.api_schemas.studies.study import (
+    FEWEST_PAIRS,
+    Contender,
+    FinalComparison,
+    Speedup,
+    StudyResult,
+    Verdict,
+)
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test, undecided
 from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
-from shardtune.tuner.verdict.final_comparison import MAX_CANDIDATES, NEAR_FRACTION, RankingState
+from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
+from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
 from shardtune.tuner.verdict.parity import ParityGroups
 
-_NOBODY_NEAR = (
-    f"nothing else came within {1 - NEAR_FRACTION:.0%} of the baseline's speed, so nothing was run in pairs with it"
-)
+NOTHING_ELSE = "no other configuration is feasible: there is nothing to compare"
+"""Note of a result in which the baseline is the only feasible trial."""
 
 
 def best_so_far(history: Sequence[Observation], parity_groups: ParityGroups) -> Contender | None:
@@ -40,18 +47,11 @@ def pick_finalists(history: Sequence[Observation], spec_has_baseline: bool, pari
     if not feasible:
         return Finalists(None, (), ("no winner: no configuration is feasible",))
     baseline, notes = _choose_baseline(history, feasible, spec_has_baseline, parity_groups)
-    challengers = sorted((obs for obs in feasible if obs.number != baseline.number), key=_search_speed, reverse=True)
-    if not challengers:
-        return Finalists(
-            baseline.number, (), (*notes, "no other configuration is feasible: there is nothing to compare")
-        )
-    near = [
-        obs.number
-        for obs in challengers[:MAX_CANDIDATES]
-        if _search_speed(obs) >= NEAR_FRACTION * _search_speed(challengers[0])
-    ]
+    if len(feasible) == 1:
+        return Finalists(baseline.number, (), (*notes, NOTHING_ELSE))
+    candidates = finalists_among(search_speeds(feasible), disturbed_searches(feasible), baseline.number)
     defaults = () if baseline.origin == TrialOrigin.BASELINE else _default_numbers(feasible) or (baseline.number,)
-    return Finalists(baseline.number, tuple(near), notes, defaults)
+    return Finalists(baseline.number, candidates, notes, defaults)
 
 
 def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
@@ -59,74 +59,107 @@ def search_speeds(history: Sequence[Observation]) -> dict[int, float]:
     return {obs.number: _search_speed(obs) for obs in history if obs.measurement is not None}
 
 
+def disturbed_searches(history: Sequence[Observation]) -> frozenset[int]:
+    """Numbers of the trials whose search run counts although other programs disturbed its machine."""
+    return frozenset(obs.number for obs in history if obs.is_disturbed)
+
+
 def result_of_baseline(history: Sequence[Observation], field: Finalists) -> StudyResult:
-    """Result of a study in which the baseline is the only feasible trial."""
+    """Result of a study in which the baseline is the only feasible trial: without a pair nothing is known of others."""
+    trials = {obs.number: obs for obs in history}
     trial = next(obs for obs in history if obs.number == field.baseline)
-    best, notes = contender(trial), (*field.notes, *_default_note(trial, field), *_co_tenant_note(trial))
-    return StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER, notes=notes)
+    best, notes = contender(trial), (*field.notes, *_default_note(trial, field, trials), *_co_tenant_note(trial))
+    counts = _search_run_counts(history)
+    return StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED, notes=notes, **counts)
 
 
 def result(
-    history: Sequence[Observation],
-    field: Finalists,
-    ranking_state: RankingState,
-    cost: tuple[int, float],
-    missing_interval_note: str = "too few pairs for an interval: blocks were interrupted and ran on different workers",
+    history: Sequence[Observation], field: Finalists, ranking_state: RankingState, cost: tuple[int, float]
 ) -> StudyResult:
     """Result of a study after its final comparison.
 
-    `cost`: runs and GPU-seconds of the final comparison. `missing_interval_note`: reason to report where the pairs are
-    too few for an interval.
+    `cost`: runs and GPU-seconds of the final comparison.
     """
-    trials, ratios = {obs.number: obs for obs in history}, ranking_state.log_ratios
+    trials, pairs = {obs.number: obs for obs in history}, ranking_state.pairs
     baseline_trial = trials[ranking_state.baseline]
-    baseline = contender(baseline_trial)
-    notes = (*field.notes, *_default_note(baseline_trial, field))
-    comparison = FinalComparison(
-        candidates=field.candidates,
-        pairs=len(ratios),
-        runs=cost[0],
-        gpu_seconds=cost[1],
-        ratios=tuple(map(math.exp, ratios)),
-    )
-    if ranking_state.challenger is None:
-        baseline_result = StudyResult(
-            best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, final_comparison=comparison
-        )
-        return _with_default_comparison(baseline_result, history, (*notes, _NOBODY_NEAR))
-    challenger, speedup = contender(trials[ranking_state.challenger]), paired_test.speedup(ratios)
-    verdict, disturbed = (
-        undecided.verdict(ratios, speedup),
-        _disturbed_runs(baseline_trial, trials[ranking_state.challenger]),
-    )
-    is_recommended = recommends_challenger(field, ratios)
+    assert ranking_state.challenger is not None, "screening always ends with a challenger"
+    baseline, challenger = contender(baseline_trial), contender(trials[ranking_state.challenger])
+    # Pairs that ended the comparison early chose nothing and may be few: they show no interval.
+    speedup = None if ranking_state.is_far_behind else paired_test.speedup(ranking_state.log_ratios)
+    verdict = undecided.verdict(pairs, speedup, ranking_state.is_far_behind)
+    is_recommended = recommends_challenger(field, ranking_state)
     study_result = StudyResult(
         best=challenger if is_recommended else baseline,
         baseline=baseline,
         candidate=None if is_recommended else challenger,
         speedup=speedup,
         verdict=verdict,
-        undecided=undecided.open_verdict(ratios, disturbed) if verdict is Verdict.UNDECIDED else None,
-        final_comparison=comparison,
+        **_search_run_counts(history),
+        undecided=undecided.open_verdict(pairs) if verdict is Verdict.UNDECIDED else None,
+        final_comparison=FinalComparison(
+            candidates=_repeated(field, ranking_state.baseline, trials),
+            pairs=len(pairs),
+            disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
+            runs=cost[0],
+            gpu_seconds=cost[1],
+            ratios=tuple(math.exp(pair.log_ratio) for pair in pairs),
+        ),
     )
-    return _with_default_comparison(study_result, history, (*notes, *(() if speedup else (missing_interval_note,))))
+    notes = (*field.notes, *_default_note(baseline_trial, field, trials), *_comparison_notes(ranking_state, speedup))
+    return _with_default_comparison(study_result, history, notes)
 
 
-def recommends_challenger(field: Finalists, log_ratios: Sequence[float]) -> bool:
+def _search_run_counts(history: Sequence[Observation]) -> dict[str, int]:
+    """Counts of the search runs for the fields of a result: measured ones, and disturbed ones among them."""
+    measured = [obs for obs in history if obs.is_measured]
+    return {"search_runs": len(measured), "disturbed_search_runs": sum(obs.is_disturbed for obs in measured)}
+
+
+def _repeated(field: Finalists, baseline: int, trials: Mapping[int, Observation]) -> tuple[int, ...]:
+    """Numbers of the finalists besides the baseline that have a validation run, fastest by their search runs first."""
+    numbers = [number for number in field.members if number != baseline and trials[number].validation_runs]
+    return tuple(sorted(numbers, key=lambda number: -_search_speed(trials[number])))
+
+
+def _comparison_notes(ranking_state: RankingState, speedup: Speedup | None) -> tuple[str, ...]:
+    """Notes for the user on a comparison without an interval: why it has too few pairs."""
+    if ranking_state.is_far_behind:
+        return (_far_behind_note(ranking_state),)
+    if speedup is not None:
+        return ()
+    count, lost = len(ranking_state.pairs), ranking_state.lost_blocks
+    note = f"too few pairs for an interval: {count} of at least {FEWEST_PAIRS}"
+    if lost:
+        note += f"; {lost} block{'s' if lost > 1 else ''} did not count, because the runs were on different workers or hosts"
+    return (note,)
+
+
+def _far_behind_note(ranking_state: RankingState) -> str:
+    best = max(math.exp(pair.log_ratio) for pair in ranking_state.pairs if not pair.disturbed_runs)
+    runs = "its run" if len(ranking_state.pairs) == 1 else f"its {len(ranking_state.pairs)} runs"
+    return (
+        f"trial {ranking_state.challenger} reached at most {best:.0%} of the baseline's speed in {runs} beside the "
+        f"baseline, below {NEAR_FRACTION:.0%}, so no more pairs were run"
+    )
+
+
+def recommends_challenger(field: Finalists, ranking_state: RankingState) -> bool:
     """Whether the study recommends the challenger rather than the baseline."""
     # A user's baseline stays until it is beaten. Which default is the baseline is our choice, and chance must not make
     # it the answer: of two defaults the one that is faster in the pairs is recommended.
-    speedup = paired_test.speedup(log_ratios)
-    is_faster = speedup is not None and speedup.ci95[0] > 1
-    return is_faster or bool(field.defaults and log_ratios and median(log_ratios) > 0)
+    ratios, speedup = ranking_state.log_ratios, paired_test.speedup(ranking_state.log_ratios)
+    is_faster = undecided.verdict(ranking_state.pairs, speedup, ranking_state.is_far_behind) is Verdict.CONFIRMED
+    return is_faster or bool(field.defaults and ratios and median(ratios) > 0)
 
 
-def _default_note(chosen: Observation, field: Finalists) -> tuple[str, ...]:
+def _default_note(chosen: Observation, field: Finalists, trials: Mapping[int, Observation]) -> tuple[str, ...]:
     if chosen.origin != TrialOrigin.DEFAULT:
         return ()
-    selection = (
-        f"by validation runs of {len(field.defaults)}" if len(field.defaults) > 1 else "the only feasible one that ran"
-    )
+    repeated = sum(bool(trials[number].validation_runs) for number in field.defaults)
+    # With validation runs of one default alone, its search run chose it.
+    selection = f"by validation runs of {repeated}" if repeated > 1 else "by its search run"
+    if len(field.defaults) <= 1:
+        selection = "the only feasible one that ran"
     return (f"baseline: {chosen.config.describe()}, the fastest documented default ({selection})",)
 
 
@@ -146,10 +179,6 @@ def _with_default_comparison(
     return result.model_copy(
         update={"against_defaults": compare_with_defaults(result.best, history, paired), "notes": notes}
     )
-
-
-def _disturbed_runs(*pair: Observation) -> int:
-    return sum(run.disturbed is not None for obs in pair for run in obs.validation_runs)
 
 
 def _default_numbers(feasible: Sequence[Observation]) -> tuple[int, ...]:

@@ -12,20 +12,21 @@ from statistics import median
 from shardtune.api_schemas.trials.measurements import StepTimeRange
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict.final_comparison import NEAR_FRACTION, NextRun, ValidationRun
+from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION, NextRun, ValidationRun
 
 
 def search_range(history: Iterable[Observation], infeasible: Container[int] = ()) -> StepTimeRange | None:
     """Range of step times (s) in which a search run must continue: up to the slowest step time that may reach the final
-    comparison. None while no trial is measured.
+    comparison. None while no trial is measured undisturbed.
 
     `infeasible`: numbers of trials that do not count.
     """
-    # A trial over the memory limit, or with other losses, sets no pace: it cannot reach the final comparison itself.
+    # A trial over the memory limit, or with other losses, sets no pace: it cannot reach the final comparison itself. A
+    # disturbed run sets none either: it ends no other run, and "certainly slower" needs an undisturbed reference.
     measured = [
         obs.measurement.step_time_s
         for obs in history
-        if obs.state is TrialState.COMPLETE and obs.measurement is not None and obs.number not in infeasible
+        if obs.state is TrialState.COMPLETE and obs.measurement is not None and not obs.is_disturbed and obs.number not in infeasible
     ]
     return (0.0, min(measured) / NEAR_FRACTION) if measured else None
 

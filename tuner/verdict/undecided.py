@@ -8,31 +8,46 @@ from statistics import median
 from shardtune.api_schemas.studies.study import MOST_PAIRS, Speedup, Verdict
 from shardtune.api_schemas.studies.verdicts import OpenVerdict
 from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.paired_test import WORTHWHILE
 
 RULED_OUT = 0.10
 """Relative gain that the paired runs must rule out before a candidate counts as not faster."""
 
 
-def verdict(log_ratios: Sequence[float], speedup: Speedup | None) -> Verdict:
+def verdict(pairs: Sequence[Pair], speedup: Speedup | None, is_far_behind: bool = False) -> Verdict:
     """Verdict of the paired runs: the candidate is confirmed, not faster by a worthwhile gain, or undecided because
-    pairs are too few or too noisy."""
-    if speedup is not None and speedup.ci95[0] > 1:
-        return Verdict.CONFIRMED
-    # An interval that rules out a large gain is not enough: the gain seen may still be worth a change.
-    is_small = bool(log_ratios) and median(log_ratios) <= math.log1p(WORTHWHILE)
-    is_known = speedup is not None and speedup.ci95[1] < 1 + RULED_OUT
-    return Verdict.NOT_FASTER if is_small and is_known else Verdict.UNDECIDED
+    pairs are too few, too noisy or too disturbed. Without a pair the verdict is undecided.
 
-
-def open_verdict(log_ratios: Sequence[float], disturbed: int) -> OpenVerdict:
-    """Counts that explain an undecided verdict: pairs run, pairs won, further pairs that would confirm the candidate,
-    and disturbed runs.
-
-    `disturbed`: validation runs that count although their machine was disturbed.
+    `is_far_behind`: undisturbed runs beside the baseline's showed that the candidate is far slower.
     """
-    pairs, lost = len(log_ratios), sum(ratio <= 0 for ratio in log_ratios)
-    return OpenVerdict(pairs=pairs, won=pairs - lost, more_pairs=_more_pairs(pairs, lost), disturbed_runs=disturbed)
+    undisturbed = [pair.log_ratio for pair in pairs if not pair.disturbed_runs]
+    if speedup is not None and speedup.ci95[0] > 1:
+        # The sign test holds under any load, but for the machine as it was: a gain that exists only beside other
+        # programs is no answer. So undisturbed pairs must not contradict, and there must be one.
+        return Verdict.CONFIRMED if undisturbed and median(undisturbed) > 0 else Verdict.UNDECIDED
+    if is_far_behind and undisturbed:
+        return Verdict.NOT_FASTER
+    # An interval that rules out a large gain is not enough: the gain seen may still be worth a change.
+    is_small = bool(pairs) and median(pair.log_ratio for pair in pairs) <= math.log1p(WORTHWHILE)
+    is_known = speedup is not None and speedup.ci95[1] < 1 + RULED_OUT
+    # "Not faster" is a claim about a size, which no coin protects: programs that starve both sides level them. A median
+    # stays among the undisturbed pairs only while these are the majority (its breakdown point).
+    is_undisturbed = 2 * len(undisturbed) > len(pairs)
+    return Verdict.NOT_FASTER if is_small and is_known and is_undisturbed else Verdict.UNDECIDED
+
+
+def open_verdict(pairs: Sequence[Pair]) -> OpenVerdict:
+    """Counts that explain an undecided verdict: pairs run, pairs won, further pairs that would confirm the candidate,
+    and what was disturbed."""
+    count, lost = len(pairs), sum(pair.log_ratio <= 0 for pair in pairs)
+    return OpenVerdict(
+        pairs=count,
+        won=count - lost,
+        more_pairs=_more_pairs(count, lost),
+        disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
+        disturbed_runs=sum(pair.disturbed_runs for pair in pairs),
+    )
 
 
 def _more_pairs(pairs: int, lost: int) -> int | None:

@@ -9,7 +9,7 @@ from shardtune.api_schemas.strategies import DdpConfig, TrialConfig
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.tuner.verdict import run_length
-from shardtune.tuner.verdict.final_comparison import NextRun, ValidationRun
+from shardtune.tuner.verdict.comparison_blocks import NextRun, ValidationRun
 from tests.support.values.tuner_inputs import complete, infeasible
 
 DDP = TrialConfig(strategy=DdpConfig())

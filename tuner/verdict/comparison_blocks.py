@@ -1,0 +1,148 @@
+"""Comparison blocks of a final comparison: runs of several trials directly after each other, and what they say about
+two trials.
+
+Only like is compared with like: the runs of two trials in one block, or their two search runs. A search run never
+stands against a validation run, because the machine may have carried another load.
+"""
+
+import math
+import random
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+from shardtune.api_schemas.studies.final_comparison import Finalists
+
+NEAR_FRACTION = 0.9
+"""Fraction of another trial's speed below which a trial is far behind it; also the fraction of the fastest candidate's
+speed that a candidate must reach in the search to become a finalist."""
+_FEWEST_COMPARISONS = 2
+"""Fewest comparisons that can show that a trial is far behind: a single one may have caught an unnoticed burst."""
+
+LogSpeeds = dict[int, list[float]]
+"""Natural logarithms of the measured speeds of each trial, by trial number, beginning with the search run."""
+
+
+@dataclass(frozen=True)
+class ValidationRun:
+    """Complete validation run: a repeat of a trial in the final comparison."""
+
+    trial: int
+    block: int
+    worker: str
+    tokens_per_s_per_gpu: float
+    hosts: frozenset[str] = frozenset()
+    """Hosts on which the validation run took place; a worker that spans several hosts may get other hosts for its next
+    run."""
+    is_disturbed: bool = False
+    """Whether the run counts although other programs disturbed its machine."""
+
+
+@dataclass(frozen=True)
+class NextRun:
+    """Validation run that the final comparison needs now."""
+
+    trial: int
+    block: int
+    arms: tuple[int, ...]
+    """Numbers of the trials that take part in the comparison block of this validation run."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two runs of one comparison block: the challenger's and the baseline's."""
+
+    log_ratio: float
+    """Natural logarithm of the challenger's speed over the baseline's."""
+    disturbed_runs: int = 0
+    """Number of the two runs that count although other programs disturbed the machine."""
+
+
+class ComparisonBlocks:
+    """Comparison blocks of a final comparison, in order; each block has one run of every remaining trial."""
+
+    def __init__(
+        self,
+        field: Finalists,
+        search_speeds: Mapping[int, float],
+        disturbed_searches: Collection[int],
+        runs: Sequence[ValidationRun],
+        salt: str,
+    ) -> None:
+        self.block = 0
+        self.lost_blocks = 0
+        """Number of blocks left out because their runs were on different workers or hosts."""
+        self._arms = field.members
+        self._salt = salt
+        self._search = {trial: math.log(search_speeds[trial]) for trial in field.members}
+        self._disturbed_searches = set(disturbed_searches)
+        self._taken: dict[int, dict[int, ValidationRun]] = {}
+        """Complete blocks so far: number of the block, then the run of each of its trials."""
+        self._runs: dict[int, list[ValidationRun]] = {}
+        for run in runs:
+            self._runs.setdefault(run.block, []).append(run)
+
+    def take(self, arms: Sequence[int]) -> dict[int, ValidationRun] | NextRun:
+        """Runs of the next complete comparison block by trial number, or the run that is missing from the block."""
+        # Speeds of two machines do not compare, so a block that changed the machine is skipped.
+        while len({(run.worker, run.hosts) for run in self._runs.get(self.block, ())}) > 1:
+            self.block += 1
+            self.lost_blocks += 1
+        runs = {run.trial: run for run in self._runs.get(self.block, ())}
+        missing = [trial for trial in self._order() if trial in arms and trial not in runs]
+        if missing:
+            return NextRun(missing[0], self.block, tuple(arms))
+        self._taken[self.block] = runs
+        self.block += 1
+        return runs
+
+    def pairs(self, challenger: int, baseline: int) -> tuple[Pair, ...]:
+        """Pairs of two trials: their runs in each complete block that has both."""
+        return tuple(
+            _pair(runs[challenger], runs[baseline])
+            for runs in self._taken.values()
+            if challenger in runs and baseline in runs
+        )
+
+    def is_far_behind(self, trial: int, other: int) -> bool:
+        """Whether undisturbed validation runs beside those of another trial, and nothing else, show that a trial is far
+        slower than it."""
+        least = math.log(NEAR_FRACTION)
+        fresh = [pair.log_ratio for pair in self.pairs(trial, other) if not pair.disturbed_runs]
+        if not fresh or max(fresh) >= least:
+            return False
+        searched = [] if {trial, other} & self._disturbed_searches else [self._search[trial] - self._search[other]]
+        ratios = [*searched, *fresh]
+        return len(ratios) >= _FEWEST_COMPARISONS and max(ratios) < least
+
+    def scores(self, trials: Sequence[int]) -> dict[int, float]:
+        """Log speed of each trial, by which trials are ranked: the mean of the faster half of its runs."""
+        undisturbed = [self._search[trial] for trial in trials if trial not in self._disturbed_searches]
+        # A disturbed search run says nothing beside undisturbed ones: it counts as neither fast nor slow. Where all
+        # were disturbed, they are alike.
+        typical = median(undisturbed) if undisturbed else None
+        speeds: LogSpeeds = {
+            trial: [typical if typical is not None and trial in self._disturbed_searches else self._search[trial]]
+            for trial in trials
+        }
+        for runs in self._taken.values():
+            for trial in trials:
+                speeds[trial] += [math.log(runs[trial].tokens_per_s_per_gpu)] if trial in runs else []
+        return {trial: _undisturbed_speed(values) for trial, values in speeds.items()}
+
+    def _order(self) -> list[int]:
+        """Random order in which the trials of a comparison block run, drawn anew for each block."""
+        # The random order makes the sign of a pair a fair coin when the two are alike.
+        return random.Random(f"{self._salt}:{self.block}").sample(self._arms, len(self._arms))
+
+
+def _pair(challenger: ValidationRun, baseline: ValidationRun) -> Pair:
+    ratio = math.log(challenger.tokens_per_s_per_gpu) - math.log(baseline.tokens_per_s_per_gpu)
+    return Pair(ratio, challenger.is_disturbed + baseline.is_disturbed)
+
+
+def _undisturbed_speed(log_speeds: Sequence[float]) -> float:
+    """Mean of the faster half of a trial's log speeds, so that disturbed runs do not count."""
+    # A disturbance only ever slows a run down, so the slower half carries the disturbances.
+    fastest = sorted(log_speeds, reverse=True)
+    return fmean(fastest[: (len(fastest) + 1) // 2])

@@ -2,7 +2,7 @@
 
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialOrigin, TrialState
+from shardtune.api_schemas.trials.trial import AttemptEnd, RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
 from shardtune.service.leasing import host_exclusivity, run_limits
 from shardtune.service.process.context import Context
@@ -68,6 +68,9 @@ def _measure_plan(default_plan: MeasurePlan, study: StudyRow, run: RunRow, trial
     # are always timed in full.
     update: dict[str, object] = {"undecided_s": run.undecided_s}
     is_sampled = run.purpose == RunPurpose.SEARCH and trial.origin == TrialOrigin.SAMPLER
-    if is_sampled and run.undecided_s is not None and study.spec.budget.prune:
+    may_prune = is_sampled and run.undecided_s is not None and study.spec.budget.prune
+    # A run that was disturbed before may be disturbed again, and would then seem too slow: it is timed in full.
+    if may_prune and not (run.attempt > 1 and any(row.end is AttemptEnd.DISTURBED for row in run.attempts)):
+        assert run.undecided_s is not None
         update["prune_above_s"] = run.undecided_s[1]
     return default_plan.model_copy(update=update)

@@ -17,18 +17,18 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     The caller has locked the run.
     """
     study, repeat_limit = locked_run.study, locked_run.study.spec.budget.repeat_disturbed
-    reason = (
-        disturbance.reason(measurement, study.cluster, lambda: _cpu_count(session, locked_run))
-        if repeat_limit
-        else None
-    )
+    # Judged even where nothing is repeated: a disturbed run must neither end early nor pass as undisturbed.
+    reason = disturbance.reason(measurement, study.cluster, lambda: _cpu_count(session, locked_run))
     if reason is None:
         return measurement
     # Repeats are bounded per run and per study: a machine that never gets quiet must not hold up a study.
     repeats_of_run = locked_run.ends.count(AttemptEnd.DISTURBED)
     repeats_of_study = leases.count_attempts_by_end(session, study.id, AttemptEnd.DISTURBED)
     complete_runs = sum(run.state is TrialState.COMPLETE for trial in locked_run.trials for run in trial.runs)
-    if disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs):
+    may_repeat = disturbance.may_repeat(repeat_limit, repeats_of_run, repeats_of_study, complete_runs)
+    # A run that ended early was not measured: it is repeated once, in full, even where the study's repeats are used up.
+    must_repeat = measurement.is_pruned and repeat_limit > 0 and repeats_of_run == 0
+    if may_repeat or must_repeat:
         return Failure(kind=FailureKind.DISTURBED, message=reason, conditions=measurement.conditions)
     return measurement.model_copy(update={"disturbed": reason})
 

@@ -70,8 +70,9 @@ def next_state(
     """
     failure = ended.failure
     if failure is None:
-        is_pruned = purpose == RunPurpose.SEARCH and ended.measurement is not None and ended.measurement.is_pruned
-        return TrialState.PRUNED if is_pruned else TrialState.COMPLETE
+        # A disturbed run is never certainly slower.
+        is_certain = ended.measurement is not None and ended.measurement.is_pruned and not ended.measurement.disturbed
+        return TrialState.PRUNED if is_certain and purpose == RunPurpose.SEARCH else TrialState.COMPLETE
     if failure.kind is FailureKind.DISTURBED:
         # The service judges a run disturbed only if it may be repeated; this bounds a worker that reports it forever.
         return TrialState.WAITING if earlier.count(ended.end) < disturbance.MAX_REPEATS else TrialState.FAILED

@@ -17,7 +17,8 @@ NEAR_FRACTION = 0.9
 """Fraction of another trial's speed below which a trial is far behind it; also the fraction of the fastest candidate's
 speed that a candidate must reach in the search to become a finalist."""
 _FEWEST_COMPARISONS = 2
-"""Fewest comparisons that can show that a trial is far behind: a single one may have caught an unnoticed burst."""
+"""Fewest comparisons that can show that a trial is far behind, the search's included: a single one may have caught an
+unnoticed burst."""
 
 LogSpeeds = dict[int, list[float]]
 """Natural logarithms of the measured speeds of each trial, by trial number, beginning with the search run."""
@@ -111,9 +112,10 @@ class ComparisonBlocks:
         fresh = [pair.log_ratio for pair in self.pairs(trial, other) if not pair.disturbed_runs]
         if not fresh or max(fresh) >= least:
             return False
-        searched = [] if {trial, other} & self._disturbed_searches else [self._search[trial] - self._search[other]]
-        ratios = [*searched, *fresh]
-        return len(ratios) >= _FEWEST_COMPARISONS and max(ratios) < least
+        if len(fresh) >= _FEWEST_COMPARISONS:
+            return True
+        is_like = not {trial, other} & self._disturbed_searches
+        return is_like and self._search[trial] - self._search[other] < least
 
     def scores(self, trials: Sequence[int]) -> dict[int, float]:
         """Log speed of each trial, by which trials are ranked: the mean of the faster half of its runs."""

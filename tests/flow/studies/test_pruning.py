@@ -1,5 +1,8 @@
 """A trial of the search that ended early is measured, told as pruned, and no answer rests on it."""
 
+import pytest
+
+from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.trial import RunPurpose
 from tests.support.service.scenarios import THREE_BACKENDS, run_study
@@ -59,3 +62,52 @@ def test_a_study_that_wants_every_trial_timed_prunes_none(quick_client):
     plans = []
     study, _ = run_study(quick_client, obedient(plans), budget={"max_trials": 8, "prune": False}, **THREE_BACKENDS)
     assert "pruned" not in study["trials"] and all(plan.prune_above_s is None for plan in plans)
+
+
+def disturbed_at(numbers, plans, attempts=99, foreign=1.5):
+    """A worker on which the search runs of these trials, in their first `attempts` attempts, are half as fast because
+    other programs keep 1.5 of 2 cores busy, and end early where their plan says so."""
+
+    def behave(lease, task) -> Measurement:
+        plans.append((lease.trial_number, lease.attempt, task.plan.prune_above_s))
+        is_disturbed = lease.trial_number in numbers and lease.attempt <= attempts
+        new_measurement = measurement(speed_of(task.config) * (0.4 if is_disturbed else 1))
+        conditions = Conditions(foreign_cpu_cores=foreign if is_disturbed else 0.0)
+        above = task.plan.prune_above_s
+        early = PRUNED if above is not None and new_measurement.step_time_s > above else {}
+        return new_measurement.model_copy(update={"conditions": conditions, **early})
+
+    return behave
+
+
+SAMPLED = {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("repeat_disturbed", [0.5, 0.0, 3.0])
+def test_a_disturbed_run_is_never_pruned(quick_client, repeat_disturbed):
+    plans = []
+    budget = {"max_trials": 8, "repeat_disturbed": repeat_disturbed}
+    study, trials = run_study(quick_client, disturbed_at(SAMPLED, plans), budget=budget, **THREE_BACKENDS)
+    assert any(prune_above is not None for _, _, prune_above in plans)
+    assert {trial["state"] for trial in trials if trial["number"] in SAMPLED} == {"complete"}
+    counting = [search_run(trials[number])["measurement"] for number in SAMPLED]
+    assert all(run["disturbed"] == "other programs kept 1.5 of 2 cores busy" for run in counting)
+    # Timed in full where it is repeated at all: the second attempt at a run never ends early.
+    assert all(prune_above is None for _, attempt, prune_above in plans if attempt > 1)
+    assert all(run["is_pruned"] == (repeat_disturbed == 0) for run in counting)
+    result = study["result"]
+    assert (result["search_runs"], result["disturbed_search_runs"]) == (8, 4)
+
+
+def test_a_run_that_was_disturbed_once_is_timed_in_full_afterwards(quick_client):
+    plans = []
+    _, trials = run_study(quick_client, disturbed_at(SAMPLED, plans, attempts=1), **THREE_BACKENDS)
+    assert "pruned" not in {trials[number]["state"] for number in SAMPLED}
+    assert all(search_run(trials[number])["measurement"]["disturbed"] is None for number in SAMPLED)
+
+
+def test_a_disturbed_run_prunes_no_other(quick_client):
+    """Every trial before the sampler's is disturbed, so that there is no speed that could make another surely slower."""
+    plans = []
+    run_study(quick_client, disturbed_at(set(range(8)), plans), budget={"max_trials": 8}, **THREE_BACKENDS)
+    assert len(plans) > 8 and all(prune_above is None for _, _, prune_above in plans)

@@ -64,18 +64,28 @@ def test_the_runs_that_made_the_rival_count_towards_giving_up_but_not_towards_a_
     assert challenge.search_log_ratio(history, 0, 1) == pytest.approx(math.log(0.95))
 
 
-def test_no_pairs_say_kept_only_where_nobody_came_near():
-    assert challenge.outcome([], challenge.MAX_PAIRS, None) == "kept"
+def test_too_few_pairs_keep_nothing():
+    assert challenge.outcome([], challenge.MAX_PAIRS, None) == "inconclusive"
     assert challenge.outcome([], challenge.MAX_PAIRS, UP) == "inconclusive"
     assert challenge.outcome([UP], challenge.MAX_PAIRS, UP) == "inconclusive"
 
 
-def test_the_rival_is_the_fastest_challenger_near_the_incumbent():
-    history = [complete(0, DDP, 1000.0), complete(1, ZERO, 950.0), complete(2, FSDP, 920.0)]
-    assert challenge.finalists_with_rival(Finalists(0, (1, 2)), history).candidates == (1,)
-    slow = [history[0], complete(1, ZERO, 890.0)]
-    alone = challenge.finalists_with_rival(Finalists(0, (1,)), slow)
-    assert alone.candidates == () and "within 10%" in alone.notes[0]
+def test_pairs_that_were_mostly_disturbed_keep_nothing():
+    assert challenge.outcome([DOWN, DOWN], challenge.MAX_PAIRS, DOWN, disturbed_pairs=0) == "kept"
+    assert challenge.outcome([DOWN, DOWN], challenge.MAX_PAIRS, DOWN, disturbed_pairs=1) == "inconclusive"
+
+
+def test_search_runs_of_which_one_was_disturbed_do_not_count_towards_giving_up():
+    incumbent, rival = complete(0, DDP, 1000.0), complete(1, ZERO, 550.0)
+    assert rival.measurement is not None
+    disturbed = replace(rival, measurement=rival.measurement.model_copy(update={"disturbed": "other programs"}))
+    assert challenge.search_log_ratio([incumbent, disturbed], 0, 1) is None
+    assert ended([DOWN] * 13, first=None)[0] == 2
+
+
+def test_the_rival_is_the_fastest_challenger_however_slow_its_search_run_was():
+    assert challenge.finalists_with_rival(Finalists(0, (1, 2))).candidates == (1,)
+    assert challenge.finalists_with_rival(Finalists(0, ())).candidates == ()
 
 
 def test_runner_ups_are_the_fastest_and_then_the_fastest_of_each_other_backend():

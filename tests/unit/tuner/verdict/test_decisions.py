@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,8 @@ from shardtune.api_schemas.trials.trial import TrialReason, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.objective import over_limit_failure
 from shardtune.tuner.search.stopping import extend_budget, no_gain_reason, stop_reason
-from shardtune.tuner.verdict import parity, ranking
+from shardtune.tuner.verdict import paired_test, parity, ranking, undecided
+from shardtune.tuner.verdict.comparison_blocks import Pair
 from shardtune.tuner.verdict.final_comparison import RankingState
 from tests.support.values.tuner_inputs import complete, cpu, infeasible, measured
 
@@ -143,7 +145,7 @@ AGREED = parity.ParityGroups(reference=0, confirmed_by=1)
 
 
 def answer(history, field, ratios, challenger):
-    ranking_state = RankingState(field.baseline, challenger, tuple(map(math.log, ratios)), None)
+    ranking_state = RankingState(field.baseline, challenger, tuple(Pair(math.log(ratio)) for ratio in ratios), None)
     return ranking.result(history, field, ranking_state, (20, 120.0))
 
 
@@ -242,6 +244,47 @@ def test_three_verdicts(ratios, word, more):
     assert verdict_result.undecided is None or verdict_result.undecided.more_pairs == more
 
 
+CLEAR, LEVEL = [1.3] * 8, [0.97, 1.01, 0.99, 1.02, 0.98, 1.0, 0.99, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "disturbed_pairs", "word"),
+    [
+        (CLEAR, 0, Verdict.CONFIRMED),
+        (CLEAR, 7, Verdict.CONFIRMED),
+        (CLEAR, 8, Verdict.UNDECIDED),
+        ([1.3] * 9 + [0.9], 9, Verdict.UNDECIDED),
+        (LEVEL, 0, Verdict.NOT_FASTER),
+        (LEVEL, 3, Verdict.NOT_FASTER),
+        (LEVEL, 4, Verdict.UNDECIDED),
+        (LEVEL, 8, Verdict.UNDECIDED),
+    ],
+)
+def test_no_verdict_rests_on_disturbed_pairs_alone(ratios, disturbed_pairs, word):
+    """The first pairs are disturbed. A gain needs an undisturbed pair that does not contradict, "not faster" a majority."""
+    pairs = [Pair(math.log(ratio), 1 if at < disturbed_pairs else 0) for at, ratio in enumerate(ratios)]
+    speedup = paired_test.speedup([pair.log_ratio for pair in pairs])
+    assert undecided.verdict(pairs, speedup) is word
+    assert undecided.open_verdict(pairs).disturbed_pairs == disturbed_pairs
+
+
+def disturb(obs):
+    return replace(obs, measurement=obs.measurement.model_copy(update={"disturbed": "other programs"}))
+
+
+def test_a_disturbed_search_run_is_held_to_other_disturbed_ones_when_finalists_are_picked():
+    """The baseline and the fastest ran undisturbed; what was disturbed may be as fast, but not what is slow beside it."""
+    undisturbed = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 110), complete(2, ZERO, 60)]
+    disturbed = [disturb(complete(number, ZERO_3, speed)) for number, speed in ((3, 60), (4, 55), (5, 50))]
+    assert ranking.pick_finalists(undisturbed + disturbed, True, AGREED).candidates == (1, 3, 4)
+
+
+def test_the_fastest_of_the_search_is_a_finalist_however_fast_the_baseline_was():
+    history = [complete(0, DDP, 100, "baseline"), complete(1, FSDP2, 55), complete(2, ZERO, 54)]
+    assert ranking.pick_finalists(history, True, AGREED).candidates == (1,)
+    assert ranking.pick_finalists([history[0], *map(disturb, history[1:])], True, AGREED).candidates == (1, 2)
+
+
 def test_a_baseline_that_did_not_fit_is_replaced_and_said_so():
     gone = Observation(
         0, ZERO, "baseline", TrialState.INFEASIBLE, failure=Failure(kind=FailureKind.OOM, message="out of memory")
@@ -256,7 +299,8 @@ def test_a_single_feasible_configuration_has_nothing_to_beat():
     field = ranking.pick_finalists(history, False, parity.ParityGroups(0, None))
     outcome = ranking.result_of_baseline(history, field)
     assert field.candidates == ()
-    assert outcome.speedup is None and outcome.final_comparison is None and outcome.verdict is Verdict.NOT_FASTER
+    assert outcome.speedup is None and outcome.final_comparison is None
+    assert outcome.verdict is Verdict.UNDECIDED and outcome.undecided is None
 
 
 def test_no_winner_until_two_agree():

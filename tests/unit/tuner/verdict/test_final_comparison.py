@@ -76,14 +76,15 @@ def test_slower_candidates_are_eliminated_before_the_pairs():
     runs, end = play(lambda trial, _: 100.0 + trial, field, searched={trial: 100.0 + trial for trial in range(1, 13)})
     assert end.challenger == 12 and len(end.log_ratios) == 7
     blocks = [{run.trial for run in runs if run.block == block} for block in range(11)]
-    assert [len(block) for block in blocks] == [12, 8, 4, 4, *[2] * 7]
-    assert blocks[1] == set(range(5, 13)) and blocks[2] == {9, 10, 11, 12} and blocks[4] == {0, 12}
+    assert [len(block) for block in blocks] == [13, 9, 5, 5, *[2] * 7]
+    assert blocks[1] == {0, *range(5, 13)} and blocks[2] == {0, 9, 10, 11, 12} and blocks[4] == {0, 12}
     assert len(runs) == final_comparison.max_runs(12, 7)
 
 
 def test_candidates_far_behind_are_eliminated_before_their_round_is_due():
-    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Finalists(0, tuple(range(1, 10))))
-    assert {run.trial for run in runs if run.block == 1} == {8, 9}
+    searched = {trial: 50.0 * (trial + 1) for trial in range(10)}
+    runs, end = play(lambda trial, _: 50.0 * (trial + 1), Finalists(0, tuple(range(1, 10))), searched=searched)
+    assert {run.trial for run in runs if run.block == 1} == {0, 8, 9}
     assert end.challenger == 9 and {run.trial for run in runs if run.block > 2} == {0, 9}
 
 
@@ -105,21 +106,55 @@ def test_the_default_that_is_fastest_in_validation_runs_is_the_baseline_however_
     speeds = {0: 688.0, 1: 1000.0, 2: 300.0, 4: 950.0}
     runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 688.0, 1: 350.0, 2: 300.0, 4: 950.0})
     assert (end.baseline, end.challenger) == (1, 4)
-    assert [{run.trial for run in runs if run.block == block} for block in (0, 1)] == [{0, 1, 2}, {1, 4}]
+    blocks = [{run.trial for run in runs if run.block == block} for block in (0, 1, 2)]
+    assert blocks == [{0, 1, 2}, {0, 1}, {1, 4}]
     assert len(runs) <= final_comparison.max_runs(1, 20, defaults=3)
 
 
-def test_a_candidate_that_is_far_slower_than_the_baseline_is_not_run_again():
-    runs, end = play(lambda trial, _: 100.0, Finalists(0, (1,)), searched={0: 100.0, 1: 55.0})
-    assert runs == [] and end.challenger is None and end.next is None
+def test_a_candidate_that_is_far_slower_than_the_baseline_runs_in_one_pair_with_it():
+    speed = lambda trial, _: 55.0 if trial == 1 else 100.0  # noqa: E731
+    runs, end = play(speed, Finalists(0, (1,)), searched={0: 100.0, 1: 55.0})
+    assert len(runs) == 2 and end.is_far_behind and end.next is None
+    assert end.log_ratios == pytest.approx([math.log(0.55)])
+
+
+def test_a_search_under_another_load_drops_no_candidate():
+    """The candidate was searched beside other programs and the baseline was not; in pairs the candidate is faster."""
+    runs, end = play(lambda trial, _: 130.0 if trial == 1 else 100.0, Finalists(0, (1,)), searched={0: 100.0, 1: 55.0})
+    assert len(runs) == 14 and len(end.log_ratios) == 7 and not end.is_far_behind
+
+
+def test_baselines_on_a_machine_that_became_quiet_do_not_end_the_comparison():
+    """Of two defaults searched under load, the validation runs are twice as fast; the candidate's search run was not."""
+    speeds = {0: 200.0, 1: 190.0, 4: 260.0}
+    field = Finalists(0, (4,), defaults=(0, 1))
+    runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 100.0, 1: 95.0, 4: 130.0})
+    assert end.challenger == 4 and len(end.log_ratios) == 7 and min(end.log_ratios) > 0
+
+
+def test_disturbed_pairs_show_no_candidate_far_behind():
+    field, runs = Finalists(0, (1,)), []
+    while (ask := ranking_state(field, {0: 100.0, 1: 55.0}, runs, 20, "s", disturbed_searches={1}).next) is not None:
+        runs.append(ValidationRun(ask.trial, ask.block, "w", 55.0 if ask.trial else 100.0, is_disturbed=True))
+    end = ranking_state(field, {0: 100.0, 1: 55.0}, runs, 20, "s", disturbed_searches={1})
+    assert not end.is_far_behind and len(end.pairs) == 7 and all(pair.disturbed_runs == 2 for pair in end.pairs)
+
+
+def test_a_disturbed_search_run_does_not_rank_a_candidate_last():
+    """Its validation runs were the fastest of those under the same load."""
+    speeds = {0: 50.0, 1: 50.0, 2: 60.0}
+    searched, field, runs = {0: 100.0, 1: 100.0, 2: 55.0}, Finalists(0, (1, 2)), []
+    while (ask := ranking_state(field, searched, runs, 20, "s", disturbed_searches={2}).next) is not None:
+        runs.append(ValidationRun(ask.trial, ask.block, "w", speeds[ask.trial]))
+    assert ranking_state(field, searched, runs, 20, "s", disturbed_searches={2}).challenger == 2
 
 
 def test_a_final_comparison_ends_at_its_limit():
     noise = random.Random(1)
     runs, end = play(lambda *_: 100 + noise.random(), most_pairs=9)
     assert end.next is None and len(end.log_ratios) <= 9 and len(runs) <= final_comparison.max_runs(4, 9)
-    assert final_comparison.max_runs(4, 9) == 2 * 4 + 2 * 9
-    assert final_comparison.max_runs(30, 9) == 20 + 8 + 2 * 4 + 2 * 9
+    assert final_comparison.max_runs(4, 9) == 2 * 5 + 2 * 9
+    assert final_comparison.max_runs(30, 9) == 21 + 9 + 2 * 5 + 2 * 9
 
 
 def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
@@ -127,7 +162,7 @@ def test_the_order_within_pairs_is_drawn_anew_and_the_same_for_the_same_study():
     again, _ = play(lambda *_: 100.0, most_pairs=40)
     other, _ = play(lambda *_: 100.0, most_pairs=40, salt="study-2")
     assert [run.trial for run in runs] == [run.trial for run in again] != [run.trial for run in other]
-    pairs = [run.trial for run in runs[8:]]
+    pairs = [run.trial for run in runs[10:]]
     assert set(pairs[::2]) == set(pairs[1::2]) == {0, max(pairs)}
 
 

@@ -229,6 +229,8 @@ class Verdict(StrEnum):
 class FinalComparison(Schema):
     """Final comparison of a study (paired runs that decide): its trials, pairs, runs and costs."""
 
+    number: int = 0
+    """Number of the final comparison within the study, as in `final_comparison` of its validation runs."""
     candidates: tuple[int, ...]
     """Trials besides the baseline that have a validation run in the final comparison, fastest by their search runs
     first."""

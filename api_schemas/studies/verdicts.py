@@ -30,6 +30,11 @@ class AgainstDefault(Schema):
     """Micro batch sizes with which the default was measured."""
     tokens_per_s_per_gpu: float
     runs: int
-    """Number of validation runs of the default, or of its search runs if it has no validation runs."""
+    """Number of validation runs of the default, or 1 for its search run."""
     ratio: float
-    """Speed of the study's best configuration divided by the default's."""
+    """Speed of the study's best configuration divided by the default's: both of validation runs, or both of search
+    runs."""
+    is_by_search_runs: bool = False
+    """Whether both speeds are those of the search runs, because the default has no validation runs."""
+    is_disturbed: bool = False
+    """Whether one of the compared runs counts although other programs disturbed its machine."""

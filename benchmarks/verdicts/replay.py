@@ -60,9 +60,7 @@ def play(
         if now.next is None:
             return now
         run = machine.run(gains[now.next.trial])
-        runs.append(
-            ValidationRun(now.next.trial, now.next.block, "worker", run.speed, is_disturbed=run.is_disturbed)
-        )
+        runs.append(ValidationRun(now.next.trial, now.next.block, "worker", run.speed, is_disturbed=run.is_disturbed))
 
 
 def replay(

@@ -69,6 +69,8 @@ class TrialPoint:
     the ends of the 90 % interval."""
     low_tokens_per_s_per_gpu: float | None
     high_tokens_per_s_per_gpu: float | None
+    disturbed: str | None
+    """Disturbance of the search run by other programs, if it counts although disturbed."""
     gpu_seconds: float | None
     finished_at: datetime | None
 
@@ -119,6 +121,7 @@ def _points(study_id: str, criteria: TrialFilter) -> Select[Any]:
             _PREDICTED["memory_gib"].as_float(),
             _PREDICTED["tokens_per_s_per_gpu"].as_float(),
             *(func.coalesce(_REASON[name].as_float(), _PREDICTED[name].as_float()) for name in _EXPECTED),
+            _MEASURED["disturbed"].as_string(),
             type_coerce(_GPU_SECONDS, Float),
             TrialRow.finished_at,
         )

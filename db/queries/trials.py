@@ -144,6 +144,16 @@ def count(session: Session, study_id: str) -> int:
     return session.scalars(_COUNT, {"of_study": study_id}).one()
 
 
+def with_validation_runs(session: Session, study_id: str, number: int | None = None) -> Sequence[TrialRow]:
+    """Return the trials with a validation run, and the trial of this number, with their runs and attempts."""
+    load = selectinload(TrialRow.runs).selectinload(RunRow.attempts).joinedload(AttemptRow.worker)
+    repeated = select(RunRow.trial_id).where(RunRow.study_id == study_id, RunRow.purpose == RunPurpose.VALIDATION)
+    query = select(TrialRow).where(
+        TrialRow.study_id == study_id, or_(TrialRow.id.in_(repeated), TrialRow.number == number)
+    )
+    return session.scalars(query.order_by(TrialRow.number).options(load)).all()
+
+
 def by_number(session: Session, study_id: str, number: int) -> TrialRow | None:
     return session.scalars(_BY_NUMBER, {"of_study": study_id, "of_number": number}).one_or_none()
 

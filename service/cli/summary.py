@@ -1,11 +1,13 @@
 """Format a study's answer: a few lines for a person, one JSON object for a program."""
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from shardtune.api_schemas.studies.study import Contender, FinalComparison, Study, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import study_words
+from shardtune.service.wording.evidence import evidence
 from shardtune.service.wording.trust import Trust, trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
@@ -29,6 +31,7 @@ def as_json(
         "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
         if result.final_comparison
         else None,
+        "search_runs": {"measured": result.search_runs, "disturbed": result.disturbed_search_runs},
         "resume_check": result.resume_check.model_dump(mode="json") if result.resume_check else None,
         "trials": trial_counts(study.trials),
     }
@@ -59,11 +62,8 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
 
 def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
     """Return the reasons for and against believing the answer, as the study's page shows them."""
-    complete = [trial.config for trial in trials if trial.state is TrialState.COMPLETE]
-    fresh = study_words.validation_runs(study, trials)
-    of_best = [run.measurement for trial, run in fresh if trial.number == result.best.trial_number and run.measurement]
     # `result` may be newer than the study's own: a running extension keeps the previous answer.
-    return trust(study.model_copy(update={"result": result}), complete, of_best)
+    return trust(study.model_copy(update={"result": result}), evidence(study, result, trials))
 
 
 def as_text(
@@ -82,6 +82,8 @@ def as_text(
     if result.final_comparison is not None:
         rows.append(("comparison", _final_comparison(result.final_comparison)))
     rows.append(("trials", _trial_counts_text(study)))
+    if disturbed := study_words.disturbed_searches(result):
+        rows.append(("", disturbed))
     rows += study_words.failure_rows(trials, rejections)
     reasons = _reasons(study, result, trials)
     rows += [("trust" if at == 0 else "", f"{_MARKS[reason.tone]} {reason.text}") for at, reason in enumerate(reasons)]
@@ -111,8 +113,7 @@ def _describe(contender: Contender) -> str:
 
 def _speedup(result: StudyResult) -> str:
     if result.speedup is None:
-        reason = "nothing to compare" if result.final_comparison is None else "too few pairs"
-        return f"{reason}: keep the baseline"
+        return _without_interval(result)
     low, high = result.speedup.ci95
     ratio = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] over baseline"
     pairs = f"{result.speedup.pairs} paired runs (95 % interval)"
@@ -124,11 +125,22 @@ def _speedup(result: StudyResult) -> str:
     return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
 
 
+def _without_interval(result: StudyResult) -> str:
+    comparison = result.final_comparison
+    if comparison is None:
+        return "nothing to compare: keep the baseline"
+    count = f"{comparison.pairs} pair{'s' if comparison.pairs != 1 else ''}"
+    if result.verdict is Verdict.NOT_FASTER:
+        return f"not faster: keep the baseline (candidate {median(comparison.ratios):.2f}x in {count})"
+    kept = "keep the baseline until it is decided" if result.candidate else "the faster of the two is recommended"
+    return f"undecided: {kept} ({count}, too few for an interval)"
+
+
 def _final_comparison(final_comparison: FinalComparison) -> str:
-    candidates = (
-        "1 candidate" if len(final_comparison.candidates) == 1 else f"{len(final_comparison.candidates)} candidates"
-    )
-    return f"{candidates} and the baseline were run again: {final_comparison.runs} runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
+    count = len(final_comparison.candidates)
+    named = "1 candidate" if count == 1 else f"{count} candidates"
+    cost = f"{final_comparison.runs} validation runs, {final_comparison.gpu_seconds:,.0f} GPU-seconds"
+    return f"{named} and the baseline were run again: {cost}" if count else cost
 
 
 def _trial_counts_text(study: Study) -> str:
@@ -147,12 +159,12 @@ def study_row(study: Study) -> str:
     return f"{study.study_id}  {state:<17}  {study.spec.model.name}  {done} trials  {study.created_at:%Y-%m-%d %H:%M}"
 
 
-def study_text(study: Study) -> str:
-    """Format the current state of a study."""
+def study_text(study: Study, trials: Sequence[Trial] = ()) -> str:
+    """Format the current state of a study, with the reasons to believe its result that follow from these trials."""
     lines = [study_row(study)]
     best = study.best_so_far
     if study.result is not None:
-        lines.append(as_text(study, study.result))
+        lines.append(as_text(study, study.result, trials))
     elif best is not None:
         lines.append(f"best so far: {best.description}: {study_words.rate(best.tokens_per_s_per_gpu)} tokens/s/GPU")
     # With a result, its own rows already include the reason why the search ended.

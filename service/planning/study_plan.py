@@ -225,14 +225,18 @@ def _next_confirmation(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
-    return _check_resume(
-        snapshot, ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost)
-    )
+    return _check_resume(snapshot, result_of(snapshot, finalists, ranking_state))
 
 
-def validation_run(
-    snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]
-) -> NewValidationRun:
+def result_of(
+    snapshot: StudySnapshot, finalists: Finalists, ranking_state: final_comparison.RankingState
+) -> StudyResult:
+    """Result of a study whose final comparison has ended."""
+    cost, number = snapshot.final_comparison_cost, snapshot.comparison_number
+    return ranking.result(snapshot.history, finalists, ranking_state, cost, number)
+
+
+def validation_run(snapshot: StudySnapshot, next_run: NextRun, searched: Mapping[int, float]) -> NewValidationRun:
     """Plan the next validation run of a final comparison, with timed windows as long as its comparison block needs."""
     tokens_per_rank = snapshot.spec.workload.tokens_per_step / snapshot.cluster.world_size
     return NewValidationRun(

@@ -48,6 +48,8 @@ class StudySnapshot:
     """Number of runs and GPU-seconds of all final comparisons of the study so far."""
     has_waiting_run: bool
     has_open_run: bool
+    comparison_number: int = 0
+    """Number of the final comparison whose runs count."""
     calibrations: Calibrations = NO_CALIBRATIONS
     """Predictor calibrations from the runs of the study's fingerprint (hardware and software versions); the priors if
     the next step needs no sampler.
@@ -127,6 +129,7 @@ def read_study(
         resume_runs=tuple(_resume_run(run) for run in runs if run.purpose == RunPurpose.RESUME_CHECK),
         has_waiting_run=TrialState.WAITING in open_states_,
         has_open_run=bool(open_states_),
+        comparison_number=study.comparison_round,
         system_study=study.system_study,
         warm_start=_read_warm_start(session, study.system_study),
     )

@@ -22,6 +22,7 @@ from shardtune.service.planning.study_plan import (
     StartFinalComparison,
     Step,
     Wait,
+    result_of,
     validation_run,
 )
 from shardtune.service.planning.study_snapshot import StudySnapshot
@@ -147,7 +148,7 @@ def _next_pair(snapshot: StudySnapshot, finalists: Finalists) -> Step:
     )
     if ranking_state.next is not None:
         return validation_run(snapshot, ranking_state.next, searched)
-    return Complete(ranking.result(snapshot.history, finalists, ranking_state, snapshot.final_comparison_cost))
+    return Complete(result_of(snapshot, finalists, ranking_state))
 
 
 def _plan_canary(snapshot: StudySnapshot, system_study: SystemStudy) -> Step:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
-from shardtune.api_schemas.studies.study import Study, StudyPhase
+from shardtune.api_schemas.studies.study import Study, StudyPhase, StudyResult
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
@@ -75,7 +75,7 @@ def pruning_note(trial: Trial) -> str:
     half_width = measurement.step_time_half_width_s / measurement.step_time_s
     return (
         f"stopped after {measurement.measured_steps} timed steps at {rate(measurement.tokens_per_s_per_gpu)} tokens/s/GPU (± {half_width:.1%}), "
-        f"certainly below {NEAR_FRACTION:.0%} of the fastest so far"
+        f"{'certainly' if measurement.disturbed is None else 'perhaps'} below {NEAR_FRACTION:.0%} of the fastest so far"
     )
 
 
@@ -179,11 +179,35 @@ def checkpoint_cost(check: ResumeCheck, every_s: float) -> str | None:
     return cost
 
 
+def disturbed_searches(result: StudyResult) -> str:
+    """Count the disturbed search runs of a result: `3 of 12 search runs were disturbed`; empty if none was."""
+    return count_disturbed(result.disturbed_search_runs, result.search_runs)
+
+
+def count_disturbed(disturbed: int, search_runs: int) -> str:
+    """Count disturbed search runs in words, as `disturbed_searches` does for a result."""
+    if not disturbed:
+        return ""
+    return (
+        f"{disturbed} of {search_runs} search runs {'was' if disturbed == 1 else 'were'} disturbed by other processes"
+    )
+
+
+def search_run_disturbance(trial: Trial) -> str | None:
+    """Return the disturbance of a trial's search run, if it counts although disturbed; else None."""
+    measurement = next((run.measurement for run in trial.runs if run.purpose == RunPurpose.SEARCH), None)
+    return measurement.disturbed if measurement is not None else None
+
+
 def undecided_text(verdict: OpenVerdict) -> str:
     """Describe an undecided final comparison, and the number of paired runs that would decide it."""
+    if not verdict.pairs:
+        return "undecided: no pair of candidate and baseline was completed"
     text = f"undecided: the candidate won {verdict.won} of {verdict.pairs} pairs"
     if verdict.disturbed_runs:
-        text += f", and other processes disturbed {verdict.disturbed_runs} of their runs"
+        text += f", and other processes disturbed {verdict.disturbed_runs} of their {2 * verdict.pairs} runs"
+    if verdict.disturbed_pairs == verdict.pairs:
+        return f"{text}; no pair was undisturbed, and only a quieter machine can decide it"
     if verdict.more_pairs is None:
         return f"{text}; at this spread more pairs would not decide it; on a quieter machine they would vary less"
     pairs = "1 more pair" if verdict.more_pairs == 1 else f"{verdict.more_pairs} more pairs"
@@ -196,10 +220,14 @@ def default_comparison(row: AgainstDefault) -> str:
     """
     sizes = row.micro_batches
     sizes_note = (
-        f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "tried at no other micro batch"
+        f"the best of micro batch {', '.join(map(str, sizes))}" if len(sizes) > 1 else "the only micro batch measured"
     )
-    runs = "one run" if row.runs == 1 else f"{row.runs} runs"
-    return f"{row.ratio:.2f}x the speed of {row.description} ({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU in {runs}; {sizes_note})"
+    runs = "by search runs" if row.is_by_search_runs else f"in {row.runs} validation run{'s' if row.runs > 1 else ''}"
+    disturbed = ", at least one of them disturbed" if row.is_disturbed else ""
+    return (
+        f"{row.ratio:.2f}x the speed of {row.description} "
+        f"({rate(row.tokens_per_s_per_gpu)} tokens/s/GPU {runs}{disturbed}; {sizes_note})"
+    )
 
 
 def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> list[tuple[str, str]]:
@@ -217,7 +245,7 @@ def failure_rows(trials: Sequence[Trial], rejections: Sequence[Rejection]) -> li
             ("", f"and {len(rows) - _MOST_REASONS} more; `shardtune serve` lists them under /v1/studies")
         ]
     rows += [("rejected", text) for text in closest_rejections(rejections)]
-    if all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
+    if trials and all(trial.origin != TrialOrigin.SAMPLER for trial in trials):
         rows.append(("note", "only the starting configurations ran and the search never began; allow 6 trials or more"))
     return rows
 

@@ -10,6 +10,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
+from shardtune.service.wording.evidence import Evidence
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
@@ -25,10 +26,10 @@ class Trust:
     text: str
 
 
-def trust(study: Study, complete: Sequence[TrialConfig], validation_runs: Sequence[Measurement]) -> tuple[Trust, ...]:
+def trust(study: Study, stored: Evidence) -> tuple[Trust, ...]:
     """Return the reasons for and against believing a study's result that follow from the study itself.
 
-    `complete` contains the measured configurations, `fresh` the validation runs of the best.
+    Each sentence states what its result and the stored runs hold; where no runs are at hand, nothing is said of them.
     """
     result = study.result
     if result is None:
@@ -36,11 +37,12 @@ def trust(study: Study, complete: Sequence[TrialConfig], validation_runs: Sequen
     reasons = [
         _paired_runs(result),
         *_undecided(result),
-        *_other_candidates(result),
-        *_disturbed_runs(result, validation_runs),
-        *_short_search(study, complete),
+        *_other_candidates(result, stored),
+        *_disturbed_runs(result, stored),
+        *_disturbed_searches(result),
+        *_short_search(study, stored.complete),
+        *_same_training(study, result, stored),
     ]
-    reasons.append(_same_training(study, result, complete, validation_runs))
     if result.resume_check is not None:
         reasons += _resume_check(result.resume_check, study.spec.checkpoint_every_s)
     reasons += [Trust("quiet", study_words.default_comparison(row)) for row in result.against_defaults]
@@ -48,18 +50,23 @@ def trust(study: Study, complete: Sequence[TrialConfig], validation_runs: Sequen
 
 
 def _paired_runs(result: StudyResult) -> Trust:
-    if result.speedup is None:
+    comparison = result.final_comparison
+    if comparison is None or not comparison.pairs:
         runs = "one run" if result.best.runs == 1 else f"{result.best.runs} runs"
-        return Trust("warn", f"measured in {runs}, without paired runs")
-    ratios = result.speedup.ratios
-    text = f"{len(ratios)} paired runs after the search (candidate and baseline in turn, each in new processes)"
+        missing = "without paired runs" if comparison is None else "and no pair of candidate and baseline was completed"
+        return Trust("warn", f"measured in {runs}, {missing}")
+    ratios = comparison.ratios
+    paired = "1 paired run" if comparison.pairs == 1 else f"{comparison.pairs} paired runs"
+    text = f"{paired} after the search (candidate and baseline directly after each other, each in new processes)"
     if len(ratios) > 1:
         text += f": from {min(ratios):.2f}× to {max(ratios):.2f}×"
     # Under two ratios there is no spread; `stdev` of one value raises.
     is_noisy = len(ratios) > 1 and stdev(ratios) / fmean(ratios) > _NOISY
-    if is_noisy:
-        text += "; the spread is large, so other processes may have used the machine"
-    return Trust("warn" if is_noisy else "good", text)
+    text += "; the spread is large" if is_noisy else ""
+    if comparison.disturbed_pairs:
+        text += f"; other processes disturbed {comparison.disturbed_pairs} of these pairs"
+    is_good = not is_noisy and not comparison.disturbed_pairs and result.speedup is not None
+    return Trust("good" if is_good else "warn", text)
 
 
 def _resume_check(check: ResumeCheck, every_s: float) -> list[Trust]:
@@ -79,57 +86,66 @@ def _undecided(result: StudyResult) -> list[Trust]:
     return [Trust("warn", study_words.undecided_text(result.undecided))] if result.undecided is not None else []
 
 
-def _other_candidates(result: StudyResult) -> list[Trust]:
-    """Name the other finalists of the final comparison, which were not paired with the baseline."""
+def _other_candidates(result: StudyResult, stored: Evidence) -> list[Trust]:
+    """Name the other trials with validation runs, which did not go into the pairs."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
-    if result.final_comparison is None:
-        return []
-    others = [number for number in result.final_comparison.candidates if number != paired.trial_number]
-    if not others:
+    others = stored.repeated_besides(paired.trial_number, result.baseline.trial_number)
+    if not others or result.final_comparison is None:
         return []
     named = f"trial{'s' if len(others) > 1 else ''} {', '.join(map(str, others))}"
-    return [Trust("quiet", f"also run again: {named}; trial {paired.trial_number} was the fastest in these runs")]
+    chosen = f"; trial {paired.trial_number} went into the pairs" if result.final_comparison.pairs else ""
+    return [Trust("quiet", f"also run again: {named}{chosen}")]
 
 
-def _disturbed_runs(result: StudyResult, fresh: Sequence[Measurement]) -> list[Trust]:
+def _disturbed_runs(result: StudyResult, stored: Evidence) -> list[Trust]:
     """Warn about validation runs of the best configuration that count although other processes disturbed them."""
-    reasons = [run.disturbed for run in fresh if run.disturbed is not None]
+    runs = stored.runs_of(result.best.trial_number)
+    reasons = [run.disturbed for run in runs if run.disturbed is not None]
     if not reasons:
         return []
-    which = f"{len(reasons)} of the {len(fresh)} validation runs of trial {result.best.trial_number}"
-    return [Trust("warn", f"the machine stayed busy: {which} count although disturbed ({reasons[-1]})")]
+    which = f"{len(reasons)} of the {len(runs)} validation runs of trial {result.best.trial_number}"
+    return [Trust("warn", f"{which} count although disturbed (the last: {reasons[-1]})")]
+
+
+def _disturbed_searches(result: StudyResult) -> list[Trust]:
+    text = study_words.disturbed_searches(result)
+    return [Trust("warn", f"{text}: what ran there may be faster than measured")] if text else []
 
 
 def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     """Warn if the search of a study measured too few configurations."""
     enough = MIN_GUIDED if study.spec.sampler == "guided" else MIN_TRIALS
-    if study.system_study is not None or len(complete) >= enough:
+    if study.system_study is not None or not complete or len(complete) >= enough:
         return []
     sizes = {config.micro_batch for config in complete}
     same = f", all of them with micro batch {next(iter(sizes))}" if len(sizes) == 1 else ""
     return [
         Trust(
             "warn",
-            f"a short search: {len(complete)} configurations were measured{same}; a larger budget may find a faster one",
+            f"a short search: {len(complete)} configurations were measured in full{same}; a larger budget may find a "
+            "faster one",
         )
     ]
 
 
-def _same_training(
-    study: Study, result: StudyResult, complete: Sequence[TrialConfig], fresh: Sequence[Measurement]
-) -> Trust:
-    if any("no other backend" in note for note in result.notes):
-        return Trust("warn", "only one backend could run, so no other backend confirms its losses")
+def _same_training(study: Study, result: StudyResult, stored: Evidence) -> list[Trust]:
+    # Every complete trial agrees with the study's reference; one that does not becomes infeasible.
+    if not stored.complete:
+        return []
     own = backend_name(result.best.config.backend)
-    named = " and ".join(sorted({backend_name(config.backend) for config in complete} - {own}))
-    if not named and len(complete) == 1:
-        return Trust("warn", "only one configuration was measured, so no other confirms its losses")
-    if not named:
-        # Where no trials are at hand, the space tells whether there can have been another backend.
-        is_alone = bool(complete) or len(study.spec.space.backends) == 1
-        named = f"another configuration of {own}, the only backend here" if is_alone else "another backend"
-    return Trust("good", f"{_compared_values(study, fresh)} agree with those of {named}")
+    named = " and ".join(sorted({backend_name(config.backend) for config in stored.complete} - {own}))
+    if not named and len(stored.complete) == 1:
+        return [Trust("warn", "only one configuration was measured, so no other confirms its losses")]
+    if not named and len(study.spec.space.backends) > 1:
+        return [Trust("warn", "only one backend could run, so no other backend confirms its losses")]
+    named = named or f"another configuration of {own}, the only backend here"
+    return [Trust("good", f"{_compared_values(study, _measured_runs(result, stored))} agree with those of {named}")]
+
+
+def _measured_runs(result: StudyResult, stored: Evidence) -> tuple[Measurement, ...]:
+    search = (stored.best_search_run,) if stored.best_search_run is not None else ()
+    return (*search, *stored.runs_of(result.best.trial_number))
 
 
 def _compared_values(study: Study, fresh: Sequence[Measurement]) -> str:

@@ -49,7 +49,11 @@ def decide(log_ratios: Sequence[float], most_pairs: int, first_log_ratio: float 
     they do not compare.
     """
     # `first` was the reason to choose this challenger, so it counts towards giving up only, never towards a win.
-    lost, pairs, every = sum(ratio <= 0 for ratio in log_ratios), len(log_ratios), _with_first(log_ratios, first_log_ratio)
+    lost, pairs, every = (
+        sum(ratio <= 0 for ratio in log_ratios),
+        len(log_ratios),
+        _with_first(log_ratios, first_log_ratio),
+    )
     if lost <= paired_test.boundary()[pairs]:
         return "faster"
     if pairs >= most_pairs:

@@ -120,11 +120,11 @@ class ComparisonBlocks:
     def scores(self, trials: Sequence[int]) -> dict[int, float]:
         """Log speed of each trial, by which trials are ranked: the mean of the faster half of its runs."""
         undisturbed = [self._search[trial] for trial in trials if trial not in self._disturbed_searches]
-        # A disturbed search run says nothing beside undisturbed ones: it counts as neither fast nor slow. Where all
-        # were disturbed, they are alike.
-        typical = median(undisturbed) if undisturbed else None
+        # A disturbance only slows a run down, so a disturbed search run says nothing against a trial beside undisturbed
+        # ones: it counts as a typical one. Where all were disturbed, they are alike.
+        typical = median(undisturbed) if undisturbed else -math.inf
         speeds: LogSpeeds = {
-            trial: [typical if typical is not None and trial in self._disturbed_searches else self._search[trial]]
+            trial: [max(self._search[trial], typical) if trial in self._disturbed_searches else self._search[trial]]
             for trial in trials
         }
         for runs in self._taken.values():

@@ -39,23 +39,38 @@ def compare_with_defaults(
     The recommended trial and the trial that it was `paired` with are left out.
     """
     measured = [obs for obs in history if obs.state is TrialState.COMPLETE and obs.measurement is not None]
+    best_trial = next(obs for obs in history if obs.number == best.trial_number)
     rows = []
     # A gain over micro batch 1 alone says little: every default has micro batch 1 and most are faster with more.
     for default in (obs for obs in measured if obs.origin == TrialOrigin.DEFAULT):
         variants = [obs for obs in measured if _without_micro_batch(obs) == _without_micro_batch(default)]
-        fastest_variant = max(map(contender, variants), key=lambda variant: variant.tokens_per_s_per_gpu)
+        fastest_variant = max(variants, key=lambda obs: contender(obs).tokens_per_s_per_gpu)
         # The pairs of the paired trial say more than the two medians of this table.
-        if fastest_variant.trial_number not in (best.trial_number, paired):
-            row = AgainstDefault(
-                trial_number=fastest_variant.trial_number,
-                description=fastest_variant.description,
-                micro_batches=tuple(sorted({obs.config.micro_batch for obs in variants})),
-                tokens_per_s_per_gpu=fastest_variant.tokens_per_s_per_gpu,
-                runs=fastest_variant.runs,
-                ratio=best.tokens_per_s_per_gpu / fastest_variant.tokens_per_s_per_gpu,
-            )
+        if fastest_variant.number not in (best.trial_number, paired):
+            sizes = tuple(sorted({obs.config.micro_batch for obs in variants}))
+            row = _against_default(best_trial, fastest_variant, sizes)
             rows += [] if row in rows else [row]
     return tuple(rows)
+
+
+def _against_default(best: Observation, default: Observation, micro_batches: tuple[int, ...]) -> AgainstDefault:
+    # Like with like: the machine may have carried another load during the search than during the validation runs.
+    by_search = not (best.validation_runs and default.validation_runs)
+    best_runs, default_runs = (
+        ((obs.measurement,) if obs.measurement is not None else ()) if by_search else obs.validation_runs
+        for obs in (best, default)
+    )
+    speed = median(run.tokens_per_s_per_gpu for run in default_runs)
+    return AgainstDefault(
+        trial_number=default.number,
+        description=default.config.describe(),
+        micro_batches=micro_batches,
+        tokens_per_s_per_gpu=speed,
+        runs=len(default_runs),
+        ratio=median(run.tokens_per_s_per_gpu for run in best_runs) / speed,
+        is_by_search_runs=by_search,
+        is_disturbed=any(run.disturbed is not None for run in (*best_runs, *default_runs)),
+    )
 
 
 def _without_micro_batch(obs: Observation) -> str:

@@ -11,7 +11,6 @@ Nothing is dropped before it has run beside the baseline. Everything is derived 
 were on different workers, or on other hosts of one worker, are left out.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 

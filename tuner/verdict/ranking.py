@@ -17,8 +17,8 @@ from shardtune.api_schemas.studies.study import (
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
 from shardtune.tuner.verdict import paired_test, undecided
-from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.comparison_blocks import NEAR_FRACTION
+from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import RankingState, finalists_among
 from shardtune.tuner.verdict.parity import ParityGroups
 
@@ -74,9 +74,13 @@ def result_of_baseline(history: Sequence[Observation], field: Finalists) -> Stud
 
 
 def result(
-    history: Sequence[Observation], field: Finalists, ranking_state: RankingState, cost: tuple[int, float]
+    history: Sequence[Observation],
+    field: Finalists,
+    ranking_state: RankingState,
+    cost: tuple[int, float],
+    number: int = 0,
 ) -> StudyResult:
-    """Result of a study after its final comparison.
+    """Result of a study after its final comparison, the `number`-th of the study.
 
     `cost`: runs and GPU-seconds of the final comparison.
     """
@@ -97,6 +101,7 @@ def result(
         **_search_run_counts(history),
         undecided=undecided.open_verdict(pairs) if verdict is Verdict.UNDECIDED else None,
         final_comparison=FinalComparison(
+            number=number,
             candidates=_repeated(field, ranking_state.baseline, trials),
             pairs=len(pairs),
             disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
@@ -135,11 +140,11 @@ def _comparison_notes(ranking_state: RankingState, speedup: Speedup | None) -> t
 
 
 def _far_behind_note(ranking_state: RankingState) -> str:
-    best = max(math.exp(pair.log_ratio) for pair in ranking_state.pairs if not pair.disturbed_runs)
-    runs = "its run" if len(ranking_state.pairs) == 1 else f"its {len(ranking_state.pairs)} runs"
+    ratios = [math.exp(pair.log_ratio) for pair in ranking_state.pairs if not pair.disturbed_runs]
+    runs = "1 pair" if len(ratios) == 1 else f"{len(ratios)} pairs"
     return (
-        f"trial {ranking_state.challenger} reached at most {best:.0%} of the baseline's speed in {runs} beside the "
-        f"baseline, below {NEAR_FRACTION:.0%}, so no more pairs were run"
+        f"trial {ranking_state.challenger} reached at most {max(ratios):.0%} of the baseline's speed in {runs} "
+        f"undisturbed by others, below {NEAR_FRACTION:.0%}, so no more pairs were run"
     )
 
 

@@ -26,7 +26,10 @@ def search_range(history: Iterable[Observation], infeasible: Container[int] = ()
     measured = [
         obs.measurement.step_time_s
         for obs in history
-        if obs.state is TrialState.COMPLETE and obs.measurement is not None and not obs.is_disturbed and obs.number not in infeasible
+        if obs.state is TrialState.COMPLETE
+        and obs.measurement is not None
+        and not obs.is_disturbed
+        and obs.number not in infeasible
     ]
     return (0.0, min(measured) / NEAR_FRACTION) if measured else None
 

@@ -90,7 +90,7 @@ def create(
         for line in created.warnings:
             job.print_progress(f"note: {line}")
         if not wait:
-            _print_study(created, as_json)
+            _print_study(client, created, as_json)
             return
         job.print_progress(f"study {created.study_id}")
         # Only a study that this command created is cancelled by Ctrl-C; `wait` may follow somebody else's.
@@ -252,7 +252,7 @@ def _change_study(
     name: str, service: str, key_file: Path | None, as_json: bool, act: Callable[[ServiceClient, Study], Study]
 ) -> None:
     with connect(service, key_file) as client:
-        _print_study(act(client, find_study(client, name)), as_json)
+        _print_study(client, act(client, find_study(client, name)), as_json)
 
 
 @contextmanager
@@ -289,5 +289,8 @@ def _follow_study(client: ServiceClient, study_id: str, timeout_s: float | None,
         print(summary.as_text(study, study.result, client.trials(study_id), client.rejections(study_id)))
 
 
-def _print_study(study: Study, as_json: bool) -> None:
-    print(study.model_dump_json() if as_json else summary.study_text(study))
+def _print_study(client: ServiceClient, study: Study, as_json: bool) -> None:
+    if as_json:
+        print(study.model_dump_json())
+    else:
+        print(summary.study_text(study, client.trials(study.study_id) if study.result is not None else ()))

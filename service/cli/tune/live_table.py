@@ -65,10 +65,7 @@ def render(
             Text(trial.state.value, style=_STYLES.get(trial.state, "")),
             study_words.rate(trial.tokens_per_s_per_gpu),
             study_words.memory(study_words.peak_memory(trial)),
-            Text(
-                "best so far" if is_best else study_words.failure_line(trial),
-                style="bold green" if is_best else "yellow",
-            ),
+            Text(_note(trial, is_best), style="bold green" if is_best else "yellow"),
         )
     hidden = len(trials) - len(visible)
     return Group(
@@ -108,3 +105,8 @@ def _footer(study: Study, trials: Sequence[Trial], rejections: Sequence[Rejectio
     lines.append("time  " + ", ".join(counts))
     # One line each: a footer that wraps would push the table off the screen.
     return Text("\n" + "\n".join(lines), no_wrap=True, overflow="ellipsis")
+
+
+def _note(trial: Trial, is_best: bool) -> str:
+    disturbed = "disturbed" if study_words.search_run_disturbance(trial) else ""
+    return ", ".join(filter(None, ["best so far" if is_best else study_words.failure_line(trial), disturbed]))

@@ -55,7 +55,7 @@ class LineView:
                 figure = study_words.rate(run.measurement.tokens_per_s_per_gpu if run.measurement else None)
                 self._write(
                     f"validation run {len(self._confirmed)} of at most {study_words.most_validation_runs(study)}: "
-                    f"trial {trial.number}, {figure} tokens/s/GPU"
+                    f"trial {trial.number}, {figure} tokens/s/GPU{_disturbance_note(run)}"
                 )
         self._print_resume_checks(trials)
 
@@ -66,7 +66,7 @@ class LineView:
                 self._disturbed.add((run.run_id, attempt))
                 name = study_words.run_name(run.purpose)
                 self._write(
-                    f"disturbed by other processes, repeated: {name} of trial {trial.number}, attempt {attempt}"
+                    f"disturbed by other processes, does not count: {name} of trial {trial.number}, attempt {attempt}"
                 )
 
     def _print_resume_checks(self, trials: Sequence[Trial]) -> None:
@@ -107,6 +107,11 @@ def _disturbed_attempts(trials: Sequence[Trial]) -> Iterator[tuple[Trial, Run, i
                     yield trial, run, attempt.attempt
 
 
+def _disturbance_note(run: Run) -> str:
+    is_disturbed = run.measurement is not None and run.measurement.disturbed is not None
+    return ", counts although disturbed by other processes" if is_disturbed else ""
+
+
 def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: float) -> str:
     limit = study.spec.budget.max_trials
     name = f"trial {trial.number}" + (f" ({trial.number + 1} of {limit})" if limit else "")
@@ -116,6 +121,7 @@ def _trial_line(study: Study, trial: Trial, trials: Sequence[Trial], elapsed_s: 
         line = (
             f"{name}: {description}: {study_words.rate(trial.tokens_per_s_per_gpu)} tokens/s/GPU, "
             f"{study_words.memory(study_words.peak_memory(trial))}{study_words.prediction_note(trial)}{study_words.sampler_note(trial)}"
+            + (", disturbed by other processes" if study_words.search_run_disturbance(trial) else "")
             + (", best so far" if is_best else "")
         )
         remaining = time_left.estimate(study, time_left.count_runs(study, trials), elapsed_s)

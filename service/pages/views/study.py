@@ -25,7 +25,9 @@ from shardtune.service.pages.views.prediction_accuracy import Predicted, predict
 from shardtune.service.pages.views.purpose import Purpose
 from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.studies import insights
+from shardtune.service.studies.views import trial_view
 from shardtune.service.wording import cluster_words, disambiguate, study_words, time_left
+from shardtune.service.wording.evidence import evidence
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -76,6 +78,8 @@ class StudyContext:
 
     study: Study
     purpose: Purpose
+    disturbed: str
+    """Number of disturbed search runs in words; empty if none was."""
     cluster: str
     memory: str
     workload: str
@@ -136,9 +140,6 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         study, workers.machines(session, row.project_id), recommended.stale_fields if recommended else ()
     )
     fastest = max((p.tokens_per_s_per_gpu or 0 for p in points if p.state == TrialState.COMPLETE), default=0.0)
-    winner = trials.by_number(session, row.id, best_number) if best_number is not None else None
-    again = winner.runs if winner is not None else ()
-    validation_runs = [run.measurement for run in again if run.purpose == RunPurpose.VALIDATION and run.measurement]
     shown = trial_points.of_study(session, row.id, chosen, page)
     rejected = [r.value for r in trials.rejections(session, row.id)] if study.rejected else []
     return StudyContext(
@@ -154,9 +155,8 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         changes=disambiguate.changed_knobs(study.result) if study.result else "",
         best_peak_gib=best.contender_peak(answer) if answer else None,
         progress=_progress(session, row, study, now),
-        trust=(*trust(study, complete, validation_runs), Trust(_FRESH_TONES[fresh.word], fresh.why))
-        if study.result
-        else (),
+        trust=(*_trust(session, study, complete), Trust(_FRESH_TONES[fresh.word], fresh.why)) if study.result else (),
+        disturbed=_disturbed(study, points),
         freshness=fresh,
         verdict_chart=interval(study.result.speedup) if study.result and study.result.speedup else None,
         plots=tuple(plot for plot in plots if plot is not None),
@@ -176,6 +176,19 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
         backends=frozenset(str(p.config["strategy"]["kind"]) for p in points if p.tokens_per_s_per_gpu),
         has_unusable=any(limit_peak_gib(p) is not None and not p.state.is_feasible for p in points),
     )
+
+
+def _trust(session: Session, study: Study, complete: Sequence[TrialConfig]) -> tuple[Trust, ...]:
+    assert study.result is not None
+    rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
+    return trust(study, evidence(study, study.result, [trial_view(row) for row in rows], complete))
+
+
+def _disturbed(study: Study, points: Sequence[TrialPoint]) -> str:
+    if study.result is not None and not study.state.is_open:
+        return study_words.disturbed_searches(study.result)
+    measured = [point for point in points if point.state.is_feasible and point.tokens_per_s_per_gpu is not None]
+    return study_words.count_disturbed(sum(point.disturbed is not None for point in measured), len(measured))
 
 
 def _progress(session: Session, row: StudyRow, study: Study, now: datetime) -> StudyProgress:

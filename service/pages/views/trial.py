@@ -105,10 +105,18 @@ def trial_page(session: Session, row: StudyRow, number: int) -> TrialContext | N
         ranks=measured.ranks if measured else (),
         hosts=_hosts(measured) if measured and measured.nodes else (),
         nodes=measured.nodes if measured else (),
-        circumstances=circumstances(measured) if measured else surroundings(conditions_of(None, trial.failure)),
+        circumstances=(*_disturbance(measured), *circumstances(measured))
+        if measured
+        else surroundings(conditions_of(None, trial.failure)),
         troubles=_later_troubles(trial),
         log_tail=next((run.log_tail for run in reversed(trial.runs) if run.log_tail), None),
     )
+
+
+def _disturbance(measured: Measurement) -> tuple[tuple[str, str], ...]:
+    if measured.disturbed is None:
+        return ()
+    return (("warn", f"the run counts although disturbed ({measured.disturbed}): the trial may be faster"),)
 
 
 def _hosts(measured: Measurement) -> tuple[str | None, ...]:
@@ -128,9 +136,14 @@ def _nearest(trial: Trial, rows: dict[int, TrialRow]) -> tuple[int, str, float] 
 
 
 def _later_troubles(trial: Trial) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-    later = [run for run in trial.runs if run.purpose != RunPurpose.SEARCH]
-    warnings = [troubles(conditions_of(run.measurement, run.failure)) for run in later]
-    return tuple((f"Validation run {number}", lines) for number, lines in enumerate(warnings, 1) if lines)
+    named, repeats = list[tuple[str, tuple[tuple[str, str], ...]]](), 0
+    for run in trial.runs:
+        repeats += run.purpose == RunPurpose.VALIDATION
+        name = study_words.run_name(run.purpose).capitalize()
+        name += f" {repeats}" if run.purpose == RunPurpose.VALIDATION else ""
+        if run.purpose != RunPurpose.SEARCH and (lines := troubles(conditions_of(run.measurement, run.failure))):
+            named.append((name, lines))
+    return tuple(named)
 
 
 def _reference(session: Session, row: StudyRow) -> int | None:

@@ -1,5 +1,6 @@
 """Descriptions of clusters, workloads and outcomes."""
 
+from statistics import median
 from typing import assert_never
 
 from shardtune.api_schemas.formatting import memory
@@ -127,7 +128,7 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
     if result.speedup is None:
-        return "quiet", "No paired runs: no other configuration was close to this one. Keep it."
+        return _without_interval(result)
     low, high = result.speedup.ci95
     figures = f"{result.speedup.value:.2f}× the baseline's speed (95 % interval {low:.2f} to {high:.2f}"
     if result.undecided is not None:
@@ -142,6 +143,18 @@ def _answer(result: StudyResult) -> tuple[str, str]:
         f"{', which includes 1' if low <= 1 else ''}). "
         f"{'Keep the baseline.' if result.candidate else 'The faster of the two is recommended.'}"
     )
+
+
+def _without_interval(result: StudyResult) -> tuple[str, str]:
+    comparison = result.final_comparison
+    if comparison is None:
+        return "quiet", "Nothing to compare: no other configuration is feasible. Keep the baseline."
+    pairs = "1 pair" if comparison.pairs == 1 else f"{comparison.pairs} pairs"
+    if result.verdict is Verdict.NOT_FASTER:
+        ratio = f"{median(comparison.ratios):.2f}× the baseline's speed"
+        return "quiet", f"Not faster: the fastest candidate reached {ratio} in {pairs}. Keep the baseline."
+    kept = "Keep the baseline until it is decided." if result.candidate else "The faster of the two is recommended."
+    return "warn", f"Undecided: {pairs}, too few for an interval. {kept}"
 
 
 def split_reason(study: Study) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
+from shardtune.service.wording.evidence import Evidence
 from shardtune.service.wording.trust import trust
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import contender_of, study_of

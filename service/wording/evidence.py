@@ -1,0 +1,59 @@
+"""Stored runs on which a study's result rests. What the product says of runs is read from them, never guessed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shardtune.api_schemas.strategies import TrialConfig
+from shardtune.api_schemas.studies.study import Study, StudyResult
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Complete trials of a study, and the validation runs of the final comparison that gave its result."""
+
+    complete: tuple[TrialConfig, ...] = ()
+    """Configurations that were measured in full, without pruned and infeasible ones."""
+    validation_runs: Mapping[int, tuple[Measurement, ...]] = field(default_factory=dict)
+    """Measurements of the complete validation runs, by trial number."""
+    best_search_run: Measurement | None = None
+    """Measurement of the search run of the recommended trial."""
+
+    def runs_of(self, number: int) -> tuple[Measurement, ...]:
+        """Return the validation runs of a trial."""
+        return self.validation_runs.get(number, ())
+
+    def repeated_besides(self, *numbers: int) -> tuple[int, ...]:
+        """Return the trials with a validation run, without the given ones."""
+        return tuple(sorted(number for number, runs in self.validation_runs.items() if runs and number not in numbers))
+
+
+def evidence(
+    study: Study, result: StudyResult, trials: Sequence[Trial], complete: Iterable[TrialConfig] | None = None
+) -> Evidence:
+    """Return the evidence for a result in these trials.
+
+    `complete`: configurations measured in full, where `trials` are not all trials of the study.
+    """
+    # A study that was extended may run another comparison while its previous answer stands.
+    number = result.final_comparison.number if result.final_comparison is not None else None
+    if complete is None:
+        complete = (trial.config for trial in trials if trial.state is TrialState.COMPLETE)
+    best = next((trial for trial in trials if trial.number == result.best.trial_number), None)
+    return Evidence(
+        tuple(complete),
+        {trial.number: _measured(trial, RunPurpose.VALIDATION, (number, None)) for trial in trials},
+        next(iter(_measured(best, RunPurpose.SEARCH, (None,))), None) if best is not None else None,
+    )
+
+
+def _measured(trial: Trial, purpose: RunPurpose, comparisons: tuple[int | None, ...]) -> tuple[Measurement, ...]:
+    return tuple(
+        run.measurement
+        for run in trial.runs
+        if run.purpose == purpose
+        and run.state is TrialState.COMPLETE
+        and run.measurement is not None
+        and run.final_comparison in comparisons
+    )

@@ -68,7 +68,9 @@ def rejected(config: TrialConfig, needed: float) -> Rejection:
 CONFIRMED = StudyResult(
     best=contender(1, ZERO, 1234.5).model_copy(update={"spread": (1200.0, 1260.0)}), baseline=contender(0, DDP, 942.0),
     speedup=Speedup(value=1.31, ci95=(1.27, 1.35), pairs=8), verdict=Verdict.CONFIRMED,
-    final_comparison=FinalComparison(candidates=(1, 2, 3, 4), pairs=8, runs=22, gpu_seconds=190),
+    search_runs=9, disturbed_search_runs=2, final_comparison=FinalComparison(
+        number=1, candidates=(1, 2, 3, 4), pairs=8, disturbed_pairs=1, runs=22, gpu_seconds=190
+    ),
 )  # fmt: skip
 UNBEATEN = StudyResult(
     best=contender(0, DDP, 942.0), baseline=contender(0, DDP, 942.0), candidate=contender(1, ZERO, 950.0),
@@ -88,6 +90,7 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
         "against_defaults",
         "trust",
         "final_comparison",
+        "search_runs",
         "resume_check",
         "trials",
         "exports",
@@ -96,7 +99,10 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
     assert answer["best"].keys() == answer["baseline"].keys()
     assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO
     assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
-    assert answer["final_comparison"] == {"candidates": [1, 2, 3, 4], "pairs": 8, "runs": 22, "gpu_seconds": 190.0}
+    assert answer["final_comparison"] == {
+        "number": 1, "candidates": [1, 2, 3, 4], "pairs": 8, "disturbed_pairs": 1, "runs": 22, "gpu_seconds": 190.0
+    }  # fmt: skip
+    assert answer["search_runs"] == {"measured": 9, "disturbed": 2}
     assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
 
 
@@ -126,7 +132,7 @@ def test_an_undecided_verdict_says_what_would_settle_it_and_why_the_answer_can_b
         "undecided: keep",
         "won 6 of 7 pairs",
         "3 more pairs would confirm it",
-        "other processes disturbed 2 of their runs",
+        "other processes disturbed 2 of their 14 runs",
     ):
         assert words in text
     assert "1.05x the speed of DDP, micro batch 8" in text and "trust       !" in text
@@ -167,7 +173,7 @@ def test_the_summary_says_what_won_by_how_much_and_where_it_is() -> None:
         "ZeRO-2, micro batch 4: 1,234",
         "1.31x [1.27, 1.35] over baseline",
         "1,200 to 1,260",
-        "22 runs, 190 GPU-seconds",
+        "22 validation runs, 190 GPU-seconds",
         "confirmed",
         "3 configurations rejected",
         "best/launch.sh",
@@ -199,7 +205,7 @@ def test_a_run_that_other_programs_disturbed_is_told_once() -> None:
     for _ in range(2):
         view.show(study(phase=StudyPhase.FINAL_COMPARISON, final_comparison=1), trials, [], 5.0)
     reported = [line for line in lines if "disturbed" in line]
-    assert reported == ["disturbed by other processes, repeated: validation run of trial 0, attempt 1"]
+    assert reported == ["disturbed by other processes, does not count: validation run of trial 0, attempt 1"]
 
 
 def test_a_resumed_study_is_summed_up_not_told_again() -> None:
@@ -260,7 +266,7 @@ def test_the_table_fits_the_screen_and_keeps_the_best() -> None:
         (
             StudyPhase.FINAL_COMPARISON,
             None,
-            "final comparison, run 1 of at most 63, trial 1: starting ranks",
+            "final comparison, run 1 of at most 66, trial 1: starting ranks",
         ),
     ],
 )

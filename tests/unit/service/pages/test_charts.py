@@ -61,6 +61,7 @@ def point(number: int, speed: float | None, memory: float | None, **changes) -> 
         "expected_tokens_per_s_per_gpu": None,
         "low_tokens_per_s_per_gpu": None,
         "high_tokens_per_s_per_gpu": None,
+        "disturbed": None,
         "gpu_seconds": 10.0,
         "finished_at": START + timedelta(seconds=number),
     }

@@ -22,10 +22,10 @@ def numerics(
 ) -> tuple[str, str]:
     study, best = study_of(), contender_of(DDP)
     space = study.spec.space.model_copy(update={"backends": backends})
-    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
     model = ModelSpec(name="mine", script=script) if script else study.spec.model
     changed = {"spec": study.spec.model_copy(update={"space": space, "model": model}), "result": result}
-    reasons = trust(study.model_copy(update=changed), complete, fresh)
+    reasons = trust(study.model_copy(update=changed), Evidence(complete, {0: fresh}))
     return next(
         (reason.tone, reason.text)
         for reason in reasons
@@ -49,10 +49,16 @@ def test_what_a_script_does_not_report_was_not_compared() -> None:
 
 
 def test_one_backend_confirms_itself_by_another_configuration_and_it_is_said() -> None:
-    for complete in ((DDP, OTHER), ()):
-        tone, text = numerics(*complete, backends=("ddp",))
-        assert tone == "good" and "another backend" not in text
-        assert text.endswith("agree with those of another configuration of DDP, the only backend here")
+    tone, text = numerics(DDP, OTHER, backends=("ddp",))
+    assert tone == "good" and "another backend" not in text
+    assert text.endswith("agree with those of another configuration of DDP, the only backend here")
+
+
+def test_nothing_is_said_of_trials_that_are_not_at_hand() -> None:
+    study, best = study_of(), contender_of(DDP)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
+    reasons = trust(study.model_copy(update={"result": result}), Evidence())
+    assert [reason.text for reason in reasons] == ["measured in 5 runs, without paired runs"]
 
 
 def test_a_configuration_alone_is_confirmed_by_nothing() -> None:
@@ -62,7 +68,7 @@ def test_a_configuration_alone_is_confirmed_by_nothing() -> None:
 
 def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> None:
     study, best = study_of(), contender_of(DDP)
-    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.NOT_FASTER)
+    result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
     disk = DiskRate(write_bytes_per_s=1e9, read_bytes_per_s=1e9)
     cheap = ResumeCheck(
         trial_number=0, outcome=ResumeOutcome.PASSED, steps_before=20, steps_after=5, save_s=2.0, load_s=1.0,
@@ -72,7 +78,7 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     reported = [
         [
             (item.tone, item.text)
-            for item in trust(study.model_copy(update={"result": changed}), (), ())
+            for item in trust(study.model_copy(update={"result": changed}), Evidence())
             if "checkpoint" in item.text
         ]
         for changed in (result.model_copy(update={"resume_check": check}) for check in (cheap, slow))
@@ -85,5 +91,5 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     )
     assert reported[1][1] == ("warn", "checkpoints: waits")
     tiny = result.model_copy(update={"resume_check": cheap.model_copy(update={"saving_fraction": 0.00002})})
-    reasons = trust(study.model_copy(update={"result": tiny}), (), ())
+    reasons = trust(study.model_copy(update={"result": tiny}), Evidence())
     assert any("less than 0.01% of training time" in reason.text for reason in reasons)

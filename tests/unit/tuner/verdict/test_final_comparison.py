@@ -128,7 +128,7 @@ def test_baselines_on_a_machine_that_became_quiet_do_not_end_the_comparison():
     """Of two defaults searched under load, the validation runs are twice as fast; the candidate's search run was not."""
     speeds = {0: 200.0, 1: 190.0, 4: 260.0}
     field = Finalists(0, (4,), defaults=(0, 1))
-    runs, end = play(lambda trial, _: speeds[trial], field, searched={0: 100.0, 1: 95.0, 4: 130.0})
+    _, end = play(lambda trial, _: speeds[trial], field, searched={0: 100.0, 1: 95.0, 4: 130.0})
     assert end.challenger == 4 and len(end.log_ratios) == 7 and min(end.log_ratios) > 0
 
 

@@ -80,9 +80,9 @@ def next_step(
 
 
 def notes(runs: Sequence[ResumeRun]) -> tuple[str, ...]:
-    """Notes for the user about trials that won the final comparison but failed the resume check."""
+    """Notes for the user about trials that were to be recommended and failed the resume check."""
     return tuple(
-        f"trial {run.trial} won its pairs and was rejected: {run.failure.message}"
+        f"trial {run.trial} was to be recommended and failed its resume check: {run.failure.message}"
         for run in runs
         if run.failure is not None and is_rejection(run.failure)
     )

@@ -1,0 +1,240 @@
+"""Check what the product says of a study's runs against the rows of its database, sentence by sentence."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.trials.measurements import Measurement
+from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
+from shardtune.service.wording.backend_words import backend_name
+
+_COMPLETE = TrialState.COMPLETE
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one study, and the result about which sentences are written."""
+
+    result: StudyResult
+    trials: dict[int, TrialRow]
+    runs: list[RunRow]
+    round: int
+
+    @property
+    def paired(self) -> int:
+        """Number of the trial that was compared with the baseline."""
+        return (self.result.candidate or self.result.best).trial_number
+
+    @property
+    def baseline(self) -> int:
+        """Number of the baseline."""
+        return self.result.baseline.trial_number
+
+    def validation(self, trial: int | None = None) -> list[RunRow]:
+        """Complete validation runs of the comparison that gave the result, in order."""
+        return [
+            run
+            for run in self.runs
+            if (run.purpose, run.state, run.comparison_round) == (RunPurpose.VALIDATION, _COMPLETE, self.round)
+            and (trial is None or self.number(run) == trial)
+        ]
+
+    def number(self, run: RunRow) -> int:
+        """Number of a run's trial."""
+        return next(number for number, row in self.trials.items() if row.id == run.trial_id)
+
+    def search(self, trial: int) -> Measurement | None:
+        """Measurement of a trial's search run."""
+        rows = [run for run in self.runs if run.trial_id == self.trials[trial].id and run.purpose == RunPurpose.SEARCH]
+        return rows[0].measurement if rows else None
+
+    def pairs(self) -> list[tuple[float, int]]:
+        """Ratio and number of disturbed runs of each block that has both the paired trial and the baseline."""
+        blocks: dict[int, list[RunRow]] = {}
+        for run in self.validation():
+            blocks.setdefault(run.comparison_block or 0, []).append(run)
+        pairs = []
+        for block in (blocks[name] for name in sorted(blocks)):
+            arms = {self.number(run): run.measurement for run in block}
+            if len({run.worker_id for run in block}) == 1 and {self.paired, self.baseline} <= arms.keys():
+                one, other = arms[self.paired], arms[self.baseline]
+                pairs.append(
+                    (one.tokens_per_s_per_gpu / other.tokens_per_s_per_gpu, bool(one.disturbed) + bool(other.disturbed))
+                )
+        return pairs
+
+
+def rows_of(session: Session, study_id: str, result: StudyResult) -> Rows:
+    """Read the rows of a study."""
+    trials = session.scalars(select(TrialRow).where(TrialRow.study_id == study_id)).all()
+    runs = session.scalars(select(RunRow).where(RunRow.study_id == study_id).order_by(RunRow.position)).all()
+    row = session.get_one(StudyRow, study_id)
+    number = result.final_comparison.number if result.final_comparison else row.comparison_round
+    return Rows(result, {trial.number: trial for trial in trials}, list(runs), number)
+
+
+def false_sentences(rows: Rows, sentences: list[str]) -> list[str]:
+    """Sentences that the rows do not bear out, and those that no check knows."""
+    return [sentence for sentence in sentences if not _is_true(rows, sentence)]
+
+
+def _is_true(rows: Rows, sentence: str) -> bool:
+    matches = [(check, re.fullmatch(pattern, sentence)) for pattern, check in _CHECKS.items()]
+    checked = [check(rows, match) for check, match in matches if match is not None]
+    return bool(checked) and all(checked)
+
+
+def _paired_runs(rows: Rows, found: re.Match[str]) -> bool:
+    count = int(found["count"])
+    pairs = rows.pairs()[-count:]
+    ratios = [ratio for ratio, _ in pairs]
+    is_range = found["low"] is None or (found["low"], found["high"]) == (f"{min(ratios):.2f}", f"{max(ratios):.2f}")
+    disturbed = sum(runs > 0 for _, runs in pairs)
+    return len(pairs) == count and is_range and int(found["disturbed"] or 0) == disturbed
+
+
+def _unpaired(rows: Rows, found: re.Match[str]) -> bool:
+    runs = 1 if found["runs"] == "one run" else int(found["runs"].split()[0])
+    best = rows.result.best.trial_number
+    return runs == (len(rows.validation(best)) or 1) and (found["no_pair"] is None or not rows.pairs())
+
+
+def _undecided(rows: Rows, found: re.Match[str]) -> bool:
+    count = int(found["count"])
+    pairs = rows.pairs()[-count:]
+    won, disturbed = sum(ratio > 1 for ratio, _ in pairs), sum(runs for _, runs in pairs)
+    stated = (int(found["won"]), int(found["disturbed"] or 0), int(found["of"] or 2 * count))
+    is_all = all(runs for _, runs in pairs)
+    return stated == (won, disturbed, 2 * len(pairs)) and ("no pair was undisturbed" in found[0]) == is_all
+
+
+def _also_run(rows: Rows, found: re.Match[str]) -> bool:
+    named = set(map(int, found["numbers"].split(", ")))
+    repeated = {rows.number(run) for run in rows.validation()}
+    is_paired = found["paired"] is None or (int(found["paired"]) == rows.paired and bool(rows.pairs()))
+    return named == repeated - {rows.paired, rows.baseline} and is_paired
+
+
+def _count_although(rows: Rows, found: re.Match[str]) -> bool:
+    runs = rows.validation(int(found["trial"]))
+    disturbed = [run.measurement.disturbed for run in runs if run.measurement and run.measurement.disturbed]
+    return (int(found["disturbed"]), int(found["count"]), found["last"]) == (len(disturbed), len(runs), disturbed[-1])
+
+
+def _searches(rows: Rows, found: re.Match[str]) -> bool:
+    measured = [number for number, row in rows.trials.items() if row.state.is_feasible and rows.search(number)]
+    disturbed = [number for number in measured if rows.search(number).disturbed]
+    return (int(found["disturbed"]), int(found["count"])) == (len(disturbed), len(measured))
+
+
+def _short(rows: Rows, found: re.Match[str]) -> bool:
+    return int(found["count"]) == sum(row.state is _COMPLETE for row in rows.trials.values())
+
+
+def _only_one(rows: Rows, _: re.Match[str]) -> bool:
+    return sum(row.state is _COMPLETE for row in rows.trials.values()) == 1
+
+
+def _agreement(rows: Rows, found: re.Match[str]) -> bool:
+    own = backend_name(rows.result.best.config.backend)
+    complete = [row.config for row in rows.trials.values() if row.state is _COMPLETE]
+    names = {backend_name(config.backend) for config in complete} - {own}
+    losses = {rows.search(number).losses[0] for number, row in rows.trials.items() if row.state is _COMPLETE}
+    is_same = len(losses) == 1
+    others = found["others"]
+    return is_same and (others == " and ".join(sorted(names)) if names else others.startswith("another configuration"))
+
+
+def _against_default(rows: Rows, found: re.Match[str]) -> bool:
+    (row,) = [item for item in rows.result.against_defaults if item.description == found["name"]]
+    best, default = rows.result.best.trial_number, row.trial_number
+    if found["kind"] == "by search runs":
+        runs = [[rows.search(best)], [rows.search(default)]]
+    else:
+        runs = [[run.measurement for run in rows.validation(number)] for number in (best, default)]
+        if int(found["kind"].split()[1]) != len(runs[1]):
+            return False
+    speeds = [median(run.tokens_per_s_per_gpu for run in side) for side in runs]
+    disturbed = any(run.disturbed for side in runs for run in side)
+    is_ratio = math.isclose(float(found["ratio"]), speeds[0] / speeds[1], abs_tol=0.006)
+    return is_ratio and found["speed"] == f"{speeds[1]:,.0f}" and (found["disturbed"] is not None) == disturbed
+
+
+def _default_note(rows: Rows, found: re.Match[str]) -> bool:
+    defaults = [number for number, row in rows.trials.items() if row.origin == "default"]
+    repeated = [number for number in defaults if rows.validation(number)]
+    count = re.fullmatch(r"by validation runs of (\d+)", found["how"])
+    return int(count[1]) == len(repeated) if count else len(repeated) <= 1
+
+
+def _far_behind(rows: Rows, found: re.Match[str]) -> bool:
+    undisturbed = [ratio for ratio, runs in rows.pairs() if not runs]
+    is_all = (int(found["trial"]), int(found["count"])) == (rows.paired, len(undisturbed))
+    return is_all and found["percent"] == f"{max(undisturbed):.0%}"
+
+
+def _too_few(rows: Rows, found: re.Match[str]) -> bool:
+    blocks: dict[int, set[str | None]] = {}
+    for run in rows.validation():
+        blocks.setdefault(run.comparison_block or 0, set()).add(run.worker_id)
+    lost = sum(len(workers) > 1 for workers in blocks.values())
+    return int(found["count"]) <= len(rows.pairs()) and int(found["lost"] or 0) == lost
+
+
+def _resume(rows: Rows, found: re.Match[str]) -> bool:
+    return any(
+        run.purpose == RunPurpose.RESUME_CHECK and run.state is _COMPLETE
+        for run in rows.runs
+        if rows.number(run) == rows.result.best.trial_number
+    ) == found[1].startswith("passed")
+
+
+def _failed_resume(rows: Rows, found: re.Match[str]) -> bool:
+    number = int(found["trial"])
+    return any(
+        run.purpose == RunPurpose.RESUME_CHECK and run.failure for run in rows.runs if rows.number(run) == number
+    )
+
+
+def _run_again(rows: Rows, found: re.Match[str]) -> bool:
+    repeated = {rows.number(run) for run in rows.validation()} - {rows.baseline}
+    count = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs)
+    is_baseline = bool(rows.validation(rows.baseline))
+    return (int(found["candidates"]), int(found["runs"]), is_baseline) == (len(repeated), count, True)
+
+
+def _nothing_else(rows: Rows, _: re.Match[str]) -> bool:
+    return sum(row.state is _COMPLETE for row in rows.trials.values()) == 1 and not rows.validation()
+
+
+_CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
+    r"(?P<count>\d+) paired runs? after the search \(.*?\)(: from (?P<low>\S+)× to (?P<high>[\d.]+)×)?"
+    r"(; the spread is large)?(; other processes disturbed (?P<disturbed>\d+) of these pairs)?": _paired_runs,
+    r"measured in (?P<runs>one run|\d+ runs), (without paired runs|(?P<no_pair>and no pair .* was completed))": _unpaired,
+    r"undecided: no pair of candidate and baseline was completed": lambda rows, _: not rows.pairs(),
+    r"undecided: the candidate won (?P<won>\d+) of (?P<count>\d+) pairs"
+    r"(, and other processes disturbed (?P<disturbed>\d+) of their (?P<of>\d+) runs)?; .*": _undecided,
+    r"also run again: trials? (?P<numbers>[\d, ]+)(; trial (?P<paired>\d+) went into the pairs)?": _also_run,
+    r"(?P<disturbed>\d+) of the (?P<count>\d+) validation runs of trial (?P<trial>\d+) count although disturbed "
+    r"\(the last: (?P<last>.*)\)": _count_although,
+    r"(?P<disturbed>\d+) of (?P<count>\d+) search runs (was|were) disturbed by other processes.*": _searches,
+    r"a short search: (?P<count>\d+) configurations were measured in full.*": _short,
+    r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
+    r"only one configuration was measured, so no other confirms its losses": _only_one,
+    r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,]+) tokens/s/GPU "
+    r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, at least one of them disturbed)?; .*\)": _against_default,
+    r"baseline: .*, the fastest documented default \((?P<how>.*)\)": _default_note,
+    r"trial (?P<trial>\d+) reached at most (?P<percent>\d+%) of the baseline's speed in (?P<count>\d+) pairs? .*": _far_behind,
+    r"too few pairs for an interval: (?P<count>\d+) of at least 7(; (?P<lost>\d+) blocks? did not count.*)?": _too_few,
+    r"checkpoint resume: (.*)": _resume,
+    r"trial (?P<trial>\d+) was to be recommended and failed its resume check: .*": _failed_resume,
+    r"(?P<candidates>\d+) candidates? and the baseline were run again: (?P<runs>\d+) validation runs, .*": _run_again,
+    r"no other configuration is feasible: there is nothing to compare": _nothing_else,
+}

@@ -138,7 +138,7 @@ def _same_training(study: Study, result: StudyResult, stored: Evidence) -> list[
     if not named and len(stored.complete) == 1:
         return [Trust("warn", "only one configuration was measured, so no other confirms its losses")]
     if not named and len(study.spec.space.backends) > 1:
-        return [Trust("warn", "only one backend could run, so no other backend confirms its losses")]
+        return [Trust("warn", "no trial of another backend was measured in full, so none confirms its losses")]
     named = named or f"another configuration of {own}, the only backend here"
     return [Trust("good", f"{_compared_values(study, _measured_runs(result, stored))} agree with those of {named}")]
 

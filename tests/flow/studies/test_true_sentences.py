@@ -73,16 +73,17 @@ def drawn_study(client, draw):
     return study_id
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(12))
 def test_each_sentence_about_runs_is_borne_out_by_the_rows(quick_client, context, seed):
     study_id = drawn_study(quick_client, random.Random(seed))
     study = Study.model_validate(quick_client.get(f"/v1/studies/{study_id}").json())
     if study.result is None:
         return
-    listed = quick_client.get(f"/v1/studies/{study_id}/trials", params={"page_size": 100}).json()["trials"]
+    listed = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     trials = [Trial.model_validate(trial) for trial in listed]
     sentences = [reason.text for reason in trust(study, evidence(study, study.result, trials))]
-    sentences = [text for text in sentences if not text.startswith("checkpoints: ")]
+    # Without those about the request, and about the disk.
+    sentences = [text for text in sentences if text not in study.warnings and not text.startswith("checkpoints: ")]
     page = html.unescape(quick_client.get(f"/studies/{study_id}").text)
     assert [text for text in sentences if text not in page] == [], "the page tells another story"
     lines = summary.as_text(study, study.result, trials).splitlines()

@@ -47,8 +47,8 @@ class Rows:
         ]
 
     def number(self, run: RunRow) -> int:
-        """Number of a run's trial."""
-        return next(number for number, row in self.trials.items() if row.id == run.trial_id)
+        """Number of a run's trial; -1 for the model summary."""
+        return next((number for number, row in self.trials.items() if row.id == run.trial_id), -1)
 
     def search(self, trial: int) -> Measurement | None:
         """Measurement of a trial's search run."""
@@ -142,6 +142,11 @@ def _only_one(rows: Rows, _: re.Match[str]) -> bool:
     return sum(row.state is _COMPLETE for row in rows.trials.values()) == 1
 
 
+def _only_backend(rows: Rows, _: re.Match[str]) -> bool:
+    complete = {row.config.backend for row in rows.trials.values() if row.state is _COMPLETE}
+    return complete == {rows.result.best.config.backend}
+
+
 def _agreement(rows: Rows, found: re.Match[str]) -> bool:
     own = backend_name(rows.result.best.config.backend)
     complete = [row.config for row in rows.trials.values() if row.state is _COMPLETE]
@@ -214,6 +219,17 @@ def _nothing_else(rows: Rows, _: re.Match[str]) -> bool:
     return sum(row.state is _COMPLETE for row in rows.trials.values()) == 1 and not rows.validation()
 
 
+def _first_feasible(rows: Rows, found: re.Match[str]) -> bool:
+    feasible = {number: row.origin for number, row in rows.trials.items() if row.state is _COMPLETE}
+    return int(found["trial"]) == min(feasible) == rows.baseline and "default" not in feasible.values()
+
+
+def _replaced(rows: Rows, found: re.Match[str]) -> bool:
+    (given,) = [row for row in rows.trials.values() if row.origin == "baseline"]
+    why = given.failure.message if given.failure is not None else f"it is {given.state.value}"
+    return given.state is not _COMPLETE and found["why"] == why
+
+
 _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"(?P<count>\d+) paired runs? after the search \(.*?\)(: from (?P<low>\S+)× to (?P<high>[\d.]+)×)?"
     r"(; the spread is large)?(; other processes disturbed (?P<disturbed>\d+) of these pairs)?": _paired_runs,
@@ -228,6 +244,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"a short search: (?P<count>\d+) configurations were measured in full.*": _short,
     r"losses, gradient norms and weights agree with those of (?P<others>.*)": _agreement,
     r"only one configuration was measured, so no other confirms its losses": _only_one,
+    r"no trial of another backend was measured in full, so none confirms its losses": _only_backend,
     r"(?P<ratio>[\d.]+)x the speed of (?P<name>.*) \((?P<speed>[\d,]+) tokens/s/GPU "
     r"(?P<kind>by search runs|in \d+ validation runs?)(?P<disturbed>, at least one of them disturbed)?; .*\)": _against_default,
     r"baseline: .*, the fastest documented default \((?P<how>.*)\)": _default_note,
@@ -236,5 +253,7 @@ _CHECKS: dict[str, Callable[[Rows, re.Match[str]], bool]] = {
     r"checkpoint resume: (.*)": _resume,
     r"trial (?P<trial>\d+) was to be recommended and failed its resume check: .*": _failed_resume,
     r"(?P<candidates>\d+) candidates? and the baseline were run again: (?P<runs>\d+) validation runs, .*": _run_again,
+    r"no documented default is feasible; the baseline is trial (?P<trial>\d+), the first feasible one": _first_feasible,
+    r"the given baseline was replaced: (?P<why>.*)": _replaced,
     r"no other configuration is feasible: there is nothing to compare": _nothing_else,
 }

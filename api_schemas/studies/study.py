@@ -232,8 +232,7 @@ class FinalComparison(Schema):
     number: int = 0
     """Number of the final comparison within the study, as in `final_comparison` of its validation runs."""
     candidates: tuple[int, ...]
-    """Trials besides the baseline that have a validation run in the final comparison, fastest by their search runs
-    first."""
+    """Candidates that have a validation run in the final comparison, fastest by their search runs first."""
     pairs: int
     """Number of pairs of challenger and baseline runs."""
     disturbed_pairs: int = 0

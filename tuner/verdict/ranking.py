@@ -102,7 +102,7 @@ def result(
         undecided=undecided.open_verdict(pairs) if verdict is Verdict.UNDECIDED else None,
         final_comparison=FinalComparison(
             number=number,
-            candidates=_repeated(field, ranking_state.baseline, trials),
+            candidates=_repeated((*field.candidates, challenger.trial_number), trials),
             pairs=len(pairs),
             disturbed_pairs=sum(pair.disturbed_runs > 0 for pair in pairs),
             runs=cost[0],
@@ -120,10 +120,10 @@ def _search_run_counts(history: Sequence[Observation]) -> dict[str, int]:
     return {"search_runs": len(measured), "disturbed_search_runs": sum(obs.is_disturbed for obs in measured)}
 
 
-def _repeated(field: Finalists, baseline: int, trials: Mapping[int, Observation]) -> tuple[int, ...]:
-    """Numbers of the finalists besides the baseline that have a validation run, fastest by their search runs first."""
-    numbers = [number for number in field.members if number != baseline and trials[number].validation_runs]
-    return tuple(sorted(numbers, key=lambda number: -_search_speed(trials[number])))
+def _repeated(numbers: Sequence[int], trials: Mapping[int, Observation]) -> tuple[int, ...]:
+    """Numbers of the trials that have a validation run, fastest by their search runs first."""
+    repeated = {number for number in numbers if trials[number].validation_runs}
+    return tuple(sorted(repeated, key=lambda number: -_search_speed(trials[number])))
 
 
 def _comparison_notes(ranking_state: RankingState, speedup: Speedup | None) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ def test_a_validation_run_under_way_ends_without_counting(quick_client):
     worker.do(fresh)
     worker.work()
     result = read(quick_client, study_id)["result"]
-    assert result["final_comparison"]["runs"] == 1 + 4 + 4 + 14 and result["speedup"]["pairs"] == 7
+    assert result["final_comparison"]["runs"] == 1 + 4 + 6 + 14 and result["speedup"]["pairs"] == 7
 
 
 def test_more_pairs_alone_go_on_with_the_last_final_comparison(quick_client):

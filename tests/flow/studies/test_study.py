@@ -18,9 +18,9 @@ def test_study_ends_confirmed_when_the_challenger_is_faster(client):
     assert result["verdict"] == "confirmed"
     assert result["best"]["config"]["strategy"]["kind"] == "fsdp2"
     assert result["speedup"]["pairs"] == 7 and result["speedup"]["ci95"][0] > 1
-    # The four defaults once, for the baseline; two candidates twice, and seven pairs.
-    assert result["final_comparison"]["runs"] == 4 + 4 + 14 and result["final_comparison"]["gpu_seconds"] == 6.0 * 22
-    assert result["best"]["runs"] == 9 and result["baseline"]["runs"] == 8
+    # The four defaults once, for the baseline; two candidates twice beside the baseline, and seven pairs.
+    assert result["final_comparison"]["runs"] == 4 + 6 + 14 and result["final_comparison"]["gpu_seconds"] == 6.0 * 24
+    assert result["best"]["runs"] == 9 and result["baseline"]["runs"] == 10
     assert sum(study["trials"].values()) == 8
     assert study["fingerprint"]["torch"] == "2.13.0"
     assert study["gpu_seconds"] == 6.0 * runs
@@ -39,8 +39,8 @@ def test_final_comparison_screens_in_blocks_and_then_pairs(quick_client):
     trials = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     defaults = {trial["number"] for trial in trials if trial["origin"] == "default"}
     assert set(fresh[:4]) == defaults and result["baseline"]["trial_number"] in defaults
-    assert len(candidates) == 2 and sorted(fresh[4:6]) == sorted(fresh[6:8]) == sorted(candidates)
-    pairs = list(zip(fresh[8::2], fresh[9::2], strict=True))
+    assert len(candidates) == 2 and sorted(fresh[4:7]) == sorted(fresh[7:10]) == sorted([baseline, *candidates])
+    pairs = list(zip(fresh[10::2], fresh[11::2], strict=True))
     assert all(set(pair) == {best, baseline} for pair in pairs)
     assert [run["block"] for run in trials[best]["runs"]] == [None, *range(1, 10)]
 
@@ -106,13 +106,13 @@ def test_a_block_stays_on_the_worker_that_began_it(quick_client, clock):
     for _ in range(9 + 4 + 1):
         first.do(first.lease())
     assert other.lease() is None
-    for _ in range(3):
+    for _ in range(5):
         first.do(first.lease())
     other.do(other.lease())
     clock.turn(3600)
     assert first.work() > 0, "the other is gone, and its block does not count"
     result = quick_client.get(f"/v1/studies/{study_id}/best").json()
-    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 4 + 2 + 14
+    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == 4 + 6 + 2 + 14
 
 
 def test_a_final_comparison_goes_on_where_a_killed_service_left_it(open_service, sqlite_url):
@@ -127,7 +127,7 @@ def test_a_final_comparison_goes_on_where_a_killed_service_left_it(open_service,
         order.append(lease.trial_number)
         worker.do(lease)
     result = worker.client.get(f"/v1/studies/{study_id}/best").json()
-    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == len(order) - 9 == 4 + 4 + 14
+    assert result["verdict"] == "confirmed" and result["final_comparison"]["runs"] == len(order) - 9 == 4 + 6 + 14
 
 
 def test_users_baseline_runs_first_and_is_what_is_beaten(quick_client):

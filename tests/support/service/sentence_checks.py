@@ -209,10 +209,11 @@ def _failed_resume(rows: Rows, found: re.Match[str]) -> bool:
 
 
 def _run_again(rows: Rows, found: re.Match[str]) -> bool:
-    repeated = {rows.number(run) for run in rows.validation()} - {rows.baseline}
+    comparison = rows.result.final_comparison
+    repeated = {rows.number(run) for run in rows.validation()}
     count = sum(run.purpose == RunPurpose.VALIDATION for run in rows.runs)
-    is_baseline = bool(rows.validation(rows.baseline))
-    return (int(found["candidates"]), int(found["runs"]), is_baseline) == (len(repeated), count, True)
+    is_repeated = {*comparison.candidates, rows.baseline} <= repeated and rows.baseline not in comparison.candidates
+    return is_repeated and (int(found["candidates"]), int(found["runs"])) == (len(comparison.candidates), count)
 
 
 def _nothing_else(rows: Rows, _: re.Match[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from shardtune.api_schemas.studies.study import Contender, FinalComparison, Study, StudyResult, StudyState, Verdict
 from shardtune.api_schemas.trials.trial import Rejection, Trial, TrialState
 from shardtune.service.wording import study_words
-from shardtune.service.wording.evidence import evidence
+from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import Trust, trust
 
 _MARKS = {"good": "+", "warn": "!", "bad": "-", "quiet": " "}
@@ -63,7 +63,7 @@ def trial_counts(trials: Mapping[str, int]) -> dict[str, int]:
 def _reasons(study: Study, result: StudyResult, trials: Sequence[Trial]) -> tuple[Trust, ...]:
     """Return the reasons for and against believing the answer, as the study's page shows them."""
     # `result` may be newer than the study's own: a running extension keeps the previous answer.
-    return trust(study.model_copy(update={"result": result}), evidence(study, result, trials))
+    return trust(study.model_copy(update={"result": result}), result_runs(study, result, trials))
 
 
 def as_text(

@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.measurements import Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck
 from shardtune.service.wording import study_words
 from shardtune.service.wording.backend_words import backend_name
-from shardtune.service.wording.evidence import Evidence
+from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.tuner.search.stopping import MIN_GUIDED, MIN_TRIALS
 
 _NOISY = 0.1
@@ -26,7 +26,7 @@ class Trust:
     text: str
 
 
-def trust(study: Study, stored: Evidence) -> tuple[Trust, ...]:
+def trust(study: Study, stored: ResultRuns) -> tuple[Trust, ...]:
     """Return the reasons for and against believing a study's result that follow from the study itself.
 
     Each sentence states what its result and the stored runs hold; where no runs are at hand, nothing is said of them.
@@ -86,7 +86,7 @@ def _undecided(result: StudyResult) -> list[Trust]:
     return [Trust("warn", study_words.undecided_text(result.undecided))] if result.undecided is not None else []
 
 
-def _other_candidates(result: StudyResult, stored: Evidence) -> list[Trust]:
+def _other_candidates(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     """Name the other trials with validation runs, which did not go into the pairs."""
     # An undecided comparison recommends the baseline: the candidate, not the best, is what was paired.
     paired = result.candidate or result.best
@@ -98,7 +98,7 @@ def _other_candidates(result: StudyResult, stored: Evidence) -> list[Trust]:
     return [Trust("quiet", f"also run again: {named}{chosen}")]
 
 
-def _disturbed_runs(result: StudyResult, stored: Evidence) -> list[Trust]:
+def _disturbed_runs(result: StudyResult, stored: ResultRuns) -> list[Trust]:
     """Warn about validation runs of the best configuration that count although other processes disturbed them."""
     runs = stored.runs_of(result.best.trial_number)
     reasons = [run.disturbed for run in runs if run.disturbed is not None]
@@ -129,7 +129,7 @@ def _short_search(study: Study, complete: Sequence[TrialConfig]) -> list[Trust]:
     ]
 
 
-def _same_training(study: Study, result: StudyResult, stored: Evidence) -> list[Trust]:
+def _same_training(study: Study, result: StudyResult, stored: ResultRuns) -> list[Trust]:
     # Every complete trial agrees with the study's reference; one that does not becomes infeasible.
     if not stored.complete:
         return []
@@ -143,7 +143,7 @@ def _same_training(study: Study, result: StudyResult, stored: Evidence) -> list[
     return [Trust("good", f"{_compared_values(study, _measured_runs(result, stored))} agree with those of {named}")]
 
 
-def _measured_runs(result: StudyResult, stored: Evidence) -> tuple[Measurement, ...]:
+def _measured_runs(result: StudyResult, stored: ResultRuns) -> tuple[Measurement, ...]:
     search = (stored.best_search_run,) if stored.best_search_run is not None else ()
     return (*search, *stored.runs_of(result.best.trial_number))
 

@@ -27,7 +27,7 @@ from shardtune.service.pages.views.recommendation import Recommended, of_study
 from shardtune.service.studies import insights
 from shardtune.service.studies.views import trial_view
 from shardtune.service.wording import cluster_words, disambiguate, study_words, time_left
-from shardtune.service.wording.evidence import evidence
+from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import Trust, trust
 from shardtune.tuner.objective import available_gib
 from shardtune.tuner.search.space.flat import flatten
@@ -181,7 +181,7 @@ def study_page(session: Session, row: StudyRow, chosen: TrialFilter, page: Page,
 def _trust(session: Session, study: Study, complete: Sequence[TrialConfig]) -> tuple[Trust, ...]:
     assert study.result is not None
     rows = trials.with_validation_runs(session, study.study_id, study.result.best.trial_number)
-    return trust(study, evidence(study, study.result, [trial_view(row) for row in rows], complete))
+    return trust(study, result_runs(study, study.result, [trial_view(row) for row in rows], complete))
 
 
 def _disturbed(study: Study, points: Sequence[TrialPoint]) -> str:

@@ -11,7 +11,7 @@ from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import TASK_KINDS
 from shardtune.api_schemas.trials.trial import Trial
 from shardtune.service.cli import summary
-from shardtune.service.wording.evidence import evidence
+from shardtune.service.wording.result_runs import result_runs
 from shardtune.service.wording.trust import trust
 from tests.support.service.sentence_checks import false_sentences, rows_of
 from tests.support.service.simulated_worker import SPEC, SimulatedWorker, failure, measurement, restarted, speed_of
@@ -81,7 +81,7 @@ def test_each_sentence_about_runs_is_borne_out_by_the_rows(quick_client, context
         return
     listed = quick_client.get(f"/v1/studies/{study_id}/trials").json()["trials"]
     trials = [Trial.model_validate(trial) for trial in listed]
-    sentences = [reason.text for reason in trust(study, evidence(study, study.result, trials))]
+    sentences = [reason.text for reason in trust(study, result_runs(study, study.result, trials))]
     # Without those about the request, and about the disk.
     sentences = [text for text in sentences if text not in study.warnings and not text.startswith("checkpoints: ")]
     page = html.unescape(quick_client.get(f"/studies/{study_id}").text)

@@ -5,7 +5,7 @@ from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.trials.measurements import DiskRate, Measurement
 from shardtune.api_schemas.trials.resume_check import ResumeCheck, ResumeOutcome
-from shardtune.service.wording.evidence import Evidence
+from shardtune.service.wording.result_runs import ResultRuns
 from shardtune.service.wording.trust import trust
 from tests.support.service.simulated_worker import measurement
 from tests.support.values.synthetic_studies import contender_of, study_of
@@ -25,7 +25,7 @@ def numerics(
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
     model = ModelSpec(name="mine", script=script) if script else study.spec.model
     changed = {"spec": study.spec.model_copy(update={"space": space, "model": model}), "result": result}
-    reasons = trust(study.model_copy(update=changed), Evidence(complete, {0: fresh}))
+    reasons = trust(study.model_copy(update=changed), ResultRuns(complete, {0: fresh}))
     return next(
         (reason.tone, reason.text)
         for reason in reasons
@@ -57,7 +57,7 @@ def test_one_backend_confirms_itself_by_another_configuration_and_it_is_said() -
 def test_nothing_is_said_of_trials_that_are_not_at_hand() -> None:
     study, best = study_of(), contender_of(DDP)
     result = StudyResult(best=best, baseline=best, speedup=None, verdict=Verdict.UNDECIDED)
-    reasons = trust(study.model_copy(update={"result": result}), Evidence())
+    reasons = trust(study.model_copy(update={"result": result}), ResultRuns())
     assert [reason.text for reason in reasons] == ["measured in 5 runs, without paired runs"]
 
 
@@ -78,7 +78,7 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     reported = [
         [
             (item.tone, item.text)
-            for item in trust(study.model_copy(update={"result": changed}), Evidence())
+            for item in trust(study.model_copy(update={"result": changed}), ResultRuns())
             if "checkpoint" in item.text
         ]
         for changed in (result.model_copy(update={"resume_check": check}) for check in (cheap, slow))
@@ -91,5 +91,5 @@ def test_what_checkpoints_cost_is_told_and_what_is_slow_about_them_instead() -> 
     )
     assert reported[1][1] == ("warn", "checkpoints: waits")
     tiny = result.model_copy(update={"resume_check": cheap.model_copy(update={"saving_fraction": 0.00002})})
-    reasons = trust(study.model_copy(update={"result": tiny}), Evidence())
+    reasons = trust(study.model_copy(update={"result": tiny}), ResultRuns())
     assert any("less than 0.01% of training time" in reason.text for reason in reasons)

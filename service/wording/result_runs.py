@@ -10,7 +10,7 @@ from shardtune.api_schemas.trials.trial import RunPurpose, Trial, TrialState
 
 
 @dataclass(frozen=True)
-class Evidence:
+class ResultRuns:
     """Complete trials of a study, and the validation runs of the final comparison that gave its result."""
 
     complete: tuple[TrialConfig, ...] = ()
@@ -29,10 +29,10 @@ class Evidence:
         return tuple(sorted(number for number, runs in self.validation_runs.items() if runs and number not in numbers))
 
 
-def evidence(
+def result_runs(
     study: Study, result: StudyResult, trials: Sequence[Trial], complete: Iterable[TrialConfig] | None = None
-) -> Evidence:
-    """Return the evidence for a result in these trials.
+) -> ResultRuns:
+    """Return the runs behind a result, from these trials.
 
     `complete`: configurations measured in full, where `trials` are not all trials of the study.
     """
@@ -41,7 +41,7 @@ def evidence(
     if complete is None:
         complete = (trial.config for trial in trials if trial.state is TrialState.COMPLETE)
     best = next((trial for trial in trials if trial.number == result.best.trial_number), None)
-    return Evidence(
+    return ResultRuns(
         tuple(complete),
         {trial.number: _measured(trial, RunPurpose.VALIDATION, (number, None)) for trial in trials},
         next(iter(_measured(best, RunPurpose.SEARCH, (None,))), None) if best is not None else None,

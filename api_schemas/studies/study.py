@@ -56,9 +56,10 @@ class Budget(Schema):
     detect smaller gains."""
     repeat_disturbed: float = Field(default=0.5, ge=0, le=3)
     """Maximum number of runs repeated because other programs disturbed the machine, as a fraction of the runs that
-    count; 0: none."""
+    count; 0: none, so that disturbed runs count and are marked."""
     prune: bool = True
-    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far.
+    """Whether to end a search trial during warm-up once it is certainly more than 10 % slower than the fastest so far,
+    where neither run was disturbed by other programs.
     The trial's state is then `pruned`: its speed guides the search, but no result uses it."""
     resume_check: bool = True
     """Whether the best configuration must pass a resume check before it becomes the result: it trains, saves a

@@ -160,8 +160,8 @@ class Measurement(Schema):
     conditions: Conditions | None = None
     """State of the machine during the run, as observed by its worker."""
     disturbed: str | None = Field(default=None, max_length=1000)
-    """Disturbance by other programs in a run that still counts, because it had been repeated the maximum number of
-    times; set by the service."""
+    """Disturbance by other programs in a run that still counts, because it could not be repeated any more; set by
+    the service."""
 
 
 class DiskRate(Schema):

@@ -10,6 +10,7 @@ from shardtune.api_schemas.base import Schema
 from shardtune.api_schemas.machines.fingerprints import Freshness
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint
 from shardtune.api_schemas.studies.study import Contender, Speedup, Study, StudyRequest, StudyResult, Verdict
+from shardtune.api_schemas.studies.verdicts import BusyMachine
 from shardtune.api_schemas.training.models import ModelSpec
 from shardtune.api_schemas.training.workload import Workload
 
@@ -181,6 +182,8 @@ class BestConfig(Schema):
     description: str
     """Short description of the configuration for people."""
     verdict: Verdict
+    too_busy: BusyMachine | None = None
+    """Cause of the verdict `too_busy`; None for other verdicts."""
     speedup: Speedup | None
     renewed: EarlierVerdict | None = None
     """Earlier verdict on the configuration, if a retune confirmed that it is still the best."""
@@ -200,8 +203,8 @@ class ResolveRequest(Schema):
     accept_nearest: bool = False
     """Whether to accept the nearest known configuration instead of starting a study."""
     lowest_confidence: ConfidenceLevel = ConfidenceLevel.MEDIUM
-    """Lowest accepted confidence of a nearest configuration: `medium` differs only in the workload; `low` may also
-    differ in model, cluster or software, and must be requested explicitly."""
+    """Lowest accepted confidence. `medium`: a nearest configuration differs only in the workload. `low` must be
+    requested explicitly: it may also differ in model, cluster or software, or come from a machine that was too busy."""
 
 
 class Resolved(Schema):

@@ -206,7 +206,7 @@ class RemedyResult(Schema):
 
     study_id: str
     """Id of the follow-up study with all its runs."""
-    outcome: Literal["faster", "not_faster", "undecided", "does_not_run"]
+    outcome: Literal["faster", "not_faster", "undecided", "too_busy", "does_not_run"]
     """Outcome of the remedy by the rules of a study's verdict; `does_not_run`: the configuration exceeded the memory
     limit, failed, or trained something else."""
     speedup: float | None = None

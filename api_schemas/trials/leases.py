@@ -173,6 +173,17 @@ class LeaseRequest(Schema):
     are not assigned. None: unknown."""
 
 
+class QuietWait(Schema):
+    """Order to wait before a run until other programs leave the machine."""
+
+    most_s: float = Field(gt=0)
+    """Maximum seconds to wait; then the run takes place anyway."""
+    most_foreign_cores: float = Field(ge=0)
+    """Largest number of CPU cores that other programs may use on a quiet machine."""
+    waited_s: float = Field(default=0, ge=0)
+    """Seconds that earlier attempts at the run have waited; the run's progress includes them."""
+
+
 class Lease(Schema):
     """Lease of one attempt at a run to one worker session."""
 
@@ -191,6 +202,8 @@ class Lease(Schema):
     """Seconds without progress of any rank after which the worker ends the run."""
     is_alone: bool = False
     """Whether nothing else may run on the host during this run, because its result decides a comparison."""
+    quiet_wait: QuietWait | None = None
+    """Wait before this run until the machine is quiet; None: the run begins at once."""
 
 
 class Heartbeat(Schema):
@@ -228,7 +241,9 @@ class Report(Schema):
     """Diagnosis from the recorded traces; the service replaces its findings by its own."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """GPU-seconds of the attempt: wall seconds × ranks."""
+    """GPU-seconds of the attempt: wall seconds × ranks, without the wait for a quiet machine."""
+    waited_s: float | None = Field(default=None, ge=0, le=1e9)
+    """Seconds that the run's attempts have waited until the machine was quiet; None if they did not wait."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """Last lines of the failed rank's output, for people."""
 

@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.verdicts.noise import Machine, Record, resampled
 from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Budget
-from shardtune.tuner.verdict import final_comparison, paired_test
+from shardtune.tuner.verdict import final_comparison, ranking, too_busy
 from shardtune.tuner.verdict.final_comparison import ValidationRun
 
 ARMS, GAIN = 20, 0.05
@@ -27,6 +27,8 @@ class Verdict:
     """Runs of its final comparison, repeats included."""
     searched: int
     """Runs of its search, repeats included."""
+    is_too_busy: bool = False
+    """Whether nothing was settled because of uneven pairs."""
 
 
 def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -> Verdict:
@@ -44,10 +46,12 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
     while (
         ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
     ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
-    speedup = paired_test.speedup(now.log_ratios)
-    winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
-    return Verdict(winner, machine.counted + machine.repeats - searched, searched)
+        measured = machine.measure(gains[ask.trial])
+        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", measured.speed, load=measured.load))
+    is_winner = ranking.recommends_challenger(field, now.log_ratios)
+    is_too_busy = not is_winner and too_busy.blocks_verdict(len(now.log_ratios), len(now.uneven_loads))
+    runs = machine.counted + machine.repeats - searched
+    return Verdict(now.challenger if is_winner else None, runs, searched, is_too_busy)
 
 
 def replay(
@@ -97,6 +101,7 @@ def report(
         "aa": {
             "studies": studies,
             "false_winner_rate": false / studies,
+            "too_busy_rate": sum(verdict.is_too_busy for _, verdict in alike) / studies,
             "upper95": round(upper95(false, studies), 4),
             "runs_per_study": round(fmean(verdict.runs for _, verdict in alike), 1),
         },
@@ -105,6 +110,7 @@ def report(
             "gain": GAIN,
             "power": right / studies,
             "wrong_arm_rate": wrong / studies,
+            "too_busy_rate": sum(verdict.is_too_busy for _, verdict in planted) / studies,
             "runs_per_study": round(fmean(verdict.runs for _, verdict in planted), 1),
             "most_runs": max(verdict.runs for _, verdict in planted),
             "all_runs_per_study": round(fmean(verdict.runs + verdict.searched for _, verdict in planted), 1),

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Update, and_, bindparam, func, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
-from shardtune.api_schemas.trials.measurements import StepTimeRange
+from shardtune.api_schemas.trials.measurements import Progress, StepTimeRange
 from shardtune.api_schemas.trials.trial import OPEN_TRIAL_STATES, AttemptEnd, RunPurpose, TrialState
 from shardtune.db.queries import webhooks
 from shardtune.db.tables.studies import AttemptRow, RunRow, StudyRow, TrialRow, WorkerRow
@@ -41,6 +41,8 @@ _WORKER_AND_HELD = (
             RunRow.attempt,
             RunRow.worker_session,
             RunRow.started_at,
+            RunRow.fingerprint_key,
+            RunRow.progress,
         )
     )
 )
@@ -175,10 +177,19 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     run.attempt += 1
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
-    run.started_at, run.lease_until, run.progress = now, lease_until, None
+    run.started_at, run.lease_until = now, lease_until
+    # Only the wait of earlier attempts is kept: it counts towards the study's limit.
+    waited_s = run.progress.waited_s if run.progress is not None else None
+    run.progress = None if waited_s is None else Progress(phase="starting", waited_s=waited_s)
     session.add(
         AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
     )
+
+
+def waited_s(session: Session, study_id: str) -> float:
+    """Return the seconds that all runs of a study have waited until their machines were quiet."""
+    stored = session.scalars(select(RunRow.progress).where(RunRow.study_id == study_id, RunRow.progress.is_not(None)))
+    return sum(progress.waited_s or 0.0 for progress in stored if progress is not None)
 
 
 def write_guarded(session: Session, run_id: str, attempt: int, worker_session: str, **values: Any) -> bool:

@@ -24,6 +24,7 @@ def as_json(
         "speedup": None,
         "verdict": result.verdict.value,
         "undecided": result.undecided.model_dump(mode="json") if result.undecided else None,
+        "too_busy": result.too_busy.model_dump(mode="json") if result.too_busy else None,
         "against_defaults": [row.model_dump(mode="json") for row in result.against_defaults],
         "trust": [{"tone": reason.tone, "text": reason.text} for reason in reasons],
         "final_comparison": result.final_comparison.model_dump(mode="json", exclude={"ratios"})
@@ -110,6 +111,8 @@ def _describe(contender: Contender) -> str:
 
 
 def _speedup(result: StudyResult) -> str:
+    if result.verdict is Verdict.TOO_BUSY:
+        return _too_busy(result)
     if result.speedup is None:
         reason = "nothing to compare" if result.final_comparison is None else "too few pairs"
         return f"{reason}: keep the baseline"
@@ -122,6 +125,15 @@ def _speedup(result: StudyResult) -> str:
     if result.candidate is None:
         return f"{word}: {ratio} in {pairs}; the faster of the two is recommended"
     return f"{word}: keep the baseline (candidate {ratio} in {pairs})"
+
+
+def _too_busy(result: StudyResult) -> str:
+    kept = "keep the baseline" if result.best == result.baseline else "the recommendation is not shown to be faster"
+    if result.speedup is None:
+        return f"not known, the machine was too busy: {kept}"
+    low, high = result.speedup.ci95
+    seen = f"{result.speedup.value:.2f}x [{low:.2f}, {high:.2f}] in {result.speedup.pairs} pairs under unequal load"
+    return f"not known, the machine was too busy: {kept} (seen: {seen})"
 
 
 def _final_comparison(final_comparison: FinalComparison) -> str:

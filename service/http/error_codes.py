@@ -95,6 +95,9 @@ CODES: dict[str, Meaning] = {
     "key_revoked": Meaning(409, "The API key was revoked or has expired."),
     "study_failed": Meaning(409, "The last study of this tuning target failed."),
     "answer_rejected": Meaning(409, "The result of the last study of this tuning target was rejected."),
+    "too_busy": Meaning(
+        409, "The machine was too busy to answer for this tuning target; `lowest_confidence=low` accepts what is known."
+    ),
     "nothing_to_decide": Meaning(409, "The decision does not apply to the present state."),
     "precondition_failed": Meaning(412, "`If-Match` names another version than the present one."),
     "content_too_large": Meaning(413, "The body has more bytes or values than its address accepts."),

@@ -244,7 +244,7 @@ def _start_run(context: Context, session: Session, study: StudyRow, run: RunRow,
     extra = {"study": study.id, "run": run.id, "attempt": run.attempt, "worker": worker.name, "purpose": run.purpose}
     context.metrics.count_grant(run.purpose)
     log.info("lease granted", extra=extra | {"trial": run.trial.number if run.trial else None})
-    return lease_message.lease(context, study, run)
+    return lease_message.lease(context, session, study, run)
 
 
 def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None:
@@ -256,4 +256,4 @@ def renew_lease(context: Context, session: Session, run: RunRow) -> Lease | None
         return None
     study = studies.get(session, run.study_id)
     assert study is not None
-    return lease_message.lease(context, study, run)
+    return lease_message.lease(context, session, study, run)

@@ -1,15 +1,17 @@
 """Build the lease message for a worker: the task of the run, and time limits in seconds from now."""
 
+from sqlalchemy.orm import Session
+
 from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, Task, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import MeasurePlan
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialOrigin, TrialState
 from shardtune.db.tables.studies import RunRow, StudyRow, TrialRow
-from shardtune.service.leasing import host_exclusivity, run_limits
+from shardtune.service.leasing import host_exclusivity, quiet_waits, run_limits
 from shardtune.service.process.context import Context
 from shardtune.tuner.objective import available_gib
 
 
-def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
+def lease(context: Context, session: Session, study: StudyRow, run: RunRow) -> Lease:
     """Build the lease message of a run's current attempt."""
     assert run.state is TrialState.RUNNING and run.started_at is not None
     settings = context.settings
@@ -29,6 +31,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
         deadline_s=max(1.0, limits.deadline_s - elapsed_s),
         no_progress_s=limits.no_progress_s,
         is_alone=host_exclusivity.is_alone(run.purpose, study.system_study),
+        quiet_wait=quiet_waits.order(session, study, run),
     )
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 from shardtune.api_schemas.trials.diagnosis import Diagnosis
 from shardtune.api_schemas.trials.failures import FailureKind
 from shardtune.api_schemas.trials.leases import Heartbeat, HeartbeatAnswer, Report, ReportAnswer
+from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
 from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
@@ -90,6 +91,8 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
         snapshot_before = context.planner_cache.snapshot(locked_run.study.id, locked_run.study.version)
         if snapshot_before is not None:
             locked_run.rejected = snapshot_before.rejected
+        if report.waited_s is not None:
+            locked_run.run.progress = Progress(phase="finishing", waited_s=report.waited_s)
         ended = host_exclusivity.with_co_tenants(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
         outcomes.apply_end(session, locked_run, ended, context.now())
         confirming_s = (

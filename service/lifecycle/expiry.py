@@ -87,4 +87,6 @@ def _gpu_seconds_until_silence(context: Context, study: StudyRow, run: RunRow) -
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
+    # No rank ran while the worker waited for a quiet machine.
+    alive_s -= (run.progress.waited_s or 0.0) if run.progress is not None else 0.0
     return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size)

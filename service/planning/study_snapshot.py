@@ -21,6 +21,7 @@ from shardtune.tuner.prediction.learning import ComparedRun
 from shardtune.tuner.search.warm_start import WarmStart
 from shardtune.tuner.verdict.final_comparison import ValidationRun
 from shardtune.tuner.verdict.resume_check import ResumeRun
+from shardtune.tuner.verdict.too_busy import RunLoad
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,12 @@ def _validation_run(run: RunRow, comparison_round: int) -> ValidationRun | None:
     conditions = run.measurement.conditions
     hosts = frozenset(conditions.hosts if conditions is not None else ())
     return ValidationRun(
-        run.trial.number, run.comparison_block, run.worker_id or "", run.measurement.tokens_per_s_per_gpu, hosts
+        run.trial.number,
+        run.comparison_block,
+        run.worker_id or "",
+        run.measurement.tokens_per_s_per_gpu,
+        hosts,
+        RunLoad.of(run.measurement),
     )
 
 

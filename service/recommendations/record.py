@@ -22,7 +22,7 @@ from shardtune.api_schemas.recommendations.best import (
     RecommendationState,
 )
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
-from shardtune.api_schemas.studies.study import StudyResult
+from shardtune.api_schemas.studies.study import StudyResult, Verdict
 from shardtune.db import outbox
 from shardtune.db.queries import best
 from shardtune.db.tables.best import DecisionRow, RecommendationRow, TuningTargetRow
@@ -46,11 +46,13 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
     if needs_approval(context, study) or row.is_pinned:
         notify(session, EventType.BEST_PROPOSED, recommendation, now)
         return
-    # A study that was extended replaces its own earlier result, whether it became faster or not.
+    is_too_busy = study.result.verdict is Verdict.TOO_BUSY
+    # A study that was extended replaces its own earlier result, whether it became faster or not. Speeds from a busy
+    # machine replace no other study's.
     if (
         row.recommended is None
         or row.recommended.study_id == study.id
-        or recommended_speed(recommendation) > recommended_speed(row.recommended)
+        or (not is_too_busy and _is_faster(recommendation, row.recommended))
     ):
         has_replaced = row.recommended is not None
         make_current(session, row, recommendation, now)
@@ -59,9 +61,16 @@ def record_result(context: Context, session: Session, study: StudyRow, now: date
             notify(session, EventType.BEST_REPLACED, recommendation, now)
     else:
         recommendation.state = RecommendationState.RETIRED
-        record_decision(
-            session, row, recommendation, DecisionAction.KEPT, SERVICE, f"{row.recommended.id} is faster", now
-        )
+        reason = "the machine was too busy" if is_too_busy else f"{row.recommended.id} is faster"
+        record_decision(session, row, recommendation, DecisionAction.KEPT, SERVICE, reason, now)
+
+
+def _is_faster(recommendation: RecommendationRow, recommended: RecommendationRow) -> bool:
+    """Whether a new result replaces the recommendation of another study: it is faster, or the other one came from a
+    machine that was too busy.
+    """
+    was_too_busy = recommended.answer.result.verdict is Verdict.TOO_BUSY
+    return was_too_busy or recommended_speed(recommendation) > recommended_speed(recommended)
 
 
 def needs_approval(context: Context, study: StudyRow) -> bool:
@@ -133,6 +142,7 @@ def notify(
         "recommendation_id": recommendation.id,
         "description": contender.description,
         "tokens_per_s_per_gpu": contender.tokens_per_s_per_gpu,
+        "verdict": recommendation.answer.result.verdict.value,
     }
     outbox.notify(
         session,

@@ -4,7 +4,7 @@ import math
 
 from sqlalchemy.orm import Session
 
-from shardtune.api_schemas.studies.study import Speedup
+from shardtune.api_schemas.studies.study import Speedup, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin
 from shardtune.db.tables.studies import StudyRow
 from shardtune.service.planning import system_study_plan
@@ -17,6 +17,8 @@ def finding_of(session: Session, study: StudyRow) -> ChallengeOutcome:
     """Convert the result of a complete challenge study into a finding of its retune (repeated measurement of a
     recommendation).
     """
+    if study.result is not None and study.result.verdict is Verdict.TOO_BUSY:
+        return "inconclusive"
     history = tuple(challengers.observations_of(session, study))
     finalists = study.result.final_comparison if study.result is not None else None
     first_ratio = None

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from shardtune.api_schemas import formatting
+from shardtune.api_schemas.machines.conditions import program_names
 from shardtune.api_schemas.studies.study import Study, StudyPhase
 from shardtune.api_schemas.studies.verdicts import AgainstDefault, OpenVerdict
 from shardtune.api_schemas.trials.measurements import Progress
@@ -279,6 +280,8 @@ def describe_step(progress: Progress | None) -> str:
     """Describe the current phase and training step of a run."""
     if progress is None:
         return "starting ranks"
+    if progress.phase == "waiting_for_quiet":
+        return _waiting_text(progress)
     words = {
         "starting": "starting ranks",
         "building": "building the model",
@@ -288,3 +291,12 @@ def describe_step(progress: Progress | None) -> str:
     }
     phase = words.get(progress.phase, progress.phase)
     return f"{phase}, step {progress.step}" if progress.step else phase
+
+
+def _waiting_text(progress: Progress) -> str:
+    """Describe what a run waits for until the machine is quiet, and for how long it has waited."""
+    text = "waiting until the machine is quiet"
+    if progress.foreign_cpu_cores is not None:
+        named = f": {program_names(progress.foreign_programs)}" if progress.foreign_programs else ""
+        text += f" (other programs keep {progress.foreign_cpu_cores:.1f} CPU cores busy{named})"
+    return text + (f", {duration(progress.waited_s)} so far" if progress.waited_s is not None else "")

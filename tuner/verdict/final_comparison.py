@@ -5,6 +5,7 @@
   candidate, and the slower ones are eliminated. The search counts as one more block.
 - The last candidate runs in pairs with the baseline until `tuner.verdict.paired_test` decides. The pairs alone make
   the verdict: they had no part in any choice, so one comparison needs protection, however many candidates there were.
+- A pair whose runs had unequal load is left out, and another one takes its place (`tuner.verdict.too_busy`).
 
 Everything is derived from the stored runs. Blocks whose runs were on different workers, or on other hosts of one
 worker, are left out.
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from shardtune.api_schemas.studies.final_comparison import Finalists
-from shardtune.tuner.verdict import paired_test
+from shardtune.tuner.verdict import paired_test, too_busy
 from shardtune.tuner.verdict.paired_test import Decision
+from shardtune.tuner.verdict.too_busy import UNDISTURBED, PairLoads, RunLoad
 
 MAX_CANDIDATES = 20
 NEAR_FRACTION = 0.9
@@ -50,6 +52,7 @@ class ValidationRun:
     hosts: frozenset[str] = frozenset()
     """Hosts on which the validation run took place; a worker that spans several hosts may get other hosts for its next
     run."""
+    load: RunLoad = UNDISTURBED
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,13 @@ class RankingState:
     """Number of the trial paired with the baseline; None during screening, and where no candidate was close to the
     baseline's speed."""
     log_ratios: tuple[float, ...]
-    """Natural logarithm of the challenger's speed over the baseline's, one number for each pair of runs."""
+    """Natural logarithm of the challenger's speed over the baseline's, one number for each pair that counts."""
     next: NextRun | None
     """Next validation run that the final comparison needs; None once the verdict is final."""
+    even_loads: tuple[PairLoads, ...] = ()
+    """Loads of other programs during the two runs of each pair that counts, in the order of `log_ratios`."""
+    uneven_loads: tuple[PairLoads, ...] = ()
+    """Loads during the two runs of each pair that was left out because they were unequal."""
 
 
 def max_runs(candidates: int, most_pairs: int, defaults: int = 0) -> int:
@@ -122,14 +129,24 @@ def _run_pairs(
     baseline: int, challenger: int, blocks: "_ComparisonBlocks", most_pairs: int, decide: Decide
 ) -> RankingState:
     ratios: list[float] = []
+    even_loads, uneven_loads = list[PairLoads](), list[PairLoads]()
+    next_run: NextRun | None = None
     last = blocks.block + most_pairs
-    while blocks.block < last and decide(ratios, most_pairs) == "open":
+    while blocks.block < last and too_busy.may_go_on(len(uneven_loads), most_pairs):
+        if decide(ratios, most_pairs) != "open":
+            break
         pair = blocks.take((baseline, challenger))
         if isinstance(pair, NextRun):
             # The block that was left out may have been the last one that the limit on pairs allows.
-            return RankingState(baseline, challenger, tuple(ratios), pair if pair.block < last else None)
-        ratios.append(pair[challenger] - pair[baseline])
-    return RankingState(baseline, challenger, tuple(ratios), None)
+            next_run = pair if pair.block < last else None
+            break
+        loads = blocks.loads_before(baseline, challenger)
+        if too_busy.is_even(*loads):
+            ratios.append(pair[challenger] - pair[baseline])
+            even_loads.append(loads)
+        else:
+            uneven_loads.append(loads)
+    return RankingState(baseline, challenger, tuple(ratios), next_run, tuple(even_loads), tuple(uneven_loads))
 
 
 def _find_fastest_default(field: Finalists, blocks: "_ComparisonBlocks", log_speeds: LogSpeeds) -> int | NextRun:
@@ -215,6 +232,11 @@ class _ComparisonBlocks:
             return NextRun(missing[0], self.block, tuple(arms))
         self.block += 1
         return speeds
+
+    def loads_before(self, first: int, second: int) -> PairLoads:
+        """Loads during the runs of two trials in the block that was taken last."""
+        loads = {run.trial: run.load for run in self._runs[self.block - 1]}
+        return loads[first], loads[second]
 
     def _order(self) -> list[int]:
         """Random order in which the trials of a comparison block run, drawn anew for each block."""

@@ -9,7 +9,7 @@ from shardtune.api_schemas.studies.final_comparison import Finalists
 from shardtune.api_schemas.studies.study import Contender, FinalComparison, StudyResult, Verdict
 from shardtune.api_schemas.trials.trial import TrialOrigin, TrialState
 from shardtune.tuner.history import Observation
-from shardtune.tuner.verdict import paired_test, undecided
+from shardtune.tuner.verdict import paired_test, too_busy, undecided
 from shardtune.tuner.verdict.contenders import compare_with_defaults, contender
 from shardtune.tuner.verdict.final_comparison import MAX_CANDIDATES, NEAR_FRACTION, RankingState
 from shardtune.tuner.verdict.parity import ParityGroups
@@ -88,17 +88,17 @@ def result(
         runs=cost[0],
         gpu_seconds=cost[1],
         ratios=tuple(map(math.exp, ratios)),
+        uneven_pairs=len(ranking_state.uneven_loads),
+        disturbed_runs=too_busy.count_disturbed(ranking_state.even_loads),
     )
     if ranking_state.challenger is None:
         baseline_result = StudyResult(
             best=baseline, baseline=baseline, speedup=None, verdict=Verdict.NOT_FASTER, final_comparison=comparison
         )
+        baseline_result = too_busy.checked(baseline_result, history, (), ())
         return _with_default_comparison(baseline_result, history, (*notes, _NOBODY_NEAR))
     challenger, speedup = contender(trials[ranking_state.challenger]), paired_test.speedup(ratios)
-    verdict, disturbed = (
-        undecided.verdict(ratios, speedup),
-        _disturbed_runs(baseline_trial, trials[ranking_state.challenger]),
-    )
+    verdict = undecided.verdict(ratios, speedup)
     is_recommended = recommends_challenger(field, ratios)
     study_result = StudyResult(
         best=challenger if is_recommended else baseline,
@@ -106,10 +106,13 @@ def result(
         candidate=None if is_recommended else challenger,
         speedup=speedup,
         verdict=verdict,
-        undecided=undecided.open_verdict(ratios, disturbed) if verdict is Verdict.UNDECIDED else None,
+        undecided=undecided.open_verdict(ratios, comparison.disturbed_runs) if verdict is Verdict.UNDECIDED else None,
         final_comparison=comparison,
     )
-    return _with_default_comparison(study_result, history, (*notes, *(() if speedup else (missing_interval_note,))))
+    study_result = too_busy.checked(study_result, history, ranking_state.even_loads, ranking_state.uneven_loads)
+    return _with_default_comparison(
+        study_result, history, (*notes, *(() if speedup or study_result.too_busy else (missing_interval_note,)))
+    )
 
 
 def recommends_challenger(field: Finalists, log_ratios: Sequence[float]) -> bool:
@@ -146,10 +149,6 @@ def _with_default_comparison(
     return result.model_copy(
         update={"against_defaults": compare_with_defaults(result.best, history, paired), "notes": notes}
     )
-
-
-def _disturbed_runs(*pair: Observation) -> int:
-    return sum(run.disturbed is not None for obs in pair for run in obs.validation_runs)
 
 
 def _default_numbers(feasible: Sequence[Observation]) -> tuple[int, ...]:

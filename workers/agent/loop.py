@@ -27,6 +27,7 @@ from shardtune.workers.agent.client import (
     call_patiently,
 )
 from shardtune.workers.agent.heartbeat import HeartbeatThread
+from shardtune.workers.agent.quiet_wait import Waiter
 from shardtune.workers.agent.send_traces import send_traces
 from shardtune.workers.agent.supervise import RunLimits
 from shardtune.workers.clock import now_s
@@ -163,8 +164,14 @@ class Agent:
         name = f"{lease.run_id}-{lease.attempt}"
         log.info("run %s, attempt %d: %s", lease.run_id, lease.attempt, words.task(lease))
         directory = TrialDir(self._workplace.work_dir / name)
+        waiter = Waiter(lease.quiet_wait)
         heartbeat = HeartbeatThread(
-            self._client, self._session, lease, sent_at_s, progress=directory.progress, renewed=directory.write_deadline
+            self._client,
+            self._session,
+            lease,
+            sent_at_s,
+            progress=lambda: waiter.with_wait(directory.progress()),
+            renewed=directory.write_deadline,
         )
 
         def create() -> TrialDir:
@@ -181,10 +188,14 @@ class Agent:
         heartbeat.start()
         try:
             with self._workplace.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
-                attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
+                if are_ours:
+                    # With the devices: what this worker's neighbours run would not be quiet for this run either.
+                    waiter.wait(lambda: bool(interrupted()))
+                may_run = are_ours and not interrupted()
+                attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if may_run else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.
-                self._report(lease, attempted)
+                self._report(lease, attempted, waiter.waited_s)
             elif self._interrupt:
                 self._release(lease)
             else:
@@ -196,20 +207,23 @@ class Agent:
             heartbeat.finish()
             heartbeat.join(timeout=1.0)
 
-    def _report(self, lease: Lease, attempted: AttemptResult) -> None:
+    def _report(self, lease: Lease, attempted: AttemptResult, waited_s: float | None) -> None:
         result: Result = attempted.result
         if isinstance(result, ProfilerRecording):
             result = send_traces(self._client, self._session, lease, diagnose(result))
         log.info("run %s: %s after %.1f s", lease.run_id, words.end(result), attempted.elapsed_s)
         try:
-            self._deliver(lease, self._report_of(lease, attempted, result))
+            self._deliver(lease, self._report_of(lease, attempted, result, waited_s))
         except RequestRejected as error:
             # Without a report, the service would hand out the same attempt again, and reject its result again, without end.
             log.error("the result of run %s was rejected: %s", lease.run_id, error)
             failure = Failure(kind=FailureKind.SETUP, message=f"the service rejected the result: {error}"[:4000])
-            self._deliver(lease, self._report_of(lease, dataclasses.replace(attempted, log_tail=None), failure))
+            attempted = dataclasses.replace(attempted, log_tail=None)
+            self._deliver(lease, self._report_of(lease, attempted, failure, waited_s))
 
-    def _report_of(self, lease: Lease, attempted: AttemptResult, result: Result) -> Report:
+    def _report_of(
+        self, lease: Lease, attempted: AttemptResult, result: Result, waited_s: float | None = None
+    ) -> Report:
         return Report(
             protocol_version=PROTOCOL_VERSION,
             session=self._session,
@@ -221,6 +235,7 @@ class Agent:
             failure=result if isinstance(result, Failure) else None,
             gpu_seconds=attempted.gpu_seconds,
             log_tail=attempted.log_tail,
+            waited_s=waited_s,
         )
 
     def _deliver(self, lease: Lease, report: Report) -> None:

@@ -99,6 +99,8 @@ def _read_study(options: TuneOptions) -> StudyRequest:
     spec, replaced = study_file.with_options(
         spec, ranks=options.ranks, max_trials=options.max_trials, memory_gib=options.memory_gib
     )
+    if options.wait_for_quiet_min is not None:
+        spec = spec.model_copy(update={"wait_for_quiet_s": 60 * options.wait_for_quiet_min})
     for line in replaced:
         print_progress(line)
     return spec
@@ -139,7 +141,7 @@ def _run_study(
             assert spec is not None
             study = _submit(partial(client.create_study, spec, options.study_id))
         elif options.add_pairs:
-            study = _submit(partial(client.extend, study.study_id, Extension(add_pairs=options.add_pairs)))
+            study = _submit(partial(client.extend, study.study_id, _extension(options)))
         progress.has_begun = True
         print_progress(f"study {study.study_id}: {study.spec.model.name} on {_describe_cluster(study.cluster)}")
         later = shlex.join(["shardtune", "serve", "--state-dir", str(options.state_dir)])
@@ -152,6 +154,11 @@ def _run_study(
     if study.result is None:
         raise error_without_result(study, client.trials(study.study_id))
     answer.write_and_print(client, study, options)
+
+
+def _extension(options: TuneOptions) -> Extension:
+    minutes = options.wait_for_quiet_min
+    return Extension(add_pairs=options.add_pairs, wait_for_quiet_s=None if minutes is None else 60 * minutes)
 
 
 def _pause_other_studies(client: api.ServiceClient, study: Study | None) -> None:

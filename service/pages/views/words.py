@@ -126,6 +126,11 @@ def _answer(result: StudyResult) -> tuple[str, str]:
             "good",
             f"Confirmed: {gain} faster than the baseline (95 % interval {percent(low - 1)} to {percent(high - 1)}).",
         )
+    if result.too_busy is not None:
+        kept = "Keep the baseline until it is decided." if result.best == result.baseline else "Nothing is shown yet."
+        seen = f" So far it looks like {result.speedup.value:.2f}× the baseline's speed." if result.speedup else ""
+        cause = result.too_busy.describe()
+        return "warn", f"{cause[:1].upper()}{cause[1:]}.{seen} {kept}"
     if result.speedup is None:
         return "quiet", "No paired runs: no other configuration was close to this one. Keep it."
     low, high = result.speedup.ci95

@@ -85,6 +85,7 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
         "speedup",
         "verdict",
         "undecided",
+        "too_busy",
         "against_defaults",
         "trust",
         "final_comparison",
@@ -96,7 +97,14 @@ def test_the_json_object_has_exactly_the_documented_keys() -> None:
     assert answer["best"].keys() == answer["baseline"].keys()
     assert TrialConfig.model_validate(answer["best"]["config"]) == ZERO
     assert answer["speedup"] == {"value": 1.31, "ci95": [1.27, 1.35]}
-    assert answer["final_comparison"] == {"candidates": [1, 2, 3, 4], "pairs": 8, "runs": 22, "gpu_seconds": 190.0}
+    assert answer["final_comparison"] == {
+        "candidates": [1, 2, 3, 4],
+        "pairs": 8,
+        "runs": 22,
+        "gpu_seconds": 190.0,
+        "uneven_pairs": 0,
+        "disturbed_runs": 0,
+    }
     assert (answer["verdict"], answer["trials"]) == ("confirmed", {"complete": 7, "infeasible": 1})
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shardtune.api_schemas.trials.leases import Lease, Report
+from shardtune.api_schemas.trials.leases import Lease, QuietWait, Report
 from shardtune.workers.agent.attempt import Workplace
 from shardtune.workers.agent.client import RequestRejected, WorkerClient
 from shardtune.workers.agent.loop import Agent
@@ -36,6 +36,7 @@ class World:
             heartbeat_s=0.1,
             deadline_s=30,
             no_progress_s=30,
+            quiet_wait=self.answers.pop("quiet_wait", None),
         )
         self.leases = [(200, lease.model_dump(mode="json"))]
         self.interrupt = Interrupt()
@@ -203,3 +204,31 @@ def test_a_change_between_runs_is_told_under_the_same_session(world):
     assert (first["session"], second["session"]) == (None, "session-1")
     assert second["inventory"]["fingerprint"]["power_limit_w"] == 400.0
     assert len(changed) > 1 and len(ended_world.reports()) == 1
+
+
+def test_heartbeats_go_on_while_a_run_waits_and_its_report_says_how_long(world):
+    """No machine is quiet by this limit, since the look itself takes CPU time."""
+    order = QuietWait(most_s=1.5, most_foreign_cores=0, waited_s=7)
+    ran = world("complete", "complete", until=lease_requests(2), quiet_wait=order)
+    (report,) = ran.reports()
+    assert report.waited_s == pytest.approx(8.5) and report.measurement is not None
+    phases = [(body["progress"] or {}).get("phase") for body in ran.service.bodies("/heartbeat")]
+    assert "waiting_for_quiet" in phases
+    assert report.gpu_seconds == pytest.approx(2 * report.measurement.elapsed_s), "the wait costs none"
+
+
+def test_a_wait_ends_when_the_worker_is_stopped_and_the_run_is_released(world):
+    order = QuietWait(most_s=3600, most_foreign_cores=0)
+
+    def is_waiting(world):
+        beats = [body["progress"] or {} for body in world.service.bodies("/heartbeat")]
+        return any(progress.get("phase") == "waiting_for_quiet" for progress in beats)
+
+    (report,) = world("complete", "complete", until=is_waiting, quiet_wait=order).reports()
+    assert (report.failure.kind, report.measurement) == ("worker_lost", None)
+
+
+def test_a_wait_ends_when_the_service_takes_the_run_away(world):
+    order = QuietWait(most_s=3600, most_foreign_cores=0)
+    stop = (200, {"action": "stop", "reason": "cancelled", "lease_s": 20})
+    assert world(until=lease_requests(2), quiet_wait=order, heartbeat=stop).reports() == []

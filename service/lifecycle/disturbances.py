@@ -20,7 +20,7 @@ def judge(session: Session, locked_run: LockedRun, measurement: Measurement) -> 
     foreign = measurement.conditions.foreign_cpu_cores if measurement.conditions is not None else None
     cores = _cpu_count(session, locked_run) if foreign else None
     left = disturbance.cores_left(foreign, study.cluster, cores) if foreign and cores else None
-    # Set here whatever the worker reported: both fields are the service's judgement.
+    # Set here whatever the worker reported: the service decides both fields.
     measurement = measurement.model_copy(update={"disturbed": None, "cores_left": left})
     reason = disturbance.reason(measurement, study.cluster, lambda: cores)
     if reason is None:

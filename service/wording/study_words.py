@@ -242,6 +242,8 @@ def final_comparison_position(study: Study, trials: Sequence[Trial]) -> str:
     complete, most = len(validation_runs(study, trials)), most_validation_runs(study)
     if complete < most:
         return f"final comparison, run {complete + 1} of at most {most}"
+    if study.phase is StudyPhase.FINAL_COMPARISON and study.result is None and most:
+        return f"final comparison, run {complete + 1}: pairs under unequal load run again"
     return validation_position(study, complete)
 
 

@@ -146,6 +146,8 @@ def _run_pairs(
             even_loads.append(loads)
         else:
             uneven_loads.append(loads)
+            # Another pair takes its place: `most_pairs` limits the pairs that count.
+            last += 1
     return RankingState(baseline, challenger, tuple(ratios), next_run, tuple(even_loads), tuple(uneven_loads))
 
 

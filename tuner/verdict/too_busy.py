@@ -3,7 +3,7 @@
 Two runs are an even pair if neither was disturbed, or if other programs left both about the same number of cores: under
 equal steady load a paired comparison is still evidence. Any other pair is uneven. Hence:
 
-- A final comparison leaves uneven pairs out and runs others in their place, until half of its pairs would be uneven.
+- A final comparison leaves uneven pairs out and runs others in their place, until they are half of `max_pairs`.
 - Its verdict is that of the even pairs. If these settle nothing, and half or more of all pairs were uneven or too few
   for an interval are left, the verdict is `too_busy` instead of `undecided`.
 - `not_faster`, and any verdict without a pair, also rest on the search. They become `too_busy` where most runs of the

@@ -13,8 +13,7 @@ from shardtune.api_schemas.machines.conditions import ProgramLoad, program_names
 from shardtune.api_schemas.trials.leases import QuietWait
 from shardtune.api_schemas.trials.measurements import Progress
 from shardtune.workers.clock import now_s
-from shardtune.workers.machine.host_load import busy_on
-from shardtune.workers.machine.program_load import ProcessTimes
+from shardtune.workers.machine.host_load import ProcessTimes, busy_on
 
 SAMPLE_S = 1.0
 """Seconds over which the load of other programs is averaged."""

@@ -21,9 +21,8 @@ from shardtune.workers.launch import Launch
 from shardtune.workers.machine import device_health, plausibility
 from shardtune.workers.machine.device_health import Fault, GpuObservation
 from shardtune.workers.machine.device_watch import DeviceWatch
-from shardtune.workers.machine.host_load import HostCounters
+from shardtune.workers.machine.host_load import HostCounters, ProcessTimes
 from shardtune.workers.machine.oom_counter import oom_kills
-from shardtune.workers.machine.program_load import ProcessTimes
 from shardtune.workers.trial_dir import TrialDir
 
 _STRAGGLER = 1.2

@@ -3,7 +3,7 @@
 import os
 import subprocess
 
-from shardtune.workers.machine.program_load import ProcessTimes, _printable
+from shardtune.workers.machine.host_load import ProcessTimes, _printable
 
 CORES = os.sched_getaffinity(0)
 

@@ -30,7 +30,7 @@ SMALLER = {
     "--min-nodes=4": "--min-nodes=2",
     "--nodes=4": "--nodes=2",
     "--num-gpus=8": "--num-gpus=0",
-    "--work-dir=/work": "--work-dir=/tmp/work",
+    "--work-dir=/work/worker": "--work-dir=/tmp/work",
     "/work": "/tmp/work",
 }
 """Two hosts without GPUs instead of four with eight; what a pod mounts is in its /tmp."""

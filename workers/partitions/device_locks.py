@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+from shardtune.api_schemas.access import private_folder
 from shardtune.api_schemas.machines.host_partition import HostPartition
 from shardtune.workers.clock import now_s
 from shardtune.workers.machine.device_lock import DevicesBusy
@@ -33,7 +34,7 @@ def hold_for_run(
     Raises:
         DevicesBusy: another worker did not release them in time.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder.make(folder, "locks of --split")
     until_s = now_s() + patience_s
     # Always in the same order, so that two workers with overlapping sets cannot each hold half.
     locks = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]

@@ -228,7 +228,7 @@ class Report(Schema):
     """Diagnosis from the recorded traces; the service replaces its findings by its own."""
     failure: Failure | None = None
     gpu_seconds: float = Field(ge=0, le=1e12)
-    """GPU-seconds of the attempt: wall seconds × ranks."""
+    """GPU-seconds of the attempt: wall seconds × ranks. The service bounds the figure by the time of the lease."""
     log_tail: ProgramOutput | None = Field(default=None, max_length=20_000)
     """Last lines of the failed rank's output, for people."""
 

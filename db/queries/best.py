@@ -88,6 +88,12 @@ def recommended_clusters(session: Session, project_id: str) -> Sequence[Cluster]
     return session.scalars(query).all()
 
 
+def projects_with_recommendation(session: Session) -> Sequence[str]:
+    """Return the projects that have a recommended configuration, which retunes and canaries may measure."""
+    query = select(TuningTargetRow.project_id).where(TuningTargetRow.recommended_id.is_not(None)).distinct()
+    return session.scalars(query).all()
+
+
 def _with_recommendation(*conditions: ColumnElement[bool]) -> Select[TuningTargetRow]:
     present = (TuningTargetRow.recommended_id.is_not(None), TuningTargetRow.superseded_by.is_(None))
     return (
@@ -225,6 +231,14 @@ def decisions(
     query = select(DecisionRow).where(DecisionRow.project_id == project_id, DecisionRow.target_key == target_key)
     query = query.order_by(DecisionRow.id.desc()).limit(limit)
     return session.scalars(query if after is None else query.where(DecisionRow.id < after)).all()
+
+
+def is_approved(session: Session, recommendation_id: str) -> bool:
+    """Return whether a person has approved a recommendation."""
+    query = select(DecisionRow.id).where(
+        DecisionRow.recommendation_id == recommendation_id, DecisionRow.action == DecisionAction.APPROVED
+    )
+    return session.scalars(query.limit(1)).first() is not None
 
 
 def previous_recommendation(session: Session, row: TuningTargetRow) -> RecommendationRow | None:

@@ -14,7 +14,7 @@ from shardtune.db.queries import leases, workers
 from shardtune.db.tables.studies import AttemptRow, RunRow
 from shardtune.service.http.errors import Conflict, NotFound, invalid
 from shardtune.service.leasing import host_exclusivity, preemption
-from shardtune.service.lifecycle import advance, outcomes, traces
+from shardtune.service.lifecycle import advance, charges, outcomes, traces
 from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
@@ -90,17 +90,21 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
         snapshot_before = context.planner_cache.snapshot(locked_run.study.id, locked_run.study.version)
         if snapshot_before is not None:
             locked_run.rejected = snapshot_before.rejected
-        ended = host_exclusivity.with_co_tenants(session, locked_run.run, _judged_end(report, key, explained_diagnosis))
-        outcomes.apply_end(session, locked_run, ended, context.now())
+        assert attempt is not None, "checked with the lease"
+        now = context.now()
+        charged = charges.reported(locked_run.study, locked_run.run, attempt, report.gpu_seconds, now)
+        judged_end = _judged_end(report, key, explained_diagnosis, charged)
+        outcomes.apply_end(
+            session, locked_run, host_exclusivity.with_co_tenants(session, locked_run.run, judged_end), now
+        )
         confirming_s = (
-            None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, report)
+            None if snapshot_before is None else _validation_gpu_seconds(snapshot_before, locked_run.run, charged)
         )
         snapshot = study_snapshot.read_study(
             session, locked_run.study, locked_run.trials, locked_run.rejected, confirming_s
         )
         snapshot, continues_block = advance.begin_next(context, session, locked_run, snapshot)
-    end = (attempt.end if attempt is not None else None) or "unknown"
-    context.metrics.count_end(locked_run.run.purpose, end, report.gpu_seconds)
+    context.metrics.count_end(locked_run.run.purpose, attempt.end or "unknown", charged)
     context.planner_cache.keep_snapshot(snapshot)
     # The worker's next request takes the next run of the block directly, without a look at other studies.
     if continues_block:
@@ -111,11 +115,11 @@ def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
     return ReportAnswer(applied=True)
 
 
-def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, report: Report) -> float:
+def _validation_gpu_seconds(before: StudySnapshot, run: RunRow, charged: float) -> float:
     """GPU-seconds of all final comparisons of a study so far, from the snapshot taken before the present report."""
     # A query would make SQLAlchemy flush the pending changes first, and the rest again later.
     _, spent_s = before.final_comparison_cost
-    return spent_s + (report.gpu_seconds if run.purpose == RunPurpose.VALIDATION else 0.0)
+    return spent_s + (charged if run.purpose == RunPurpose.VALIDATION else 0.0)
 
 
 def _is_repeated_report(attempt: AttemptRow | None, report: Report, content_key: str) -> bool:
@@ -149,9 +153,9 @@ def _check_single_result(run: RunRow, report: Report) -> None:
         )
 
 
-def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None) -> JudgedEnd:
+def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: float) -> JudgedEnd:
     return JudgedEnd(
-        gpu_seconds=report.gpu_seconds,
+        gpu_seconds=charged,
         measurement=report.measurement,
         model_summary=report.model_summary,
         resume_check=report.resume_check,

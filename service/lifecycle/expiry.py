@@ -8,10 +8,10 @@ from functools import partial
 from starlette.concurrency import run_in_threadpool
 
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.trial import RunPurpose, TrialState
+from shardtune.api_schemas.trials.trial import TrialState
 from shardtune.db.queries import leases
-from shardtune.db.tables.studies import RunRow, StudyRow
-from shardtune.service.lifecycle import advance, outcomes
+from shardtune.db.tables.studies import RunRow
+from shardtune.service.lifecycle import advance, charges, outcomes
 from shardtune.service.lifecycle.locked_run import lock_run
 from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.process.background import run_every, sum_unlocked
@@ -49,7 +49,7 @@ def end_lost_attempt(
             return False
         failure = Failure(kind=FailureKind.WORKER_LOST, message=f"the attempt ended because {reason}")
         ended = JudgedEnd(
-            gpu_seconds=_gpu_seconds_until_silence(context, locked_run.study, run),
+            gpu_seconds=charges.until_silence(locked_run.study, run, context.settings.lease_s),
             failure=failure,
             is_release=is_release,
         )
@@ -78,13 +78,3 @@ async def keep_sweeping(context: Context) -> None:
 
 def _is_expired(context: Context, run: RunRow) -> bool:
     return run.lease_until is not None and run.lease_until < context.now()
-
-
-def _gpu_seconds_until_silence(context: Context, study: StudyRow, run: RunRow) -> float:
-    """GPU-seconds of an attempt up to the last request of its worker, which is one lease duration before the lease
-    expires.
-    """
-    if run.started_at is None or run.lease_until is None:
-        return 0.0
-    alive_s = (run.lease_until - run.started_at).total_seconds() - context.settings.lease_s
-    return max(0.0, alive_s) * (1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size)

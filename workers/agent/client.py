@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from shardtune.api_schemas.access.credentials import KeySource
 from shardtune.api_schemas.base import Schema
+from shardtune.api_schemas.protocol import REQUEST_TIMEOUT_S
 from shardtune.api_schemas.trials.leases import (
     Heartbeat,
     HeartbeatAnswer,
@@ -81,7 +82,11 @@ class WorkerClient:
     """HTTP client of one worker session; threads may share it (httpx clients allow it)."""
 
     def __init__(
-        self, base_url: str, timeout_s: float = 5.0, keys: KeySource | None = None, proxy: str | None = None
+        self,
+        base_url: str,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        keys: KeySource | None = None,
+        proxy: str | None = None,
     ) -> None:
         """Open the HTTP client; `proxy` is the only proxy used."""
         self._keys = keys or KeySource()

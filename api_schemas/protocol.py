@@ -65,6 +65,17 @@ class CannotExpress(ValueError):
     """Error for a message that the other side's version of the protocol cannot express."""
 
 
+def expressed(value: BaseModel, version: int) -> dict[str, Any]:
+    """Return a value as JSON, without the fields that a protocol version does not have.
+
+    Raises:
+        CannotExpress: a field that the version does not have changes the meaning of the value.
+    """
+    content = value.model_dump(mode="json")
+    _leave_out_newer_fields(value, content, version)
+    return content
+
+
 class ProtocolMessage(Schema):
     """Base class of the messages between workers and the service. Readers ignore unknown fields, also those of the
     values within a message."""
@@ -86,10 +97,7 @@ class ProtocolMessage(Schema):
         Raises:
             CannotExpress: a field that the version does not have changes the meaning of the message.
         """
-        content = self.model_dump(mode="json")
-        if version < PROTOCOL_VERSION:
-            _leave_out_newer_fields(self, content, version)
-        return content
+        return expressed(self, version)
 
 
 class _IgnoresUnknownFields:

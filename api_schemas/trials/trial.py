@@ -130,6 +130,8 @@ class Attempt(Schema):
     finished_at: datetime | None
     end: AttemptEnd | None
     """Reason why the attempt ended; None while it runs."""
+    failure_message: str | None = None
+    """Description of the failure with which the attempt ended; None if it ended without one."""
     gpu_seconds: float | None
 
 

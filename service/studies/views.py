@@ -109,5 +109,6 @@ def _attempt_view(row: AttemptRow) -> Attempt:
         started_at=row.started_at,
         finished_at=row.finished_at,
         end=row.end,
+        failure_message=row.failure.message if row.failure is not None else None,
         gpu_seconds=row.gpu_seconds,
     )

@@ -225,8 +225,13 @@ def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:
     )
 
 
+def waiting_reason(worker: WorkerRow, cause: str) -> str:
+    """Reason of a study that waits for another worker, since this one cannot execute its runs."""
+    return f"{_REJECTION}{worker.name} {cause}"
+
+
 def is_rejection(reason: str | None) -> bool:
-    """Whether the reason stored with a study was written by `rejection_reason`."""
+    """Whether the reason stored with a study names a worker that gets none of its runs."""
     return reason is not None and reason.startswith(_REJECTION)
 
 

@@ -11,7 +11,7 @@ import re
 import pytest
 from sqlalchemy import MetaData, Table, inspect, select
 
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.db.session import Database
 from tests.flow.helpers.route_table import Address, addresses
 from tests.flow.http.two_projects import OWN, WORD, Ids, TwoProjects, two_projects

@@ -5,7 +5,9 @@ from sqlalchemy import select
 
 from shardtune.api_schemas.machines.conditions import Conditions
 from shardtune.api_schemas.machines.host_partition import HostPartition
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, TASK_KINDS, LeaseRequest, Worker
+from shardtune.api_schemas.machines.workers import Worker
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
+from shardtune.api_schemas.trials.leases import TASK_KINDS, LeaseRequest
 from shardtune.api_schemas.trials.trial import RunPurpose
 from shardtune.db.session import Database
 from shardtune.db.tables.studies import AttemptRow, RunRow

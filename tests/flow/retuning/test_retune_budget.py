@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.trials.leases import LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow

@@ -6,6 +6,7 @@ from typing import Any
 import httpx
 
 from shardtune.api_schemas.machines.hardware import Cluster, Fingerprint, Inventory
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.strategies import TrialConfig
 from shardtune.api_schemas.training.models import BlockSummary, ModelSummary
 from shardtune.api_schemas.trials.diagnosis import (
@@ -18,14 +19,7 @@ from shardtune.api_schemas.trials.diagnosis import (
     Timeline,
 )
 from shardtune.api_schemas.trials.failures import Failure, FailureKind
-from shardtune.api_schemas.trials.leases import (
-    PROTOCOL_VERSION,
-    Lease,
-    ModelSummaryTask,
-    ResumeTask,
-    TraceTask,
-    TrialTask,
-)
+from shardtune.api_schemas.trials.leases import Lease, ModelSummaryTask, ResumeTask, TraceTask, TrialTask
 from shardtune.api_schemas.trials.measurements import Measurement, Memory, StepRecord
 from shardtune.api_schemas.trials.resume_check import ResumeMeasurement
 

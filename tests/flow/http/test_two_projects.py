@@ -26,6 +26,7 @@ BODIES = {
     "/v1/schedules/{schedule_id}": {"json": SCHEDULE},
     "/v1/studies/{study_id}:extend": {"json": {"add_trials": 1}},
     "/v1/runs/{run_id}/heartbeat": {"json": HELD_STUDY},
+    "/v1/runs/{run_id}/unreadable": {"json": HELD_STUDY | {"message": "unreadable"}},
     "/v1/runs/{run_id}/report": {
         "json": HELD_STUDY | {"gpu_seconds": 1.0, "failure": {"kind": "crash", "message": "x"}}
     },

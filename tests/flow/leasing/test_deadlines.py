@@ -4,6 +4,7 @@ import pytest
 
 from shardtune.db.tables.studies import RunRow
 from shardtune.service.leasing import reclaim
+from tests.support.service.scenarios import in_threads
 from tests.support.service.simulated_worker import MODEL_SUMMARY, SPEC, SimulatedWorker, measurement
 
 BUSY = {"phase": "measuring", "step": 7, "step_s": 1.0, "steps_left": 20}
@@ -104,3 +105,26 @@ def test_two_services_end_an_overdue_attempt_once(client, worker, lease, clock, 
     worker.heartbeat(lease)
     ended = [reclaim.end_overdue_attempts(context) for _ in range(2)]
     assert ended == [1, 0] and len(attempts(client, study_id)) == 1
+
+
+def test_a_report_and_the_end_at_the_deadline_race_and_one_of_them_counts(
+    client, worker, lease, clock, context, study_id
+):
+    """Both lock the study, so the second finds the attempt ended."""
+    clock.turn(2 * lease.deadline_s + 1)
+    worker.heartbeat(lease)
+    results = {}
+
+    def act(kind):
+        results[kind] = (
+            worker.report(lease, measurement(1000)).status_code
+            if kind == "report"
+            else reclaim.end_overdue_attempts(context)
+        )
+
+    in_threads(act, ["report", "sweep"])
+    assert (results["report"], results["sweep"]) in ((200, 0), (409, 1))
+    (ended, *later) = attempts(client, study_id)
+    assert ended["end"] == ("complete" if results["report"] == 200 else "deadline") and not later
+    spent = client.get(f"/v1/studies/{study_id}").json()["gpu_seconds"]
+    assert spent == pytest.approx(6.0 + ended["gpu_seconds"])

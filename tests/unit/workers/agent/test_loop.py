@@ -34,6 +34,7 @@ class World:
             "heartbeat": CONTINUE,
             "report": (200, {"applied": True}),
             "unreadable": (200, {"applied": True}),
+            "readyz": (200, {}),
         } | answers
         lease_change, first_lease = self.answers.pop("lease_change", {}), self.answers.pop("first_lease", None)
         lease = Lease(

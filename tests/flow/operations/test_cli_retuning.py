@@ -14,7 +14,7 @@ def test_a_schedule_from_its_making_to_its_end(http, run):
     key = best(http)["target_key"]
     code, created = run("schedules", "create", *NIGHTLY, "--target-key", key, "--window", "22:00-06:00")
     name = created["schedule_id"]
-    assert (code, created["cases"]["target_keys"], created["windows"]) == (0, [key], ["22:00-06:00"])
+    assert (code, created["targets"]["target_keys"], created["windows"]) == (0, [key], ["22:00-06:00"])
     assert [row["schedule_id"] for row in run("schedules", "list")[1]["schedules"]] == [name]
     assert run("schedules", "pause", name)[1]["is_paused"] and not run("schedules", "resume", name)[1]["is_paused"]
     assert run("schedules", "run", name)[1]["last_ticks"][0]["kind"] == "manual"

@@ -229,10 +229,11 @@ def test_an_answer_is_pinned_rejected_and_rolled_back_to(quick_client, study_id)
     again = quick_client.post(f"/studies/{study_id}/rerun", data=recorded, follow_redirects=False).headers["location"]
     SimulatedWorker(quick_client, behave=behave).register().work()
     assert "Approve" in page(quick_client, again), "what is pinned stays until somebody approves another"
-    assert "serving</span>" in quick_client.post(f"{again}/recommendation/approve", data=recorded, headers=HTML).text
+    approved = quick_client.post(f"{again}/recommendation/approve", data=recorded, headers=HTML).text
+    assert "recommended</span>" in approved
     assert "Roll back to this" in page(quick_client, f"/studies/{study_id}")
     back = quick_client.post(f"{decide}/rollback", data=recorded, headers=HTML).text
-    assert "serving</span>" in back and "rolled back to, by local" in back
+    assert "recommended</span>" in back and "rolled back to, by local" in back
     assert quick_client.post(f"{decide}/nonsense", data=recorded, headers=HTML).status_code == 404
     assert quick_client.post(f"{decide}/pin", headers=HTML).status_code == 403
 

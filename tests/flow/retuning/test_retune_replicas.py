@@ -75,7 +75,7 @@ def until(condition: Callable[[], Any], seconds: float, description: str, replic
 
 
 def served(replicas: Replicas) -> Any:
-    recommended = replicas.get("/v1/recommendations", state="serving")["recommendations"]
+    recommended = replicas.get("/v1/recommendations", state="recommended")["recommendations"]
     return [replicas.get("/v1/best", target_key=item["target_key"]) for item in recommended]
 
 

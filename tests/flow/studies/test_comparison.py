@@ -27,8 +27,8 @@ def test_answer_and_baseline_of_a_study_stand_side_by_side(quick_client):
         True,
         True,
     )
-    assert answer["fresh"]["tokens_per_s_per_gpu"] == pytest.approx(winner["tokens_per_s_per_gpu"])
-    assert [answer["fresh"]["low"], answer["fresh"]["high"]] == winner["spread"]
+    assert answer["validation"]["tokens_per_s_per_gpu"] == pytest.approx(winner["tokens_per_s_per_gpu"])
+    assert [answer["validation"]["low"], answer["validation"]["high"]] == winner["spread"]
     assert answer["search"]["low"] <= answer["search"]["tokens_per_s_per_gpu"] <= answer["search"]["high"]
     assert answer["speedup"] == result["speedup"] and baseline["speedup"] is None
     assert answer["peak_allocated_gib"] == winner["peak_allocated_gib"]

@@ -41,7 +41,7 @@ def test_every_size_gets_as_many_workers_as_there_is_room_for():
     assert by_name(partitions)["1x3"].gpu_uuids == by_name(partitions)["1x3"].partition.devices == ("GPU-3",)
     assert [item.partition.least_ranks for item in partitions] == [*[1] * 8, 2]
     assert sorted(core for item in partitions[:8] for core in item.cores) == list(range(16))
-    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].partition.part == 1 / 8
+    assert by_name(partitions)["8x0"].cores == set(range(16)) and partitions[0].partition.fraction == 1 / 8
 
 
 def test_a_partition_offers_its_fraction_of_the_host_s_memory():

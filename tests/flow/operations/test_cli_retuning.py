@@ -70,7 +70,7 @@ def test_fingerprints_and_what_depends_on_them(http, run):
         newest["fingerprint_id"]
     ]
     actual = run("fingerprints", "show", first["fingerprint_id"])[1]
-    assert [item["model"] for item in actual["dependents"]] == ["llama-tiny"]
+    assert [dependent["model"] for dependent in actual["dependents"]] == ["llama-tiny"]
     assert "kernel 6.1 → 6.2" in run("fingerprints", "list", "--worker", "sim", as_json=False)[1]
     assert "measured under it: llama-tiny" in run("fingerprints", "show", first["fingerprint_id"], as_json=False)[1]
 

@@ -154,7 +154,7 @@ def test_the_calculator_predicts_for_hardware_nobody_has(quick_client):
     requested = {"model": "llama-2-70b", "cluster": "64xh100", "sequence_length": 4096, "global_batch": 64, "top": 5}
     fastest = quick_client.post("/v1/predictions", json=requested).json()["fastest"]
     badges = re.findall(r"badge[^>]*>\s*(?:<[^>]*>)*\s*((?:may fit|fits|does not fit))", text)
-    assert badges[:5] == [item["memory"]["verdict"] for item in fastest], (
+    assert badges[:5] == [prediction["memory"]["verdict"] for prediction in fastest], (
         "one rule for the page, the API and the command line"
     )
     assert "whole number above 0" in page(quick_client, "/new?sequence_length=many")

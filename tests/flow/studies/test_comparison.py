@@ -43,7 +43,7 @@ def test_studies_of_different_workloads_are_no_ratio_of_each_other(quick_client)
     first, second = best(quick_client)["study_id"], tune(quick_client, worker="sim-2", **OTHER)
     listed = quick_client.get("/v1/recommendations").json()["recommendations"]
     # Of the same moment, since the clock stands still: in no order.
-    key = next(item["target_key"] for item in listed if item["study_id"] == second)
+    key = next(recommendation["target_key"] for recommendation in listed if recommendation["study_id"] == second)
     comparison = compared(quick_client, first, second, key, "study-none")
     assert [side["study_id"] for side in comparison["configs"]] == [first, second, second]
     assert (comparison["is_one_subject"], comparison["not_found"]) == (False, ["study-none"])

@@ -106,7 +106,7 @@ HOURS = [NOON - timedelta(hours=hours) for hours in (5, 4, 3, 2, 1)]
 def test_missed_ticks_are_made_up_for_as_the_schedule_says(rule, due, expected):
     account = catch_up.account_for_ticks(due, NOON, spec(**rule))
     assert account == expected
-    assert sum(item.merged_ticks for item in account) == len(due)
+    assert sum(due_tick.merged_ticks for due_tick in account) == len(due)
 
 
 def test_windows_and_days_are_those_of_their_zone():

@@ -164,7 +164,7 @@ class Lease(ProtocolMessage):
     """Maximum duration of the run, in seconds from now."""
     no_progress_s: float
     """Seconds without progress of any rank after which the worker ends the run."""
-    is_alone: bool = False
+    is_exclusive: bool = False
     """Whether nothing else may run on the host during this run, because its result decides a comparison."""
 
 

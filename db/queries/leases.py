@@ -88,7 +88,7 @@ def add_run(
     trial: TrialRow | None,
     purpose: RunPurpose,
     now: datetime,
-    block: int | None = None,
+    comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
@@ -100,8 +100,8 @@ def add_run(
         trial=trial,
         position=following.scalar_subquery(),
         purpose=purpose,
-        comparison_round=study.comparison_round if block is not None else 0,
-        comparison_block=block,
+        comparison_round=study.comparison_round if comparison_block is not None else 0,
+        comparison_block=comparison_block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,

@@ -96,7 +96,7 @@ def begin(
 def _host_id(inventory: Inventory, project_id: str | None) -> str | None:
     """Return the id of a host within one project, so that a worker's claim about its host cannot block other projects'
     workers."""
-    return None if inventory.share is None else f"{project_id or '*'}/{inventory.share.host}"
+    return None if inventory.host_partition is None else f"{project_id or '*'}/{inventory.host_partition.host}"
 
 
 def lock(session: Session, worker_id: str) -> WorkerRow | None:

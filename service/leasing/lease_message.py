@@ -29,7 +29,7 @@ def lease(context: Context, study: StudyRow, run: RunRow) -> Lease:
         heartbeat_s=settings.heartbeat_s,
         deadline_s=max(1.0, limits.deadline_s - elapsed_s),
         no_progress_s=limits.no_progress_s,
-        is_alone=host_exclusivity.is_alone(run.purpose, study.system_study),
+        is_exclusive=host_exclusivity.needs_exclusive_host(run.purpose, study.system_study),
     )
 
 

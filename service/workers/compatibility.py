@@ -207,7 +207,7 @@ def _is_in_scope(worker: WorkerRow, study: StudyRow) -> bool:
 def _leaves_to_smaller_workers(offer: Offer, cluster: Cluster) -> bool:
     """Whether a worker leaves a study of this size to workers with fewer devices of the same host."""
     # On a divided host a small study on a large partition would block devices that a large study needs.
-    return offer.share is not None and cluster.world_size < offer.share.least_ranks
+    return offer.host_partition is not None and cluster.world_size < offer.host_partition.least_ranks
 
 
 def rejection_reason(worker: WorkerRow, study: StudyRow) -> str:

@@ -165,7 +165,7 @@ class Agent:
         limits = RunLimits(lease.deadline_s, lease.no_progress_s)
         heartbeat.start()
         try:
-            with self._workplace.devices(lease.is_alone, lambda: bool(interrupted())) as are_ours:
+            with self._workplace.devices(lease.is_exclusive, lambda: bool(interrupted())) as are_ours:
                 attempted = run_attempt(self._workplace, lease.task, create, limits, interrupted) if are_ours else None
             if attempted is not None:
                 # Renewing goes on until the report is answered, so that a long retry does not cost the lease.

@@ -101,7 +101,7 @@ def restarted(loss: float = 5.0, **changes: Any) -> ResumeMeasurement:
     values = {
         "saved_at_step": 20,
         "losses": [5.0] * 25,
-        "went_on": steps(5.0),
+        "uninterrupted": steps(5.0),
         "resumed": steps(loss),
         "save_s": 0.5,
         "load_s": 0.25,

@@ -19,7 +19,15 @@ from shardtune.api_schemas.protocol import (
     expressed,
     is_readable,
 )
-from tests.protocol import corpus
+from tests.protocol.corpus import (
+    message_types,
+    present_messages,
+    present_schemas,
+    recorded,
+    recorded_versions,
+    releases_with,
+    tree_of_working_copy,
+)
 from tests.protocol.sample_messages import sample_messages
 
 SPOKEN_VERSIONS = range(OLDEST_PROTOCOL_VERSION, PROTOCOL_VERSION + 1)
@@ -28,42 +36,42 @@ NEXT = PROTOCOL_VERSION + 1
 
 
 def test_a_change_of_a_message_comes_with_a_new_version() -> None:
-    assert corpus.recorded(PROTOCOL_VERSION, "schemas") == corpus.present_schemas(), (
+    assert recorded(PROTOCOL_VERSION, "schemas") == present_schemas(), (
         f"a protocol message has changed: increase PROTOCOL_VERSION in api_schemas/protocol.py, mark new fields with "
         f"Since({NEXT}), and run `{RECORD}`. Without the increase only if no release has version {PROTOCOL_VERSION}"
     )
 
 
 def test_the_recorded_messages_are_those_written_now() -> None:
-    assert corpus.recorded(PROTOCOL_VERSION, "messages") == corpus.present_messages(), f"run `{RECORD}`"
+    assert recorded(PROTOCOL_VERSION, "messages") == present_messages(), f"run `{RECORD}`"
 
 
 def test_every_message_is_in_the_corpus() -> None:
-    assert {type(message) for message in sample_messages().values()} == set(corpus.message_types().values())
+    assert {type(message) for message in sample_messages().values()} == set(message_types().values())
 
 
 def test_every_version_that_is_spoken_has_a_corpus() -> None:
-    assert set(SPOKEN_VERSIONS) <= set(corpus.recorded_versions())
+    assert set(SPOKEN_VERSIONS) <= set(recorded_versions())
     assert PROTOCOL_VERSION - OLDEST_PROTOCOL_VERSION <= 1 <= OLDEST_PROTOCOL_VERSION
 
 
 def test_a_released_version_does_not_change() -> None:
-    for version in corpus.recorded_versions():
-        for tag, tree in corpus.releases_with(version).items():
-            assert corpus.tree_of_working_copy(version) == tree, f"restore the corpus of version {version} from {tag}"
+    for version in recorded_versions():
+        for tag, tree in releases_with(version).items():
+            assert tree_of_working_copy(version) == tree, f"restore the corpus of version {version} from {tag}"
 
 
 @pytest.mark.parametrize("version", SPOKEN_VERSIONS)
 def test_messages_of_every_spoken_version_are_read(version: int) -> None:
-    for name, message in corpus.recorded(version, "messages").items():
-        reader = corpus.message_types()[message["type"]]
+    for name, message in recorded(version, "messages").items():
+        reader = message_types()[message["type"]]
         read = reader.read(json.dumps(message["content"]))
         assert expressed(read, version) == message["content"], name
 
 
 @pytest.mark.parametrize("version", SPOKEN_VERSIONS)
 def test_messages_are_written_as_every_spoken_version_reads_them(version: int) -> None:
-    schemas = corpus.recorded(version, "schemas")
+    schemas = recorded(version, "schemas")
     for message in sample_messages().values():
         jsonschema.validate(message.written_for(version), schemas[type(message).__name__])
 

@@ -22,14 +22,14 @@ from shardtune.api_schemas.trials.leases import (
     Registration,
     Report,
     ReportAnswer,
+    UnreadableLease,
 )
-from shardtune.api_schemas.trials.leases import UnreadableLease as UnreadableLeaseReport
 from shardtune.workers.agent.client_errors import (
     LeaseLost,
+    LeaseUnreadable,
     RequestRejected,
     Unreachable,
-    UnreadableLease,
-    VersionRefused,
+    VersionRejected,
 )
 from shardtune.workers.agent.responses import detail, expect, problem_field, read_lease
 
@@ -41,7 +41,7 @@ _JSON = {"content-type": "application/json"}
 _TRACE_S = 30.0
 """Timeout in seconds of uploading a trace of some megabytes, during which the lease is still renewed."""
 
-VersionedMessage = Registration | LeaseRequest | Heartbeat | Report | UnreadableLeaseReport
+VersionedMessage = Registration | LeaseRequest | Heartbeat | Report | UnreadableLease
 Value = TypeVar("Value")
 
 
@@ -104,16 +104,16 @@ class WorkerClient:
         the worker session.
 
         Raises:
-            UnreadableLease: the response is a lease that this release cannot read.
+            LeaseUnreadable: the response is a lease that this release cannot read.
         """
         response = self._post("/v1/leases", request, self._timeout_s + request.wait_s)
         if response.status_code == 204:
             return None
         return read_lease(response)
 
-    def hand_back_unread(self, session: str, protocol_version: int, error: UnreadableLease) -> ReportAnswer:
+    def hand_back_unread(self, session: str, protocol_version: int, error: LeaseUnreadable) -> ReportAnswer:
         """Report that a lease cannot be read, so that the service gives its run to another worker at once."""
-        message = UnreadableLeaseReport(
+        message = UnreadableLease(
             protocol_version=protocol_version, session=session, attempt=error.attempt, message=str(error)
         )
         return expect(self._post(f"/v1/runs/{error.run_id}/unreadable", message), ReportAnswer)
@@ -177,7 +177,7 @@ class WorkerClient:
         if response.status_code == _UNAUTHORIZED and self._was_accepted and self._keys.file is not None:
             raise Unreachable(f"{text}; waiting for another key in {self._keys.file}")
         if problem_field(response, "code") == "protocol_version":
-            raise VersionRefused(text)
+            raise VersionRejected(text)
         raise LeaseLost(text) if response.status_code in _LOST else RequestRejected(text)
 
 

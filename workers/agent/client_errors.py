@@ -3,9 +3,9 @@
 ClientError
 ├── Unreachable     no answer, or a temporary refusal (408, 425, 429, 5xx, a key that is being rotated): try again
 ├── LeaseLost       the run is no longer this worker's (404, 409, 410): kill the ranks, report nothing
-├── UnreadableLease a lease of another release, with fields that this one cannot read: hand the run back
+├── LeaseUnreadable a lease of another release, with fields that this one cannot read: hand the run back
 └── RequestRejected any other 4xx: the same request would be rejected again
-    └── VersionRefused  the service does not read the agreed protocol version any more: register again
+    └── VersionRejected  the service does not read the agreed protocol version any more: register again
 """
 
 
@@ -25,11 +25,11 @@ class RequestRejected(ClientError):
     """The service rejected the request as invalid or not permitted; the same request would be rejected again."""
 
 
-class VersionRefused(RequestRejected):
+class VersionRejected(RequestRejected):
     """The service does not read the protocol version of the message, such as after a change of its release."""
 
 
-class UnreadableLease(ClientError):
+class LeaseUnreadable(ClientError):
     """The service sent the lease of a run in a form that this release cannot read."""
 
     def __init__(self, run_id: str, attempt: int, message: str) -> None:

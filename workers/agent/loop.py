@@ -22,10 +22,10 @@ from shardtune.workers.agent.client import WorkerClient, call_patiently
 from shardtune.workers.agent.client_errors import (
     ClientError,
     LeaseLost,
+    LeaseUnreadable,
     RequestRejected,
     Unreachable,
-    UnreadableLease,
-    VersionRefused,
+    VersionRejected,
 )
 from shardtune.workers.agent.heartbeat import HeartbeatThread
 from shardtune.workers.agent.send_traces import send_traces
@@ -120,13 +120,13 @@ class Agent:
             # A rejection also shows that the service answers; the next lease request decides what it means.
             with contextlib.suppress(LeaseLost, RequestRejected):
                 call_patiently(self._client.wait_ready, give_up=lambda: bool(self._interrupt))
-        except UnreadableLease as error:
+        except LeaseUnreadable as error:
             self._hand_back_unread(error)
-        except (LeaseLost, VersionRefused) as error:
+        except (LeaseLost, VersionRejected) as error:
             self._session.register_anew(self._inventory, error)
         return None
 
-    def _hand_back_unread(self, error: UnreadableLease) -> None:
+    def _hand_back_unread(self, error: LeaseUnreadable) -> None:
         """Return a run whose lease this release cannot read; the service gives this worker no more runs."""
         log.error(
             "the lease of run %s cannot be read by this release (%s); install the service's release on this worker and "

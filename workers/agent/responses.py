@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from shardtune.api_schemas.names import RowId
 from shardtune.api_schemas.protocol import ProtocolMessage
 from shardtune.api_schemas.trials.leases import AttemptNumber, Lease
-from shardtune.workers.agent.client_errors import Unreachable, UnreadableLease
+from shardtune.workers.agent.client_errors import LeaseUnreadable, Unreachable
 
 Answer = TypeVar("Answer", bound=ProtocolMessage)
 
@@ -25,7 +25,7 @@ def read_lease(response: httpx.Response) -> Lease:
     """Parse the lease that the service sent.
 
     Raises:
-        UnreadableLease: it is a lease that this release cannot read.
+        LeaseUnreadable: it is a lease that this release cannot read.
         Unreachable: it is no lease.
     """
     try:
@@ -33,7 +33,7 @@ def read_lease(response: httpx.Response) -> Lease:
     except ValidationError as error:
         with contextlib.suppress(ValidationError):
             lease_id = _LeaseId.read(response.content)
-            raise UnreadableLease(lease_id.run_id, lease_id.attempt, _shorten(error)) from error
+            raise LeaseUnreadable(lease_id.run_id, lease_id.attempt, _shorten(error)) from error
         raise _meaningless(response, Lease) from error
 
 

@@ -266,8 +266,8 @@ def test_messages_are_written_in_the_agreed_version(world):
 
 
 def test_a_service_of_another_release_makes_the_worker_register_again(world):
-    refused = (400, {"code": "protocol_version", "detail": "upgraded meanwhile"})
-    done = world("complete", "complete", until=lease_requests(3), first_lease=refused)
+    rejected = (400, {"code": "protocol_version", "detail": "upgraded meanwhile"})
+    done = world("complete", "complete", until=lease_requests(3), first_lease=rejected)
     assert len(done.service.bodies("/workers")) == 2
 
 

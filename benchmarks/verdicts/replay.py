@@ -44,7 +44,7 @@ def study(machine: Machine, gains: Sequence[float], salt: str, max_pairs: int) -
     while (
         ask := (now := final_comparison.ranking_state(field, speeds, validation_runs, max_pairs, salt)).next
     ) is not None:
-        validation_runs.append(ValidationRun(ask.trial, ask.block, "worker", machine.run(gains[ask.trial])))
+        validation_runs.append(ValidationRun(ask.trial, ask.comparison_block, "worker", machine.run(gains[ask.trial])))
     speedup = paired_test.speedup(now.log_ratios)
     winner = now.challenger if speedup is not None and speedup.ci95[0] > 1 else None
     return Verdict(winner, machine.counted + machine.repeats - searched, searched)

@@ -17,7 +17,7 @@ from shardtune.db.tables.studies import StudyRow
 
 _MOST_CANDIDATES = 100
 _RECOMMENDING_ACTIONS = (
-    DecisionAction.SERVED,
+    DecisionAction.RECOMMENDED,
     DecisionAction.RENEWED,
     DecisionAction.APPROVED,
     DecisionAction.PINNED,
@@ -186,7 +186,7 @@ def newest_proposals(session: Session, cases: Collection[tuple[str, str]]) -> di
 
 def active_recommendations(session: Session, study_id: str) -> Sequence[RecommendationRow]:
     """Return a study's recommendations that are current or wait for approval."""
-    states = (RecommendationState.SERVING, RecommendationState.PROPOSED)
+    states = (RecommendationState.RECOMMENDED, RecommendationState.PROPOSED)
     query = select(RecommendationRow).where(RecommendationRow.study_id == study_id, RecommendationRow.state.in_(states))
     return session.scalars(query.order_by(RecommendationRow.created_at, RecommendationRow.id)).all()
 

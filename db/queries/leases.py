@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Update, and_, bindparam, func, select, text, update
+from sqlalchemy import Update, and_, bindparam, func, or_, select, text, update
 from sqlalchemy.orm import Session, joinedload, load_only
 
 from shardtune.api_schemas.trials.measurements import StepTimeRange
@@ -41,6 +41,7 @@ _WORKER_AND_HELD = (
             RunRow.attempt,
             RunRow.worker_session,
             RunRow.started_at,
+            RunRow.lease_repeats,
         )
     )
 )
@@ -66,6 +67,14 @@ _EXPIRED = (
     .where(RunRow.state == TrialState.RUNNING, RunRow.lease_until < bindparam("now"))
     .order_by(RunRow.lease_until)
 )
+_OVERDUE = (
+    select(RunRow)
+    .where(
+        RunRow.state == TrialState.RUNNING,
+        or_(RunRow.deadline_at < bindparam("now"), RunRow.deadline_at.is_(None)),
+    )
+    .order_by(RunRow.id)
+)
 _ATTEMPTS = (
     select(AttemptRow, webhooks.ANY_ENABLED)
     .where(AttemptRow.run_id == bindparam("run_id"))
@@ -79,7 +88,7 @@ def add_run(
     trial: TrialRow | None,
     purpose: RunPurpose,
     now: datetime,
-    block: int | None = None,
+    comparison_block: int | None = None,
     undecided_s: StepTimeRange | None = None,
 ) -> RunRow:
     """Add a waiting run; with a `block`, it belongs to the study's current final comparison (paired runs that decide).
@@ -91,8 +100,8 @@ def add_run(
         trial=trial,
         position=following.scalar_subquery(),
         purpose=purpose,
-        comparison_round=study.comparison_round if block is not None else 0,
-        comparison_block=block,
+        comparison_round=study.comparison_round if comparison_block is not None else 0,
+        comparison_block=comparison_block,
         undecided_s=undecided_s,
         state=TrialState.WAITING,
         attempt=0,
@@ -159,6 +168,11 @@ def expired(session: Session, now: datetime) -> Sequence[RunRow]:
     return session.scalars(_EXPIRED, {"now": now}).all()
 
 
+def overdue(session: Session, now: datetime) -> Sequence[RunRow]:
+    """Return the running runs whose deadline has passed, or has not been computed."""
+    return session.scalars(_OVERDUE, {"now": now}).all()
+
+
 def runs_of_earlier_sessions(session: Session, worker: WorkerRow) -> Sequence[RunRow]:
     """Return the running runs leased by a worker's earlier sessions."""
     return session.scalars(
@@ -176,6 +190,7 @@ def start(session: Session, run: RunRow, worker: WorkerRow, now: datetime, lease
     run.worker_id, run.worker_session, run.host_id = worker.id, worker.session, worker.host_id
     run.fingerprint_key, run.measured_for = worker.fingerprint_key, worker.project_id
     run.started_at, run.lease_until, run.progress = now, lease_until, None
+    run.lease_repeats, run.deadline_at, run.extended_at_progress = 0, None, None
     session.add(
         AttemptRow(run=run, attempt=run.attempt, worker_id=worker.id, worker_session=worker.session, started_at=now)
     )

@@ -20,7 +20,8 @@ from shardtune.service.lifecycle.outcomes import JudgedEnd
 from shardtune.service.planning import study_snapshot
 from shardtune.service.planning.study_snapshot import StudySnapshot
 from shardtune.service.process.context import Context
-from shardtune.service.workers.registry import check_protocol, worker_of_session
+from shardtune.service.workers.protocol_versions import check_protocol
+from shardtune.service.workers.registry import worker_of_session
 
 _RESULT_FIELDS = ("measurement", "model_summary", "resume_check", "diagnosis", "failure")
 _RESULT_FIELD = {
@@ -57,7 +58,7 @@ def renew(context: Context, run_id: str, heartbeat: Heartbeat) -> HeartbeatAnswe
         if leases.get(session, run_id) is None:
             raise NotFound("unknown_run", f"run {run_id} does not exist; stop its ranks and ask for a lease")
         attempt = leases.attempt_of(session, run_id, heartbeat.attempt)
-    return HeartbeatAnswer(action="stop", reason=_why_lost(attempt, heartbeat.session), lease_s=lease_s)
+    return HeartbeatAnswer(action="stop", reason=why_lost(attempt, heartbeat.session), lease_s=lease_s)
 
 
 def apply_report(context: Context, run_id: str, report: Report) -> ReportAnswer:
@@ -136,7 +137,7 @@ def _is_repeated_report(attempt: AttemptRow | None, report: Report, content_key:
 def _check_is_leaseholder(run: RunRow, attempt: AttemptRow | None, report: Report) -> None:
     is_live = run.state is TrialState.RUNNING and run.attempt == report.attempt and run.worker_session == report.session
     if not is_live:
-        reason = _why_lost(attempt, report.session)
+        reason = why_lost(attempt, report.session)
         raise Conflict("lease_lost", f"attempt ({report.attempt}) of {run.id}: {reason}; nothing was changed")
 
 
@@ -168,9 +169,12 @@ def _judged_end(report: Report, key: str, diagnosis: Diagnosis | None, charged: 
     )
 
 
-def _why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
+def why_lost(attempt: AttemptRow | None, worker_session: str) -> str:
+    """Reason why a worker session has no lease of an attempt, for the worker's log."""
     if attempt is None or attempt.worker_session != worker_session:
         return "the lease belongs to another session"
     if attempt.end == TrialState.CANCELLED.value:
         return "cancelled"
-    return f"lease lost: the attempt has ended ({attempt.end})"
+    # Only the service itself ends an attempt as these while a worker still holds it; it says why.
+    explained = attempt.failure is not None and attempt.report_key is None
+    return f"lease lost: {attempt.failure.message if explained and attempt.failure else f'the attempt has ended ({attempt.end})'}"

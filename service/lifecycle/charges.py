@@ -18,7 +18,7 @@ and the replicas that write their times read the database's clock at different m
 def reported(study: StudyRow, run: RunRow, attempt: AttemptRow, gpu_seconds: float, now: datetime) -> float:
     """GPU-seconds of an attempt that its worker reports now: the worker's figure, within the bounds of the lease."""
     leased_s = (now - attempt.started_at).total_seconds()
-    ranks = _ranks(study, run)
+    ranks = rank_count(study, run)
     at_least = max(0.0, leased_s - _CLOCK_ERROR_S) * ranks
     at_most = max(0.0, leased_s + _CLOCK_ERROR_S)
     if gpu_seconds > at_most * ranks:
@@ -34,8 +34,9 @@ def until_silence(study: StudyRow, run: RunRow, lease_s: float) -> float:
     if run.started_at is None or run.lease_until is None:
         return 0.0
     alive_s = (run.lease_until - run.started_at).total_seconds() - lease_s
-    return max(0.0, alive_s) * _ranks(study, run)
+    return max(0.0, alive_s) * rank_count(study, run)
 
 
-def _ranks(study: StudyRow, run: RunRow) -> int:
+def rank_count(study: StudyRow, run: RunRow) -> int:
+    """Number of ranks that a run occupies."""
     return 1 if run.purpose == RunPurpose.MODEL_SUMMARY else study.cluster.world_size

@@ -32,7 +32,7 @@ class WorkerSettings(BaseSettings):
     split: Annotated[tuple[int, ...], NoDecode] = ()
     """Numbers of ranks of several workers that divide this machine, separated by commas. As many workers of each size
     are started as fit: `1,8` on eight GPUs starts one worker per GPU, and one of all. Default: one worker of all ranks."""
-    share: HostPartition | None = None
+    host_partition: HostPartition | None = None
     """Host partition of this worker on a machine that several divide; set by the process that starts them."""
     memory_gib: float | None = Field(default=None, gt=0)
     """Declared memory of one CPU rank in GiB. Default: an equal part of the host's memory. GPUs report their own."""

@@ -69,15 +69,14 @@ def _try_address(
     answers = ask_all(other_links, lambda _, order: _reach(order, address.address, open_))
     addresses = []
     for link, answer in zip(other_links, answers, strict=True):
-        if answer.own is None:
+        if answer.source_address is None:
             return (
                 f"host {link.host} does not reach {address.address}:{open_.port} of host {first.host} ({answer.error})"
             )
-        if interface not in (None, answer.own.interface):
-            return (
-                f"host {link.host} reaches {address.address} by {answer.own.interface}, not by interface ({interface})"
-            )
-        addresses.append(answer.own)
+        if interface not in (None, answer.source_address.interface):
+            via = answer.source_address.interface
+            return f"host {link.host} reaches {address.address} by {via}, not by interface ({interface})"
+        addresses.append(answer.source_address)
     return _reach_back_problem(first, other_links, addresses) or addresses
 
 

@@ -64,7 +64,7 @@ def hold_devices(
 def _lock(settings: WorkerSettings, chosen: Gpus, patience_s: float) -> contextlib.AbstractContextManager[None]:
     """Lock of the devices; no lock for a worker that has a host partition."""
     # The process that divides the host holds all devices; its workers lock their own run by run.
-    if settings.share is not None:
+    if settings.host_partition is not None:
         return contextlib.nullcontext()
     return device_lock.hold_locks(settings.work_dir, chosen.uuids, patience_s=patience_s)
 

@@ -178,7 +178,7 @@ class Node:
             match order:
                 case PrepareOrder():
                     self._prepare()
-                    fingerprint = self._inspect_again() if order.looks else None
+                    fingerprint = self._inspect_again() if order.needs_fingerprint else None
                 case StageOrder():
                     # The store may get one of the tried ports.
                     self._probe_ports.close()

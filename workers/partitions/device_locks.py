@@ -24,10 +24,14 @@ frees a GPU within 30 s."""
 
 @contextlib.contextmanager
 def hold_for_run(
-    folder: Path, partition: HostPartition, is_alone: bool, give_up: Callable[[], bool], patience_s: float = PATIENCE_S
+    folder: Path,
+    partition: HostPartition,
+    is_exclusive: bool,
+    give_up: Callable[[], bool],
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[bool]:
-    """Context in which a run has its devices locked, and with `is_alone` the whole host; False when `give_up` ended the
-    wait.
+    """Context in which a run has its devices locked, and with `is_exclusive` the whole host; False when `give_up` ended
+    the wait.
 
     `folder` is the same for all workers that divide the machine.
 
@@ -37,7 +41,7 @@ def hold_for_run(
     private_folder.make(folder, "locks of --split")
     until_s = now_s() + patience_s
     # Always in the same order, so that two workers with overlapping sets cannot each hold half.
-    locks = [("host", fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)]
+    locks = [("host", fcntl.LOCK_EX if is_exclusive else fcntl.LOCK_SH)]
     locks += [(device, fcntl.LOCK_EX) for device in sorted(partition.devices)]
     with contextlib.ExitStack() as stack:
         for lock_name, mode in locks:

@@ -8,10 +8,11 @@ import pytest
 import sqlalchemy
 from sqlalchemy import select
 
+from shardtune.api_schemas.protocol import PROTOCOL_VERSION
 from shardtune.api_schemas.recommendations.tuning_targets import TuningTarget
 from shardtune.api_schemas.retuning.retunes import RetuneCause, RetunePolicy
 from shardtune.api_schemas.studies.study import StudyPurpose
-from shardtune.api_schemas.trials.leases import PROTOCOL_VERSION, LeaseRequest
+from shardtune.api_schemas.trials.leases import LeaseRequest
 from shardtune.db.queries import keys, retunes, trials
 from shardtune.db.session import Database
 from shardtune.db.tables.best import TuningTargetRow
@@ -53,7 +54,7 @@ def copied(row, **changes):
 
 def target_like(session, recorded, index):
     """Another case, as if the same search had been made for another sequence length; its key."""
-    serving, study = recorded.recommended, recorded.recommended.study
+    recommended, study = recorded.recommended, recorded.recommended.study
     workload = study.spec.workload.model_copy(update={"sequence_length": 66 + 2 * index})
     there = copied(study, id=f"study-{index}", spec=study.spec.model_copy(update={"workload": workload}))
     session.add(there)
@@ -68,8 +69,8 @@ def target_like(session, recorded, index):
             session.add_all([copied(attempt, run_id=name) for attempt in run.attempts])
     case = TuningTarget(study.spec.model, workload, study.cluster)
     key = case.target_key(study.fingerprint.value)
-    answer = serving.answer.model_copy(update={"workload": workload})
-    session.add(copied(serving, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
+    answer = recommended.answer.model_copy(update={"workload": workload})
+    session.add(copied(recommended, id=f"rec-{index}", target_key=key, study_id=there.id, answer=answer))
     session.flush()
     session.add(
         copied(

@@ -97,7 +97,7 @@ def test_with_the_only_answer_withdrawn_the_target_is_resolved_anew(quick_client
     quick_client.post(f"/v1/studies/{study_id}:undelete").raise_for_status()
     again = quick_client.get("/v1/recommendations", params={"target_key": key}).json()["recommendations"][0]
     approved = decide(quick_client, key, "approve", recommendation_id=again["recommendation_id"])
-    assert approved.json()["state"] == "serving"
+    assert approved.json()["state"] == "recommended"
 
 
 @pytest.mark.parametrize("subject", ["failed", "complete"])
